@@ -1,0 +1,25 @@
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: run test lint clean
+
+run: .venv/installed  ## adapt the small model to the embedded benchmark
+	OMP_NUM_THREADS=2 $(BIN)/testdg run
+
+test: lint  ## lint, types, import direction, tests
+	$(BIN)/pytest -n 2
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs

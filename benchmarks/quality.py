@@ -1,0 +1,208 @@
+"""Quality of adaptation on CIFAR-10-C, many configurations side by side on one GPU.
+
+    python benchmarks/quality.py corrupt --data DIR --arrays DIR       # writes <corruption>_<severity>.npy once
+    python benchmarks/quality.py run GRID.toml --arrays DIR --model DIR --out FILE.jsonl --jobs 14
+
+DIR of `--data` holds `cifar-10-batches-py/` and, if there are photographs of frost, `frost/`. A grid is a list of
+`[[run]]` tables: name, method, settings, domains, images, seeds, and `fork`: after that many domains the adapter is
+frozen and tested on the domains that follow (the held-out protocol), then it goes on adapting. Each line of the
+result is one run, with its error per domain in percent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing as mp
+import os
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+EXTRA_ORDERS = {
+    "standard": None,
+    "extra": ["speckle_noise", "gaussian_blur", "spatter", "saturate"],
+    "extra-reversed": ["saturate", "spatter", "gaussian_blur", "speckle_noise"],
+}
+
+
+def corrupt_one(job: tuple[str, int, Path, Path]) -> str:
+    """Write one corrupted test set as (10000, 3, 32, 32) uint8."""
+    import numpy as np
+    import torch
+
+    from testdg.data.corruptions import FrostTextures, corrupt_uint8
+
+    torch.set_num_threads(1)
+    name, severity, data, arrays = job
+    target = arrays / f"{name}_{severity}.npy"
+    if not target.exists():
+        images = torch.from_numpy(np.load(arrays / "clean.npy"))
+        frost = FrostTextures.from_folder(data / "frost") if (data / "frost").is_dir() else None
+        made = corrupt_uint8(images, name, severity, indices=range(len(images)), parameters="cifar", frost=frost)
+        np.save(target, made.numpy())
+    return name
+
+
+def corrupt_all(data: Path, arrays: Path, severity: int, jobs: int) -> None:
+    import numpy as np
+
+    from testdg.data.cifar import read_test
+    from testdg.data.corruptions import EXTRA, STANDARD_ORDER
+
+    arrays.mkdir(parents=True, exist_ok=True)
+    test = read_test(data)
+    np.save(arrays / "clean.npy", test.images.numpy())
+    np.save(arrays / "labels.npy", test.labels.numpy())
+    work = [(name, severity, data, arrays) for name in (*STANDARD_ORDER, *EXTRA)]
+    with mp.get_context("spawn").Pool(jobs) as pool:
+        for name in pool.imap_unordered(corrupt_one, work):
+            print(name, flush=True)
+
+
+def expand(grid: dict[str, Any]) -> list[dict[str, Any]]:
+    """One entry per seed and per combination of the settings given as lists under `sweep`."""
+    entries = []
+    defaults = {"method": "testdg", "settings": {}, "domains": "standard", "images": 10_000, "seeds": [0], "fork": 0}
+    for run in grid["run"]:
+        run = {**defaults, **grid.get("defaults", {}), **run}
+        run["settings"] = {**grid.get("defaults", {}).get("settings", {}), **run["settings"]}
+        sweep = run.pop("sweep", {})
+        for values in itertools.product(*sweep.values()):
+            chosen = dict(zip(sweep, values, strict=True))
+            label = " ".join([run["name"], *(f"{key}={value}" for key, value in chosen.items())])
+            for order in run["domains"] if isinstance(run["domains"], list) else [run["domains"]]:
+                for seed in run["seeds"]:
+                    settings = {**run["settings"], **chosen}
+                    entries.append({**run, "name": label, "settings": settings, "domains": order, "seed": seed})
+    return entries
+
+
+class Worker:
+    """One process: the data on the GPU, one configuration after the other."""
+
+    def __init__(self, arrays: Path, model: str, precision: str) -> None:
+        import torch
+
+        from testdg import load_model
+
+        torch.set_num_threads(1)
+        torch.set_float32_matmul_precision(precision)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.arrays, self.cache = arrays, {}
+        self.labels = self.load("labels")
+        self.model = load_model(model).to(self.device)
+
+    def load(self, name: str) -> Any:
+        """One array of the folder, kept on the device."""
+        import numpy as np
+        import torch
+
+        if name not in self.cache:
+            self.cache[name] = torch.from_numpy(np.load(self.arrays / f"{name}.npy")).to(self.device)
+        return self.cache[name]
+
+    def errors(self, call: Any, domain: str, images: int, batch: int) -> tuple[float, int]:
+        """Error in percent over the first images of a domain, and the number of changes that were detected."""
+        import torch
+
+        data = self.load("clean" if domain == "clean" else f"{domain}_5")
+        wrong, changes = torch.zeros((), device=self.device), 0
+        for start in range(0, images, batch):
+            rows = slice(start, min(start + batch, images))
+            logits = call(data[rows].float() / 255)
+            wrong += (logits.argmax(1) != self.labels[rows]).sum()
+            changes += bool(getattr(getattr(call, "diagnostics", None), "get", lambda *_: False)("change", False))
+        return 100 * float(wrong) / images, changes
+
+    def run(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """Adapt along the stream; at the fork, test what is not yet seen with the adapter frozen."""
+        from testdg import adapt
+        from testdg.data.corruptions import STANDARD_ORDER
+
+        order = EXTRA_ORDERS[entry["domains"]] or list(STANDARD_ORDER)
+        order = order * entry.get("rounds", 1)
+        images, batch = entry["images"], entry.get("batch", 40)
+        adapter = adapt(self.model, entry["method"], seed=entry["seed"], **entry["settings"])
+        began, domains, held_out, changes = time.time(), [], None, []
+        for k, domain in enumerate(order):
+            error, seen = self.errors(adapter, domain, images, batch)
+            domains.append(round(error, 3))
+            changes.append(seen)
+            if k + 1 == entry["fork"]:
+                held_out = [round(self.errors(adapter.predict, d, images, 200)[0], 3) for d in order[k + 1 :]]
+        mean = sum(domains) / len(domains)
+        result = {k: entry[k] for k in ("name", "method", "settings", "domains", "images", "seed", "fork")}
+        result |= {"order": result.pop("domains"), "domains": domains, "mean": round(mean, 3), "changes": changes}
+        if held_out is not None:
+            first = domains[: entry["fork"]]
+            result |= {"first": round(sum(first) / len(first), 3), "held_out": held_out}
+            result["held_out_mean"] = round(sum(held_out) / len(held_out), 3)
+        return result | {"skipped": adapter.skipped, "seconds": round(time.time() - began, 1)}
+
+    def clean_up(self) -> None:
+        """Give the memory of the last adapter back."""
+        import gc
+
+        import torch
+
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def serve(arguments: argparse.Namespace, todo: Any, done: Any) -> None:
+    worker = Worker(arguments.arrays, arguments.model, arguments.matmul)
+    while (entry := todo.get()) is not None:
+        try:
+            done.put(worker.run(entry))
+        except Exception as error:
+            done.put({"name": entry["name"], "error": f"{type(error).__name__}: {error}"[:200]})
+        worker.clean_up()
+
+
+def run_all(arguments: argparse.Namespace) -> None:
+    entries = expand(tomllib.loads(arguments.grid.read_text()))
+    context = mp.get_context("spawn")
+    todo, done = context.Queue(), context.Queue()
+    jobs = min(arguments.jobs, len(entries))
+    for entry in [*entries, *[None] * jobs]:
+        todo.put(entry)
+    workers = [context.Process(target=serve, args=(arguments, todo, done)) for _ in range(jobs)]
+    for process in workers:
+        process.start()
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    with arguments.out.open("a") as file:
+        for _ in entries:
+            result = done.get()
+            file.write(json.dumps(result) + "\n")
+            file.flush()
+            keys = ("error", "mean", "first", "held_out_mean", "seconds")
+            shown = " ".join(f"{key}={result[key]}" for key in keys if key in result)
+            print(f"{result['name']} [{result.get('order')} seed {result.get('seed')}] {shown}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    one = verbs.add_parser("corrupt")
+    one.add_argument("--data", type=Path, required=True)
+    two = verbs.add_parser("run")
+    two.add_argument("grid", type=Path)
+    two.add_argument("--model", required=True)
+    two.add_argument("--out", type=Path, required=True)
+    two.add_argument("--matmul", default="high", choices=["highest", "high", "medium"])
+    for verb in (one, two):
+        verb.add_argument("--arrays", type=Path, required=True)
+        verb.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    if arguments.verb == "corrupt":
+        corrupt_all(arguments.data, arguments.arrays, 5, arguments.jobs)
+    else:
+        run_all(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Milliseconds and memory of one batch, against one source forward of the same run.
+
+    python benchmarks/step_cost.py                        # ViT-B/16, 384 px, batch 40, random weights, on the GPU
+    python benchmarks/step_cost.py --tiny                 # the tiny ViT, on any machine
+
+Every figure is the median over batches after a warm-up. Ratios to the source forward are what carries over to
+another machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from testdg import Preprocessing, adapt, load_model
+from testdg.methods.testdg.selection import select_mmd
+from testdg.models import TinyViT, VisionModel
+
+
+def vit_base(size: int) -> VisionModel:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    network = ViTForImageClassification(ViTConfig(image_size=size, num_labels=10))
+    return load_model(network, preprocessing=Preprocessing((size, size)), name=f"ViT-B/16 at {size} px")
+
+
+def blocks(model: VisionModel) -> nn.ModuleList | nn.Sequential:
+    """The transformer blocks: the longest list of modules."""
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
+    return max(lists, key=len)
+
+
+def median_ms(call: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Median time of a call, in milliseconds, with the device drained before and after."""
+    times = []
+    for _ in range(repeats):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(1000 * (time.perf_counter() - began))
+    return statistics.median(times)
+
+
+def measure(name: str, call: Callable[[], object], device: torch.device, repeats: int) -> dict[str, Any]:
+    for _ in range(3):
+        call()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    row = {"name": name, "ms": round(median_ms(call, device, repeats), 2)}
+    if device.type == "cuda":
+        row["GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+    return row
+
+
+def steps(model: VisionModel, images: torch.Tensor, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Source forward, TENT, TestDG before and after the first change."""
+    device, repeats, precision = images.device, arguments.repeats, arguments.precision
+    rows = []
+    for name, method in (("source forward", "source"), ("TENT step", "tent")):
+        adapter = adapt(model, method, precision=precision)
+        rows.append(measure(name, lambda adapter=adapter: adapter(images), device, repeats))
+        del adapter
+    testdg = adapt(model, "testdg", precision=precision, threshold=1.0)
+    if arguments.compile:
+        for part in (testdg.model, testdg.teacher):
+            for block in blocks(part):
+                block.compile()
+    rows.append(measure("TestDG step, first domain", lambda: testdg(images), device, repeats))
+    testdg.detector.threshold, testdg.detector.past = -1.0, [0.0]
+    testdg(images)
+    testdg.detector.threshold = 1.0
+    rows.append(measure("TestDG step, after a change", lambda: testdg(images), device, repeats))
+    return rows
+
+
+def selections(device: torch.device, repeats: int) -> list[dict[str, Any]]:
+    """Choosing 40 prototypes from queues of several lengths."""
+    rows = []
+    for n in (256, 2048, 32768):
+        x = torch.randn(n, 16, device=device)
+        rows.append(measure(f"select 40 of {n}", lambda x=x: select_mmd(x, 40), device, repeats))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--size", type=int, default=384)
+    parser.add_argument("--batch", type=int, default=40)
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--precision", default="bf16", choices=["fp32", "bf16"])
+    parser.add_argument("--compile", action="store_true", help="torch.compile each transformer block")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    small = load_model(TinyViT(), preprocessing=Preprocessing((32, 32)), name="tiny ViT")
+    model = (small if arguments.tiny else vit_base(arguments.size)).to(device)
+    images = torch.rand(arguments.batch, 3, *(model.preprocessing.input_size or (32, 32)), device=device)
+    rows = [*steps(model, images, arguments), *selections(device, arguments.repeats)]
+    source = rows[0]["ms"]
+    where = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    print(f"{model.name}, batch {arguments.batch}, {arguments.precision}, {where}, compiled: {arguments.compile}")
+    for row in rows:
+        row["source forwards"] = round(row["ms"] / source, 2)
+        print(f"{row['name']:<30} {row['ms']:>9.2f} ms {row['source forwards']:>7.2f} x {row.get('GiB', 0):>7.2f} GiB")
+    if arguments.out:
+        about = {"model": model.name, "batch": arguments.batch, "device": where, "torch": torch.__version__}
+        about |= {"precision": arguments.precision, "compiled": arguments.compile}
+        arguments.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

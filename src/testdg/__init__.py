@@ -1,0 +1,29 @@
+"""Continual test-time adaptation of vision models: a deployed model adapts to the stream that it sees."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from testdg.data.benchmarks import load_benchmark
+    from testdg.methods import Adapter, adapt
+    from testdg.models import Preprocessing, load_model
+
+__version__ = "0.1.0"
+__all__ = ["Adapter", "Preprocessing", "adapt", "load_benchmark", "load_model"]
+
+_HOMES = {
+    "Adapter": "testdg.methods",
+    "adapt": "testdg.methods",
+    "Preprocessing": "testdg.models",
+    "load_model": "testdg.models",
+    "load_benchmark": "testdg.data.benchmarks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import late, so that `testdg --help` answers at once."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'testdg' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,1 @@
+"""Data: corruptions, benchmarks, streams of batches."""

@@ -1,0 +1,17 @@
+"""The common image corruptions of Hendrycks and Dietterich (2019), batched, on any device."""
+
+from testdg.data.corruptions.apply import corrupt, corrupt_uint8
+from testdg.data.corruptions.generator import ImageNoise
+from testdg.data.corruptions.parameters import EXTRA, SEVERITIES, STANDARD_ORDER, ParameterSet
+from testdg.data.corruptions.textures import FrostTextures
+
+__all__ = [
+    "EXTRA",
+    "SEVERITIES",
+    "STANDARD_ORDER",
+    "FrostTextures",
+    "ImageNoise",
+    "ParameterSet",
+    "corrupt",
+    "corrupt_uint8",
+]

@@ -1,0 +1,122 @@
+"""Corrupt a batch of images: the one way in to all corruptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from testdg.data.corruptions import blur, digital, noise, weather
+from testdg.data.corruptions.generator import ImageNoise
+from testdg.data.corruptions.levels import from_levels, to_levels
+from testdg.data.corruptions.parameters import ParameterSet, parameters_of
+from testdg.data.corruptions.spatter import spatter
+from testdg.data.corruptions.textures import FrostTextures
+from testdg.errors import UserError
+
+Corruption = Callable[..., Tensor]
+
+_FUNCTIONS: dict[str, Corruption] = {
+    "gaussian_noise": noise.gaussian_noise,
+    "shot_noise": noise.shot_noise,
+    "impulse_noise": noise.impulse_noise,
+    "defocus_blur": blur.defocus_blur,
+    "glass_blur": blur.glass_blur,
+    "motion_blur": blur.motion_blur,
+    "zoom_blur": blur.zoom_blur,
+    "snow": weather.snow,
+    "frost": weather.frost,
+    "fog": weather.fog,
+    "brightness": weather.brightness,
+    "contrast": digital.contrast,
+    "elastic_transform": digital.elastic_transform,
+    "pixelate": digital.pixelate,
+    "jpeg_compression": digital.jpeg_compression,
+    "speckle_noise": noise.speckle_noise,
+    "gaussian_blur": blur.gaussian_blur,
+    "spatter": spatter,
+    "saturate": digital.saturate,
+}
+
+# Values corrupted at a time: what the cache of a core holds, or what keeps an accelerator busy.
+_CHUNK_CPU, _CHUNK_ACCELERATOR = 1 << 19, 1 << 25
+
+
+def corrupt(
+    images: Tensor,
+    name: str,
+    severity: int,
+    *,
+    indices: Tensor | Sequence[int],
+    seed: int = 0,
+    parameters: ParameterSet | None = None,
+    frost: FrostTextures | None = None,
+) -> Tensor:
+    """Corrupt images, float in [0, 1], (N, 3, H, W); the result's values are multiples of 1/255.
+
+    `indices` are the images' positions in the data set: random corruptions depend on them, not on the batch.
+    """
+    levels = _levels_of(images)
+    corrupted = corrupt_uint8(levels, name, severity, indices=indices, seed=seed, parameters=parameters, frost=frost)
+    return corrupted.to(images.dtype) / 255
+
+
+def corrupt_uint8(
+    images: Tensor,
+    name: str,
+    severity: int,
+    *,
+    indices: Tensor | Sequence[int],
+    seed: int = 0,
+    parameters: ParameterSet | None = None,
+    frost: FrostTextures | None = None,
+) -> Tensor:
+    """Corrupt uint8 images, (N, 3, H, W), as `corrupt` does; streams store their images so."""
+    if images.dtype != torch.uint8:
+        raise UserError(f"images must be uint8; got {images.dtype}: use corrupt() for float images in [0, 1]")
+    _check_shape(images)
+    settings = parameters_of(name, severity, parameters, min(images.shape[-2:]))
+    positions = _positions(indices, len(images))
+    function = _FUNCTIONS[name]
+    if name == "frost":
+        function = partial(function, textures=frost or FrostTextures.procedural())
+    result = torch.empty_like(images)
+    for part in _parts(images):
+        image_noise = ImageNoise(seed, name, severity, positions[part])
+        result[part] = to_levels(function(from_levels(images[part]), image_noise, *settings))
+    return result
+
+
+def _parts(images: Tensor) -> list[slice]:
+    """Split a batch so that memory stays bounded."""
+    chunk = _CHUNK_CPU if images.device.type == "cpu" else _CHUNK_ACCELERATOR
+    size = max(1, chunk // images[0].numel()) if len(images) else 1
+    return [slice(start, start + size) for start in range(0, len(images), size)]
+
+
+def _positions(indices: Tensor | Sequence[int], count: int) -> list[int]:
+    """Check the images' positions in the data set."""
+    positions = [int(index) for index in (indices.tolist() if isinstance(indices, Tensor) else indices)]
+    if len(positions) != count:
+        raise UserError(f"indices must name one position per image; got {len(positions)} for {count} images")
+    return positions
+
+
+def _levels_of(images: Tensor) -> Tensor:
+    """Check float images and round them to uint8 levels."""
+    if not images.is_floating_point():
+        raise UserError(f"images must be float in [0, 1]; got {images.dtype}: divide by 255, or use corrupt_uint8()")
+    _check_shape(images)
+    if images.numel():
+        low, high = (value.item() for value in images.aminmax())
+        if not (low >= 0 and high <= 1):
+            raise UserError(f"images must be in [0, 1]; got min {low}, max {high}: divide by 255")
+    return (images.float() * 255).round().to(torch.uint8)
+
+
+def _check_shape(images: Tensor) -> None:
+    """Refuse what is not a batch of RGB images."""
+    if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
+        raise UserError(f"images must have the shape (N, 3, H, W); got {tuple(images.shape)}")

@@ -1,0 +1,87 @@
+"""Linear filters of batches of images.
+
+Only exactly rounded operations touch the pixels (add, multiply, compare, gather), in an order that does not
+depend on the batch: an image's result is the same, bit for bit, in every batch. That is why there is
+no call to a convolution or a matrix product here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Border = Callable[[Tensor, int], Tensor]
+
+
+def clamp(index: Tensor, size: int) -> Tensor:
+    """Continue an axis with its last value: a a a | a b c d | d d d."""
+    return index.clamp(0, size - 1)
+
+
+def reflect(index: Tensor, size: int) -> Tensor:
+    """Mirror an axis at its last value: d c b | a b c d | c b a."""
+    period = max(2 * (size - 1), 1)
+    folded = index.remainder(period)
+    return torch.minimum(folded, period - folded).clamp(max=size - 1)
+
+
+def mirror(index: Tensor, size: int) -> Tensor:
+    """Mirror an axis at its edge: c b a | a b c d | d c b."""
+    folded = index.remainder(2 * size)
+    return torch.minimum(folded, 2 * size - 1 - folded)
+
+
+def extend(images: Tensor, rows: int, columns: int, border: Border) -> Tensor:
+    """Add pixels on all four sides."""
+    for axis, margin in ((-2, rows), (-1, columns)):
+        if margin:
+            size = images.shape[axis]
+            index = torch.arange(-margin, size + margin, device=images.device)
+            images = images.index_select(axis, border(index, size))
+    return images
+
+
+def correlate(images: Tensor, kernel: Tensor, border: Border) -> Tensor:
+    """Slide a small kernel (rows, columns; both odd) over the last two axes."""
+    height, width = images.shape[-2:]
+    extended = extend(images, kernel.shape[0] // 2, kernel.shape[1] // 2, border)
+    total = torch.zeros_like(images)
+    for row, weights in enumerate(kernel.tolist()):
+        for column, weight in enumerate(weights):
+            if weight:
+                total += extended[..., row : row + height, column : column + width] * weight
+    return total
+
+
+def gaussian_kernel(sigma: float, radius: int) -> Tensor:
+    """Sample the normalised bell curve at -radius, ..., radius."""
+    if sigma == 0:
+        return torch.ones(1, dtype=torch.float64)
+    bell = [math.exp(-0.5 * (offset / sigma) ** 2) for offset in range(-radius, radius + 1)]
+    return torch.tensor(bell, dtype=torch.float64) / math.fsum(bell)
+
+
+def gaussian(images: Tensor, sigma: float) -> Tensor:
+    """Blur with a bell curve cut at four sigma; the border continues outwards."""
+    kernel = gaussian_kernel(sigma, int(4 * sigma + 0.5))
+    return correlate(correlate(images, kernel[:, None], clamp), kernel[None, :], clamp)
+
+
+def disk_kernel(radius: float, alias: float) -> Tensor:
+    """Make the kernel of a lens out of focus: a disk whose edge is softened."""
+    reach = 8 if radius <= 8 else int(radius)
+    offset = torch.arange(-reach, reach + 1, dtype=torch.float64)
+    disk = ((offset[:, None] ** 2 + offset[None, :] ** 2) <= radius**2).double()
+    edge = gaussian_kernel(alias, 1 if radius <= 8 else 2)
+    soft = correlate(correlate(disk / disk.sum(), edge[:, None], reflect), edge[None, :], reflect)
+    return _trim(soft)
+
+
+def _trim(kernel: Tensor) -> Tensor:
+    """Cut the rows and columns of zeros around a symmetric kernel."""
+    used = int((kernel.sum(dim=0) > 1e-9).sum()) // 2
+    centre = kernel.shape[0] // 2
+    return kernel[centre - used : centre + used + 1, centre - used : centre + used + 1]

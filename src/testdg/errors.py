@@ -1,0 +1,18 @@
+"""Mistakes of the user, told in one sentence."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Something the user can put right; the message names the thing, the value and the remedy."""
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> UserError:
+    """Make the error for a name that does not exist, with the nearest one that does."""
+    options = sorted(known)
+    near = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(options) or 'none'}"
+    return UserError(f"unknown {what} {name!r}; {hint}")

@@ -1,0 +1,24 @@
+"""What a run tells while it goes; the library itself prints nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testdg.evaluation.protocol import Protocol
+from testdg.evaluation.result import Result
+
+
+class Observer:
+    """Hears of a run's progress. Every method does nothing: override what you want to show."""
+
+    def training(self, step: int, steps: int) -> None:
+        """A source model is being trained."""
+
+    def started(self, method: str, protocol: Protocol, batches: int, events: list[dict[str, Any]]) -> None:
+        """A run of some batches begins; `events` tell of those that are behind it already."""
+
+    def progress(self, events: list[dict[str, Any]]) -> None:
+        """Some more batches were scored."""
+
+    def finished(self, result: Result) -> None:
+        """The run is complete."""

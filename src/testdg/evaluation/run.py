@@ -1,0 +1,141 @@
+"""`run`: one method on one benchmark, resumable, with a run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from testdg.data.benchmarks import Benchmark, load_benchmark
+from testdg.data.stream import Stream
+from testdg.evaluation.device import find_device
+from testdg.evaluation.files import locked
+from testdg.evaluation.folder import RunFolder, run_name
+from testdg.evaluation.loop import Event, run_stream
+from testdg.evaluation.observer import Observer
+from testdg.evaluation.protocol import Protocol, make_protocol, plain_values
+from testdg.evaluation.result import Result, summarise, versions
+from testdg.evaluation.source_model import source_model
+from testdg.methods import Adapter, find_method
+
+SAVE_EVERY = 60.0  # seconds between two saved states within a domain
+
+
+def run(
+    benchmark: str | Benchmark = "digits-c",
+    method: str = "tent",
+    *,
+    model: str | Path | nn.Module | None = None,
+    data: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    protocol: str = "continual",
+    batch_size: int | None = None,
+    device: str = "auto",
+    out: str | Path = "runs",
+    observer: Observer | None = None,
+    save_every: float = SAVE_EVERY,
+    **options: Any,
+) -> Result:
+    """Adapt a model to a benchmark's stream and give the errors.
+
+    `settings` win over the method's preset for the benchmark; `options` are those of the benchmark (images,
+    severity, domains, corruption_seed). A run that was stopped goes on where its folder under `out` left off, and
+    a complete one is read back.
+    """
+    observer = observer or Observer()
+    kind = find_method(method)
+    bench = load_benchmark(benchmark, data, **options) if isinstance(benchmark, str) else benchmark
+    stream = bench.stream(batch_size)
+    source = source_model(bench, model, device=find_device(device), observer=observer)
+    fixed = dict(settings or {})
+    preset = kind.presets.get(bench.name)
+    adapter = kind(source, **{**(preset or {}), **fixed})
+    about = make_protocol(
+        bench,
+        adapter,
+        kind=protocol,
+        batch_size=stream.batch_size,
+        tuning=_tuning(bench.name if preset else None, fixed),
+        fingerprint=source.fingerprint(),
+    )
+    return _Run(adapter, stream, about, Path(out), observer, save_every).result()
+
+
+def _tuning(preset: str | None, fixed: Mapping[str, Any]) -> str:
+    """Say where the settings come from."""
+    base = f"the method's preset for {preset}" if preset else "the method's defaults"
+    chosen = sorted(fixed.keys() - {"seed", "precision"})
+    return f"{base}; chosen by the user: {', '.join(chosen)}" if chosen else base
+
+
+class _Run:
+    """One run, from whatever its folder holds to its result."""
+
+    def __init__(
+        self, adapter: Adapter, stream: Stream, protocol: Protocol, out: Path, observer: Observer, save_every: float
+    ) -> None:
+        self.adapter, self.stream, self.protocol = adapter, stream, protocol
+        self.observer, self.save_every = observer, save_every
+        method = {"name": adapter.name, "settings": plain_values(dataclasses.asdict(adapter.settings))}
+        config = {"protocol": protocol.to_dict(), "method": method}
+        self.folder = RunFolder(out / run_name(config), config)
+        self.seconds = 0.0
+
+    def result(self) -> Result:
+        """Give the result that is there, or run to the end."""
+        found = self.folder.result()
+        if found is None:
+            self.folder.create()
+            busy = f"{self.folder.path} is being written by another run: wait for it, or choose another --out"
+            with locked(self.folder.path / ".lock", busy):
+                found = self.folder.result() or self._finish()
+        else:
+            self._tell_start()
+        self.observer.finished(found)
+        return found
+
+    def _finish(self) -> Result:
+        done, before = self.folder.resume(self.adapter)
+        self.seconds, self._begun = before, time.monotonic()
+        self._tell_start()
+        run_stream(
+            self.adapter,
+            self.stream,
+            adapted=len(self.protocol.domains),
+            start=done,
+            write=self._write,
+            save=self._save,
+            save_every=self.save_every,
+        )
+        result = self._summary()
+        self.folder.finish(result)
+        return result
+
+    def _tell_start(self) -> None:
+        self.observer.started(self.adapter.name, self.protocol, len(self.stream), self.folder.events())
+
+    def _elapsed(self) -> float:
+        return self.seconds + time.monotonic() - self._begun
+
+    def _write(self, events: list[Event]) -> None:
+        self.folder.append(events)
+        self.observer.progress(events)
+
+    def _save(self, batches: int) -> None:
+        self.folder.save(self.adapter, batches, self._elapsed())
+
+    def _summary(self) -> Result:
+        events = self.folder.events()
+        return Result(
+            protocol=self.folder.config["protocol"],
+            method=self.folder.config["method"],
+            domains=summarise(events, "adapt"),
+            held_out=summarise(events, "held_out") if self.protocol.held_out else None,
+            seconds=round(self._elapsed(), 3),
+            versions=versions(),
+            folder=self.folder.path,
+        )

@@ -1,0 +1,135 @@
+"""Training of an embedded benchmark's source model, on its clean images, once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from testdg.data.benchmarks import Benchmark
+from testdg.data.stream import to_float
+from testdg.errors import UserError
+from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that the trained weights depend on, besides the images."""
+
+    version: int = 1
+    size: int = 32
+    patch: int = 8
+    width: int = 64
+    depth: int = 4
+    heads: int = 4
+    epochs: int = 70
+    batch_size: int = 100
+    learning_rate: float = 2e-3
+    smoothing: float = 0.1
+    degrees: float = 15.0
+    zoom: float = 0.15
+    shift: float = 0.1
+    contrast: float = 0.5
+    brightness: float = 0.2
+    mean: float = 0.5
+    std: float = 0.15
+    seed: int = 0
+
+
+def cache_folder() -> Path:
+    """Where trained source models are kept: $TESTDG_CACHE, or the user's cache folder."""
+    if chosen := os.environ.get("TESTDG_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "testdg"
+
+
+def trained_model(benchmark: Benchmark, recipe: Recipe, progress: Callable[[int, int], None]) -> VisionModel:
+    """Give the source model of a benchmark, from the cache or freshly trained."""
+    key = hashlib.blake2b(json.dumps([benchmark.name, asdict(recipe)]).encode(), digest_size=4).hexdigest()
+    name = f"{benchmark.name}-tiny-vit-{key}"
+    folder = cache_folder() / name
+    if not folder.exists():
+        _store(train(benchmark, recipe, progress, name), folder)
+    try:
+        return load_model(folder)
+    except UserError as error:
+        raise UserError(f"{error}; delete {folder} to train it again") from error
+
+
+def _store(model: VisionModel, folder: Path) -> None:
+    """Write a model beside its place and rename it; whoever comes first wins."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
+        model.save(fresh)
+        if not folder.exists():
+            fresh.rename(folder)
+    except OSError as error:
+        if not folder.exists():
+            remedy = "point TESTDG_CACHE to a folder with space that you may write"
+            raise UserError(f"cannot keep the source model in {folder.parent}: {error.strerror}; {remedy}") from error
+    finally:
+        if "fresh" in locals():
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def train(benchmark: Benchmark, recipe: Recipe, progress: Callable[[int, int], None], name: str) -> VisionModel:
+    """Train a small vision transformer on the clean training images."""
+    samples = benchmark.train()
+    images, labels = to_float(samples.images), samples.labels
+    generator = torch.Generator().manual_seed(recipe.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        shape = {key: getattr(recipe, key) for key in ("size", "patch", "width", "depth", "heads")}
+        network = TinyViT(len(benchmark.classes), **shape)
+    preprocessing = Preprocessing((recipe.size,) * 2, mean=(recipe.mean,) * 3, std=(recipe.std,) * 3)
+    model = VisionModel(network, "head", preprocessing, name)
+    steps = recipe.epochs * (len(images) // recipe.batch_size)
+    optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
+    with torch.inference_mode(False), torch.enable_grad():
+        for step, chosen in enumerate(_batches(len(images), recipe, generator)):
+            logits = model(augment(images[chosen], recipe, generator)).logits
+            loss = F.cross_entropy(logits, labels[chosen], label_smoothing=recipe.smoothing)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+            progress(step + 1, steps)
+    return model.eval()
+
+
+def _rate(step: int, steps: int) -> float:
+    """Warm up over the first tenth, then follow a cosine down to zero."""
+    return min(1.0, 10 * (step + 1) / steps) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def _batches(images: int, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
+    """Indices of every batch; a short last batch of an epoch is left out."""
+    whole = images - images % recipe.batch_size
+    epochs = (torch.randperm(images, generator=generator)[:whole] for _ in range(recipe.epochs))
+    return [chosen for order in epochs for chosen in torch.split(order, recipe.batch_size)]
+
+
+def augment(images: Tensor, recipe: Recipe, generator: torch.Generator) -> Tensor:
+    """Turn, zoom and shift each image a little, and change its light."""
+    turn, zoom, across, down, contrast, light = (torch.rand(6, len(images), generator=generator) * 2 - 1).unbind()
+    angle, scale = turn * torch.pi * recipe.degrees / 180, 1 / (1 + zoom * recipe.zoom)
+    cos, sin = scale * angle.cos(), scale * angle.sin()
+    shift_x, shift_y = 2 * recipe.shift * across, 2 * recipe.shift * down  # the grid is 2 wide
+    maps = torch.stack([torch.stack([cos, -sin, shift_x], 1), torch.stack([sin, cos, shift_y], 1)], 1)  # (N, 2, 3)
+    grid = F.affine_grid(maps, list(images.shape), align_corners=False)
+    moved = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    factor, offset = (1 + recipe.contrast * contrast).view(-1, 1, 1, 1), (recipe.brightness * light).view(-1, 1, 1, 1)
+    return ((moved - 0.5) * factor + 0.5 + offset).clamp(0, 1)

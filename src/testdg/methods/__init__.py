@@ -1,0 +1,17 @@
+"""Methods: the Adapter contract and every method that keeps it."""
+
+from testdg.methods.adapter import Adapter
+from testdg.methods.registry import adapt, find_method, methods, register
+from testdg.methods.settings import Settings, describe_settings, option, parse_settings
+
+__all__ = [
+    "Adapter",
+    "Settings",
+    "adapt",
+    "describe_settings",
+    "find_method",
+    "methods",
+    "option",
+    "parse_settings",
+    "register",
+]

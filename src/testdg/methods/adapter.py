@@ -1,0 +1,259 @@
+"""The contract of every method: a model that predicts each batch and learns from it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from testdg.errors import UserError, unknown
+from testdg.methods.learner import Learner
+from testdg.methods.settings import Settings as BaseSettings
+from testdg.methods.settings import make_settings
+from testdg.methods.state import read_folder, write_folder
+from testdg.methods.teacher import frozen_copy
+from testdg.models import VisionModel, load_model
+
+
+class Adapter(nn.Module):
+    """A method around a model.
+
+    `adapter(images)` predicts and learns, `adapter.predict(images)` predicts only. Images are float in [0, 1],
+    NCHW, of any batch size. A method overrides `build` (make its parts from `self.model` and `self.settings`) and
+    `step` (predict and learn from prepared images); `infer` where its prediction is not the model's own.
+    All state lives in parameters, buffers, learners, `extra state` of submodules and `self.generator`, so that
+    saving, loading and `reset` need no code in the method.
+    """
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    citation: ClassVar[str] = ""
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    needs: ClassVar[str] = ""
+    Settings: ClassVar[type[BaseSettings]] = BaseSettings
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    checks_input_late: ClassVar[bool] = False
+    """True for a method that calls `to_host` itself, before it changes any state."""
+
+    settings: BaseSettings
+    generator: torch.Generator
+
+    def __init__(self, model: str | nn.Module, **settings: Any) -> None:
+        super().__init__()
+        self.settings = make_settings(self.Settings, settings)
+        self.model = frozen_copy(load_model(model))
+        if self.model.task not in self.tasks:
+            raise UserError(
+                f"{self.name} is for {' and '.join(self.tasks)}; {self.model.name} is for {self.model.task}"
+            )
+        if (reason := self.refuses(self.model)) is not None:
+            raise UserError(f"{self.name} cannot adapt {self.model.name}: {reason}")
+        self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
+        self.batches = self.images = 0
+        self.diagnostics: dict[str, Tensor | float | bool] = {}
+        self._range: Tensor | None = None
+        self.build()
+        self._source = {key: value.cpu().clone() for key, value in self.tensors().items()}, self.values()
+
+    # What a method defines
+
+    def build(self) -> None:
+        """Make the parts of the method."""
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict prepared images and learn from them."""
+        raise TypeError(f"{type(self).__name__} does not define step")
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict prepared images and change nothing."""
+        return self.model(images).logits  # type: ignore[no-any-return]
+
+    @classmethod
+    def refuses(cls, model: VisionModel) -> str | None:
+        """Say why the method cannot adapt a model; None where it can."""
+        return None
+
+    @classmethod
+    def exceptions(cls, model: VisionModel) -> Mapping[str, str]:
+        """Checks of `testdg.testing.check_adapter` that do not hold for a model, each with the reason."""
+        return {}
+
+    def adapted_model(self) -> VisionModel:
+        """The model as it predicts now, as an ordinary model."""
+        return frozen_copy(self.model)
+
+    # What a user calls
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Predict a batch, then learn from it: (N, 3, H, W) in [0, 1] to logits."""
+        images = self._accept(images)
+        with torch.inference_mode(False), torch.enable_grad():
+            images = images.clone() if images.is_inference() else images
+            self._range = torch.stack(torch.aminmax(images.detach()))
+            if not self.checks_input_late:
+                self.to_host()
+            self.diagnostics = {}
+            with self._autocast():
+                logits = self.step(self.model.prepare(images))
+        self.batches += 1
+        self.images += len(images)
+        return logits.detach().float()
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Tensor:
+        """Predict a batch and change nothing."""
+        images = self._accept(images)
+        self._range = torch.stack(torch.aminmax(images))
+        self.to_host()
+        with self._autocast():
+            return self.infer(self.model.prepare(images)).float()
+
+    def reset(self) -> None:
+        """Go back to the source, bit for bit."""
+        self.load_state(*self._source)
+
+    def save(self, folder: str | Path, note: Mapping[str, Any] | None = None) -> None:
+        """Write everything that the next batch depends on: safetensors and JSON, replaced in one step.
+
+        `note` is kept in the same `state.json`, for what must change together with the state.
+        """
+        about = {
+            "method": self.name,
+            "settings": dataclasses.asdict(self.settings),
+            "model": self.model.name,
+            "values": self.values(),
+            "note": dict(note or {}),
+        }
+        write_folder(Path(folder), self.tensors(), about)
+
+    @classmethod
+    def load(cls, folder: str | Path, model: str | nn.Module) -> Adapter:
+        """Bring a saved adapter back, around the model that it was made from."""
+        from testdg.methods.registry import find_method
+
+        tensors, about = read_folder(Path(folder))
+        adapter = find_method(about["method"])(model, **about["settings"])
+        adapter.load_state(tensors, about["values"])
+        return adapter
+
+    def export(self, folder: str | Path) -> None:
+        """Write the adapted model as an ordinary checkpoint folder."""
+        self.adapted_model().save(folder)
+
+    @classmethod
+    def preset(cls, name: str | None) -> dict[str, Any]:
+        """Settings published or chosen for a benchmark."""
+        if name is None:
+            return {}
+        if name not in cls.presets:
+            raise unknown(f"preset of {cls.name}", name, cls.presets)
+        return dict(cls.presets[name])
+
+    # State
+
+    def learners(self) -> dict[str, Learner]:
+        """The optimisers of the method, by attribute name."""
+        return {name: module for name, module in self.named_modules() if isinstance(module, Learner)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that the next batch depends on."""
+        found = {key: value for key, value in self.state_dict().items() if isinstance(value, Tensor)}
+        for name, learner in self.learners().items():
+            found.update({f"{name}.moments.{key}": value for key, value in learner.moments().items()})
+        return {**found, "generator": self.generator.get_state()}
+
+    def values(self) -> dict[str, Any]:
+        """Every plain value that the next batch depends on, ready for JSON."""
+        extra = {key: value for key, value in self.state_dict().items() if not isinstance(value, Tensor)}
+        return {"batches": self.batches, "images": self.images, **json.loads(json.dumps(extra))}
+
+    @torch.no_grad()
+    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Put back what `tensors` and `values` gave."""
+        for name, parameter in self.named_parameters():
+            if name not in tensors or tensors[name].shape != parameter.shape:
+                raise UserError(
+                    f"the saved state does not fit {self.model.name}: {name} is missing or has another shape"
+                )
+        for name, parameter in self.named_parameters():
+            parameter.copy_(tensors[name])
+        for prefix, module in self.named_modules():
+            place = prefix + "." if prefix else ""
+            for key in module._buffers.keys() - module._non_persistent_buffers_set:
+                value = tensors.get(place + key)
+                module._buffers[key] = None if value is None else value.to(self.model.device, copy=True)
+            if place + "_extra_state" in values:
+                module.set_extra_state(copy.deepcopy(values[place + "_extra_state"]))
+        for name, learner in self.learners().items():
+            start = f"{name}.moments."
+            learner.load_moments({key.removeprefix(start): v for key, v in tensors.items() if key.startswith(start)})
+        self.generator.set_state(tensors["generator"].cpu())
+        self.batches, self.images = values["batches"], values["images"]
+
+    @property
+    def skipped(self) -> int:
+        """Number of updates left out because a loss or a gradient was not finite."""
+        return sum(int(learner.skipped) for learner in self.learners().values())
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Parameters that the method moves, by name."""
+        chosen = {id(p) for learner in self.learners().values() for p in learner.parameters_}
+        return {name: parameter for name, parameter in self.named_parameters() if id(parameter) in chosen}
+
+    # Parts
+
+    def to_host(self, *values: Tensor) -> list[float]:
+        """Bring scalars to the host together with the range of the input, in one transfer; refuse a bad input."""
+        assert self._range is not None
+        low, high, *rest = torch.cat([self._range.float(), *(v.detach().float().view(1) for v in values)]).tolist()
+        if not (low - low == 0 and high - high == 0):
+            raise UserError("images must be finite; got NaN or infinity: drop or repair the batch")
+        if low < 0 or high > 1:
+            hint = "divide by 255" if high > 1 and low >= 0 else "the model normalises by itself: pass plain pixels"
+            raise UserError(f"images must be in [0, 1]; got {low:g} to {high:g}: {hint}")
+        return rest
+
+    def _accept(self, images: Tensor) -> Tensor:
+        if not isinstance(images, Tensor):
+            raise UserError(f"images must be a torch tensor; got {type(images).__name__}")
+        if not images.is_floating_point():
+            raise UserError(f"images must be float in [0, 1]; got {images.dtype}: divide by 255")
+        if images.ndim != 4:
+            raise UserError(f"images must be (N, {self.model.channels}, H, W); got shape {tuple(images.shape)}")
+        if images.shape[1] != self.model.channels:
+            raise UserError(f"images must have {self.model.channels} channels; got {images.shape[1]}")
+        if images.numel() == 0:
+            raise UserError(f"the batch is empty: shape {tuple(images.shape)}")
+        return images.to(self.model.device, torch.float32, non_blocking=True)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.settings.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.model.device.type, torch.bfloat16)
+
+    def train(self, mode: bool = True) -> Adapter:
+        """Change nothing: which layers are in training mode is the method's business, so `eval()` is harmless."""
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for learner in self.learners().values():
+            learner.to_parameters()
+        if self.generator.device != self.model.device:
+            self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
+        return self
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(self.settings).items())
+
+    def __repr__(self) -> str:
+        """Method, model and settings on one line."""
+        return f"{type(self).__name__}({self.model.name}, {self.extra_repr()})"

@@ -1,0 +1,69 @@
+"""An optimiser that skips a non-finite update without asking the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+OptimizerName = Literal["adam", "sgd"]
+
+
+class Learner(nn.Module):
+    """Adam or Nesterov SGD on named parameters, fused where the device has it.
+
+    A step whose loss or gradient is not finite changes nothing and is counted in `skipped`. The decision stays
+    on the device, so the host never waits.
+    """
+
+    skipped: Tensor
+
+    def __init__(self, groups: Iterable[dict[str, Any]], optimizer: OptimizerName = "adam") -> None:
+        super().__init__()
+        groups = [{**group, "params": list(group["params"])} for group in groups]
+        self.parameters_ = [p for group in groups for p in group["params"]]
+        device = self.parameters_[0].device
+        self.fused = device.type in ("cpu", "cuda")
+        kind: Any = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
+        extra: dict[str, Any] = {"momentum": 0.9, "nesterov": True}
+        if optimizer == "adam":
+            extra = {"capturable": device.type == "cuda"}
+        self.optimizer: torch.optim.Optimizer = kind(groups, fused=self.fused, **extra)
+        self.register_buffer("skipped", torch.zeros((), dtype=torch.int64, device=device))
+
+    def step(self, loss: Tensor) -> None:
+        """Move the parameters one step down the gradient of a loss."""
+        gradients = torch.autograd.grad(loss, self.parameters_, allow_unused=True)
+        used = [gradient for gradient in gradients if gradient is not None]
+        if not used:
+            return
+        total = torch.stack(torch._foreach_norm(used)).sum() + loss.detach()
+        bad = ~total.isfinite()
+        for parameter, gradient in zip(self.parameters_, gradients, strict=True):
+            parameter.grad = gradient
+        if self.fused:
+            self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+        elif not bad:
+            self.optimizer.step()
+        self.skipped += bad
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def moments(self) -> dict[str, Tensor]:
+        """Moments and step counts, flat: `<parameter>.<name>`."""
+        state = self.optimizer.state_dict()["state"]
+        return {f"{i}.{key}": v for i, entry in state.items() for key, v in entry.items() if isinstance(v, Tensor)}
+
+    def load_moments(self, moments: dict[str, Tensor]) -> None:
+        """Put back what `moments` gave."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in moments.items():
+            index, _, key = name.partition(".")
+            state.setdefault(int(index), {})[key] = value.clone()
+        self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+
+    def to_parameters(self) -> None:
+        """Bring the moments to where the parameters are."""
+        self.load_moments({name: value.to(self.parameters_[0].device) for name, value in self.moments().items()})

@@ -1,0 +1,124 @@
+"""Settings of a method: a frozen dataclass whose fields carry a help text and a range, and reading them from text."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+from testdg.errors import UserError, unknown
+
+S = TypeVar("S", bound="Settings")
+
+
+def option(default: Any, help: str, *, low: float | None = None, high: float | None = None) -> Any:
+    """Declare a setting with its default, its help text and the range of its numbers."""
+    return field(default=default, metadata={"help": help, "low": low, "high": high})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What every method can be told."""
+
+    seed: int = option(0, "seed of the method's own random numbers", low=0)
+    precision: Literal["fp32", "bf16"] = option("fp32", "bf16 runs the passes under autocast; weights stay fp32")
+
+
+def make_settings(kind: type[S], values: Mapping[str, Any]) -> S:
+    """Build settings from keyword arguments; a wrong name, type or range is one clear sentence."""
+    known = {f.name: f for f in fields(kind)}
+    hints = typing.get_type_hints(kind)
+    checked = {}
+    for name, value in values.items():
+        if name not in known:
+            raise unknown("setting", name, known)
+        checked[name] = _check(known[name], hints[name], value)
+    return kind(**checked)
+
+
+def parse_settings(kind: type[Settings], pairs: list[str]) -> dict[str, Any]:
+    """Read `key=value` texts by the types of the settings."""
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in fields(kind)}
+    values = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise UserError(f"--set takes key=value; got {pair!r}")
+        if name not in known:
+            raise unknown("setting", name, known)
+        values[name] = _check(known[name], hints[name], _read(name, hints[name], text))
+    return values
+
+
+def describe_settings(kind: type[Settings]) -> list[dict[str, Any]]:
+    """List name, type, default and help of each setting."""
+    hints = typing.get_type_hints(kind)
+    return [
+        {"name": f.name, "type": _type_name(hints[f.name]), "default": f.default, "help": f.metadata.get("help", "")}
+        for f in fields(kind)
+        if f.default is not MISSING
+    ]
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    """Members of a union, or the type alone."""
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+
+
+def _check(about: Field[Any], hint: Any, value: Any) -> Any:
+    for kind in _choices(hint):
+        if typing.get_origin(kind) is Literal:
+            if value in typing.get_args(kind):
+                return value
+        elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return _in_range(about, float(value))
+        elif kind is int and isinstance(value, int) and not isinstance(value, bool):
+            return _in_range(about, value)
+        elif kind not in (int, float) and isinstance(value, kind):
+            return value
+    raise UserError(f"{about.name} must be {_type_name(hint)}; got {value!r}")
+
+
+def _in_range(about: Field[Any], value: Any) -> Any:
+    low, high = about.metadata.get("low"), about.metadata.get("high")
+    if value != value or (low is not None and value < low) or (high is not None and value > high):
+        bounds = (
+            f"at least {low:g}" if high is None else f"at most {high:g}" if low is None else f"in [{low:g}, {high:g}]"
+        )
+        raise UserError(f"{about.name} must be {bounds}; got {value!r}")
+    return value
+
+
+def _read(name: str, hint: Any, text: str) -> Any:
+    """Turn text into the first member of the type that takes it."""
+    for kind in _choices(hint):
+        if typing.get_origin(kind) is Literal:
+            for choice in typing.get_args(kind):
+                if str(choice) == text:
+                    return choice
+        elif kind is types.NoneType and text.lower() == "none":
+            return None
+        elif kind is bool and text.lower() in ("true", "false", "on", "off", "1", "0", "yes", "no"):
+            return text.lower() in ("true", "on", "1", "yes")
+        elif kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+        elif kind is str:
+            return text
+    raise UserError(f"{name} must be {_type_name(hint)}; got {text!r}")
+
+
+def _type_name(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", types.NoneType: "none"}
+    parts: list[str] = []
+    for kind in _choices(hint):
+        if typing.get_origin(kind) is Literal:
+            parts.extend(str(choice) for choice in typing.get_args(kind))
+        else:
+            parts.append(names.get(kind, getattr(kind, "__name__", str(kind))))
+    return " or ".join(parts)

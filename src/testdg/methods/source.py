@@ -1,0 +1,24 @@
+"""Source: the model as it is. The reference point of every table."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from testdg.methods.adapter import Adapter
+from testdg.methods.registry import register
+
+
+@register
+class Source(Adapter):
+    """Predict with the source model and learn nothing."""
+
+    name = "source"
+    title = "Source"
+    citation = "no adaptation"
+    tasks = ("classification", "segmentation")
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict only."""
+        with torch.no_grad():
+            return self.infer(images)

@@ -1,0 +1,34 @@
+"""The teacher: an exponential moving average of a model."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def frozen_copy(module: M) -> M:
+    """Copy a module whose parameters will not be trained."""
+    return copy.deepcopy(module).eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def ema_update(average: nn.Module, module: nn.Module, momentum: float) -> None:
+    """Move an average towards a module: average = momentum average + (1 - momentum) module, one fused operation.
+
+    Floating buffers (BatchNorm statistics) are averaged too; counters are copied.
+    """
+    ours, theirs = _floating(average), _floating(module)
+    torch._foreach_lerp_(ours, theirs, 1 - momentum)
+    for mine, other in zip(average.buffers(), module.buffers(), strict=True):
+        if not mine.is_floating_point():
+            mine.copy_(other)
+
+
+def _floating(module: nn.Module) -> list[Tensor]:
+    tensors = [*module.parameters(), *module.buffers()]
+    return [tensor.detach() for tensor in tensors if tensor.is_floating_point()]

@@ -1,0 +1,10 @@
+"""TestDG, one file per section of the paper.
+
+3.1 detection, 3.2 selection (and memory), 3.3 learning (and the amplifier, `testdg.methods.bottleneck`), 3.4 update;
+`method` puts them together.
+"""
+
+from testdg.methods.testdg.method import TestDG
+from testdg.methods.testdg.settings import TestDGSettings
+
+__all__ = ["TestDG", "TestDGSettings"]

@@ -1,0 +1,47 @@
+"""Domain change detection (section 3.1 of the paper)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+
+class ChangeDetector(nn.Module):
+    """Say that the domain changed when the confidence of the predictions jumps.
+
+    A batch is compared with the last `history` batches of its domain. With `smoothing` above zero (for batches of
+    one image, whose confidence is noisy), a moving average is compared with the mean since the last change.
+    """
+
+    def __init__(self, threshold: float, history: int = 1, smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.threshold, self.history, self.smoothing = threshold, history, smoothing
+        self.past: list[float] = []
+        self.average = 0.0
+        self.total = 0.0
+        self.count = 0
+
+    def update(self, confidence: float) -> bool:
+        """Take the mean confidence of a batch; True where a new domain begins."""
+        if self.smoothing:
+            self.average = confidence if not self.count else self._smooth(confidence)
+        value = self.average if self.smoothing else confidence
+        references = [self.total / self.count] if self.smoothing and self.count else self.past
+        changed = any(abs(value - reference) > self.threshold for reference in references)
+        if changed:
+            self.past, self.total, self.count, self.average = [], 0.0, 0, confidence
+        self.past = [*self.past, confidence][-self.history :]
+        self.total, self.count = self.total + confidence, self.count + 1
+        return changed
+
+    def _smooth(self, confidence: float) -> float:
+        return self.smoothing * self.average + (1 - self.smoothing) * confidence
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Give what the next decision depends on."""
+        return {"past": self.past, "average": self.average, "total": self.total, "count": self.count}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Put it back."""
+        self.past, self.average, self.total, self.count = (state[k] for k in ("past", "average", "total", "count"))

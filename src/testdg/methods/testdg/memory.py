@@ -1,0 +1,122 @@
+"""What TestDG remembers: a queue of embeddings of the current domain, and prototypes of previous domains.
+
+Both live in tensors of fixed size that are changed in place; how much of them is filled is counted on the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+
+class Queue(nn.Module):
+    """The last embeddings of the current domain (or a uniform sample of them), each with its position in the stream."""
+
+    embeddings: Tensor
+    positions: Tensor
+    cursor: Tensor
+    position: Tensor
+
+    def __init__(self, length: int, width: int, device: torch.device, reservoir: bool = False) -> None:
+        super().__init__()
+        self.length, self.reservoir = length, reservoir
+        self.seen = 0
+        rows = length + 1  # the last row takes what a reservoir turns away
+        self.register_buffer("embeddings", torch.zeros(rows, width, device=device))
+        self.register_buffer("positions", torch.full((rows,), -1, dtype=torch.int64, device=device))
+        self.register_buffer("cursor", torch.zeros((), dtype=torch.int64, device=device))
+        self.register_buffer("position", torch.zeros((), dtype=torch.int64, device=device))
+
+    def __len__(self) -> int:
+        """Number of embeddings held."""
+        return min(self.seen, self.length)
+
+    def push(self, embeddings: Tensor, images: int, generator: Generator) -> None:
+        """Write the embeddings of some images; when full, the oldest leave (or, in a reservoir, random ones).
+
+        Runs on the device alone; `count` is its other half.
+        """
+        count = len(embeddings)
+        place = torch.arange(count, device=embeddings.device)
+        positions = self.position + place // (count // images)
+        order = self.cursor + place
+        if self.reservoir:
+            draw = (torch.rand(count, generator=generator, device=order.device) * (order + 1)).long()
+            slots = torch.where(order < self.length, order, draw.clamp(max=self.length))
+        else:
+            slots = (order % self.length)[-self.length :]
+        kept = slice(-len(slots), None)
+        self.embeddings[slots] = embeddings[kept].to(self.embeddings.dtype)
+        self.positions[slots] = positions[kept]
+        self.cursor += count
+        self.position += images
+
+    def count(self, embeddings: int) -> None:
+        """Count embeddings that were pushed."""
+        self.seen += embeddings
+
+    def content(self) -> tuple[Tensor, Tensor]:
+        """Embeddings and positions, oldest first."""
+        held = slice(0, len(self))
+        start = 0 if self.seen <= self.length or self.reservoir else -(self.seen % self.length)
+        return self.embeddings[held].roll(start, 0), self.positions[held].roll(start, 0)
+
+    def clear(self) -> None:
+        """Forget everything but the position in the stream."""
+        self.seen = 0
+        self.cursor.zero_()
+        self.positions.fill_(-1)
+        self.embeddings.zero_()
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Give the counter."""
+        return {"seen": self.seen}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Put it back."""
+        self.seen = state["seen"]
+
+
+class Prototypes(nn.Module):
+    """Prototypes of the last domains, newest domain last, each with the stream position of its image."""
+
+    embeddings: Tensor
+    positions: Tensor
+
+    def __init__(self, width: int, each: int, domains: int, device: torch.device) -> None:
+        super().__init__()
+        self.domains = domains
+        self.counts: list[int] = []
+        self.register_buffer("embeddings", torch.zeros(each * domains, width, device=device))
+        self.register_buffer("positions", torch.full((each * domains,), -1, dtype=torch.int64, device=device))
+
+    def __len__(self) -> int:
+        """Number of prototypes held."""
+        return sum(self.counts)
+
+    @property
+    def current(self) -> Tensor:
+        """The prototypes that there are."""
+        return self.embeddings[: len(self)]
+
+    def add(self, embeddings: Tensor, positions: Tensor) -> None:
+        """Add the prototypes of a domain; those of the oldest domain leave."""
+        before = len(self)
+        self.counts = [*self.counts, len(embeddings)][-self.domains :]
+        kept = len(self)
+        self.embeddings[:kept] = torch.cat([self.embeddings[:before], embeddings])[-kept:]
+        self.positions[:kept] = torch.cat([self.positions[:before], positions])[-kept:]
+
+    def move(self, embeddings: Tensor) -> None:
+        """Put the prototypes somewhere else."""
+        self.current.copy_(embeddings)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Give the number of prototypes of each domain."""
+        return {"counts": self.counts}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Put it back."""
+        self.counts = list(state["counts"])

@@ -1,0 +1,308 @@
+"""TestDG: one batch, from the detection of a new domain to the update of the prototypes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from testdg.data.augmentation import Augmentation
+from testdg.methods.adapter import Adapter
+from testdg.methods.bottleneck import Bottleneck
+from testdg.methods.graphs import Recorded
+from testdg.methods.learner import Learner
+from testdg.methods.normalisation import use_batch_statistics
+from testdg.methods.registry import register
+from testdg.methods.teacher import ema_update, frozen_copy
+from testdg.methods.testdg.detection import ChangeDetector
+from testdg.methods.testdg.learning import (
+    discrimination_loss,
+    discriminator,
+    diversity_loss,
+    domain_accuracy,
+    domain_features,
+    extractor,
+    invariance_loss,
+    self_training_loss,
+)
+from testdg.methods.testdg.memory import Prototypes, Queue
+from testdg.methods.testdg.selection import select
+from testdg.methods.testdg.settings import PRESETS, TestDGSettings
+from testdg.methods.testdg.update import DISTANCES, chamfer, update_prototypes
+from testdg.models import Output, VisionModel
+
+
+@register
+class TestDG(Adapter):
+    """Learn features that are invariant to the current and the previous domain, on the fly.
+
+    Step 1 trains amplifier, extractor and discriminator to tell the current domain from prototypes of the previous
+    one; step 2 trains encoder and head to follow the teacher and to make the two domains alike.
+    """
+
+    __test__ = False  # not a test class, whatever its name begins with
+
+    name = "testdg"
+    title = "TestDG"
+    citation = "Lee et al., TestDG: Test-time Domain Generalization for Continual Test-time Adaptation, TMLR 2026"
+    needs = "attention or convolutions"
+    Settings = TestDGSettings
+    settings: TestDGSettings
+    presets = PRESETS
+    checks_input_late = True
+
+    def build(self) -> None:
+        """Make amplifier, extractor, discriminator, teacher, memory and the two optimisers."""
+        s, device, generator = self.settings, self.model.device, self.generator
+        if s.batch_statistics:
+            use_batch_statistics(self.model)
+        self.amplifier = Bottleneck(self.model, s.rank, generator) if s.amplifier else None
+        inputs = self.model.feature_size if s.embed_from == "features" else self.model.classes
+        self.extractor = extractor(inputs, s.extractor_width, s.embedding_width, generator)
+        self.discriminator = discriminator(s.embedding_width, s.discriminator_width, generator)
+        self.teacher = frozen_copy(self.model)
+        self.teacher_amplifier = None if self.amplifier is None else frozen_copy(self.amplifier)
+        if s.batch_statistics:
+            use_batch_statistics(self.teacher)
+        self.source = [p.detach().clone() for p in self.model.parameters()] if s.restore else []
+        self.detector = ChangeDetector(s.threshold, s.history, s.smoothing)
+        self.queue = Queue(s.queue_length, s.embedding_width, device, s.selection == "reservoir")
+        self.prototypes = Prototypes(s.embedding_width, s.prototypes, s.previous_domains, device)
+        self.cells = 1 if self.model.task == "classification" else s.grid**2
+        self.recorded: dict[str, Recorded] = {}
+        self.augment = Augmentation(s.augmentation, mask=s.mask)
+        domain = [
+            {
+                "params": [*self.extractor.parameters(), *self.discriminator.parameters()],
+                "lr": s.extractor_learning_rate,
+            }
+        ]
+        if self.amplifier is not None:
+            domain.append({"params": [*self.amplifier.parameters()], "lr": s.amplifier_learning_rate})
+        self.domain_learner = Learner(domain, s.optimizer)
+        self.encoder_learner = Learner([{"params": self.model.parameters(), "lr": s.learning_rate}], s.optimizer)
+        self.requires_grad_(False)
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict with the model whose predictions `step` returns."""
+        return (self._teach(images) if self.settings.predict == "teacher" else self._run(images)).logits
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict a batch and learn from it: 7 forward-equivalents, one more while there is no previous domain."""
+        seen = self._call("observe", images)
+        (confidence,) = self.to_host(seen["confidence"].mean())
+        self._notice_change(confidence)
+        paused = self.batches % 50 < self.settings.invariance_pause
+        learnt = self._call("learn", images, seen["logits"], seen["confidence"], key=(len(self.prototypes), paused))
+        self.queue.count(len(images) * self.cells)
+        prediction = learnt.pop("prediction")
+        self.diagnostics.update(learnt)
+        return prediction
+
+    def _call(self, name: str, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
+        """Run one half of the step, as a CUDA graph where that is asked for."""
+        half = self._observe if name == "observe" else self._learn
+        if not self.settings.cuda_graphs or inputs[0].device.type != "cuda":
+            return half(*inputs)
+        recorded = self.recorded.setdefault(name, Recorded(half, self.generator))
+        return recorded(key, *inputs)
+
+    @torch.no_grad()
+    def _observe(self, images: Tensor) -> dict[str, Tensor]:
+        """Pass 1: the teacher's prediction and its confidence for each image."""
+        logits = self._teach(images).logits
+        return {"logits": logits, "confidence": logits.float().softmax(1).amax(1)}
+
+    def _learn(self, images: Tensor, taught: Tensor, confidence: Tensor) -> dict[str, Tensor]:
+        """Both steps, the prototypes, the queue and the teacher. Gives the prediction and the diagnostics."""
+        s = self.settings
+        found: dict[str, Tensor] = {}
+        view = self.augment(images, self.generator) if s.view == "augmented" else images
+        prediction = taught if s.predict == "teacher" else self._student_prediction(images, view)
+        if not self.learns_domains:
+            after = self._step_2(found, view, taught, confidence)
+        else:
+            reference = self._reference(images)
+            before, logits = self._step_1(found, view, reference)  # pass 2, and an amplifier-only backward
+            after = self._step_2(found, view, taught, confidence, before, reference)  # passes 3 and 4, a full backward
+            prediction = logits if prediction is None else prediction
+        self.queue.push(after, len(images), self.generator)
+        self._move_teacher()
+        assert prediction is not None
+        return {**found, "prediction": prediction}
+
+    @property
+    def learns_domains(self) -> bool:
+        """False for self-training alone."""
+        return self.settings.discrimination or self.settings.invariance
+
+    @torch.no_grad()
+    def _student_prediction(self, images: Tensor, view: Tensor) -> Tensor | None:
+        """The student's own prediction, where step 1 does not give it."""
+        return None if view is images and self.learns_domains else self._run(images).logits
+
+    # 3.1, 3.2: a new domain turns the queue into prototypes
+
+    def _notice_change(self, confidence: float) -> None:
+        s = self.settings
+        changed = self.detector.update(confidence)
+        if changed and len(self.queue):
+            embeddings, positions = self.queue.content()
+            chosen = select(s.selection, embeddings, s.prototypes, s.gamma, self.generator)
+            self.prototypes.add(embeddings[chosen], positions[chosen])
+            self.queue.clear()
+        self.diagnostics.update(confidence=confidence, change=changed)
+
+    def _reference(self, images: Tensor) -> Tensor:
+        """Prototypes of previous domains; before the first change (or always, if asked), augmented images."""
+        kind = self.settings.reference if len(self.prototypes) else "augmented"
+        if kind == "prototypes":
+            return self.prototypes.current.clone()
+        with torch.no_grad():
+            augmented = self._embed(self._teach(self.augment(images, self.generator)))
+        return augmented if kind == "augmented" else torch.cat([self.prototypes.current, augmented])
+
+    # 3.3: the two steps
+
+    def _step_1(self, found: dict[str, Tensor], view: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+        """Amplifier, extractor and discriminator learn to tell the domains apart; encoder and head are frozen."""
+        s = self.settings
+        trained = [self.extractor, self.discriminator, *([self.amplifier] if self.amplifier is not None else [])]
+        with _trained(trained, s.discrimination):
+            output = self._run(view)
+            embeddings = self._embed(output)
+            current, previous = self._discriminate(embeddings), self._discriminate(reference)
+            if s.discrimination:
+                loss = discrimination_loss(current, previous)
+                self.domain_learner.step(s.discrimination_weight * loss)
+                found["discrimination_loss"] = loss.detach()
+        found["domain_accuracy"] = domain_accuracy(current, previous).detach()
+        return embeddings.detach(), output.logits.detach()
+
+    def _step_2(
+        self,
+        found: dict[str, Tensor],
+        view: Tensor,
+        taught: Tensor,
+        confidence: Tensor,
+        before: Tensor | None = None,
+        reference: Tensor | None = None,
+    ) -> Tensor:
+        """Encoder and head follow the teacher and come to the prototypes; all else is frozen.
+
+        Gives the embeddings of the encoder that moved.
+        """
+        s = self.settings
+        with _trained([self.model], s.self_training or s.invariance):
+            output = self._run(view)
+            embeddings = self._embed(output)
+            loss = self._self_training(found, output.logits, taught, confidence)
+            if before is not None and reference is not None:
+                if s.prototype_updates == "twice":
+                    reference = self._follow(found, before, embeddings.detach(), reference)
+                    before = embeddings.detach()
+                loss = loss + self._invariance(found, embeddings, reference)
+            if loss.requires_grad:
+                self.encoder_learner.step(loss)
+        if before is None or reference is None:
+            return embeddings.detach()
+        with torch.no_grad():
+            moved = self._embed(self._run(view))
+        self._follow(found, before, moved, reference)
+        return moved
+
+    def _self_training(self, found: dict[str, Tensor], student: Tensor, teacher: Tensor, confidence: Tensor) -> Tensor:
+        s = self.settings
+        if not s.self_training:
+            return student.new_zeros(())
+        weights = confidence if s.confidence_weighting else None
+        loss = self_training_loss(
+            student, teacher, symmetric=s.symmetric, weights=weights, temperature=s.label_temperature
+        )
+        found["self_training_loss"] = loss.detach()
+        return loss + s.diversity_weight * diversity_loss(student) if s.diversity_weight else loss
+
+    def _invariance(self, found: dict[str, Tensor], embeddings: Tensor, reference: Tensor) -> Tensor:
+        s = self.settings
+        if not s.invariance or self.batches % 50 < s.invariance_pause:
+            return embeddings.new_zeros(())
+        loss = invariance_loss(embeddings, reference, s.pairing, self.generator)
+        found["invariance_loss"] = loss.detach()
+        gate = (2 * found["domain_accuracy"] - 1).clamp(min=0) if s.invariance_gate else 1.0
+        return s.invariance_weight * gate * loss
+
+    # 3.4: prototypes follow the model
+
+    def _follow(self, found: dict[str, Tensor], before: Tensor, after: Tensor, reference: Tensor) -> Tensor:
+        s = self.settings
+        count = len(self.prototypes)
+        if not count or not s.prototype_update or s.reference == "augmented":
+            return reference
+        previous, others = reference[:count], reference[count:]
+        moved = update_prototypes(
+            DISTANCES[s.distance], before, after, previous, s.prototype_learning_rate, s.prototype_steps
+        )
+        found["prototype_drift"] = (moved - previous).norm(dim=1).mean()
+        found["chamfer"] = chamfer(after, moved)
+        self.prototypes.move(moved)
+        return torch.cat([moved, others])
+
+    # Parts
+
+    def _run(self, images: Tensor) -> Output:
+        return self.model(images) if self.amplifier is None else self.amplifier.run(self.model, images)
+
+    def _teach(self, images: Tensor) -> Output:
+        if self.teacher_amplifier is None:
+            return self.teacher(images)  # type: ignore[no-any-return]
+        return self.teacher_amplifier.run(self.teacher, images)
+
+    def _embed(self, output: Output) -> Tensor:
+        read = output.features if self.settings.embed_from == "features" else output.logits
+        with torch.autocast(read.device.type, enabled=False):
+            return self.extractor(domain_features(read, self.settings.grid))  # type: ignore[no-any-return]
+
+    def _discriminate(self, embeddings: Tensor) -> Tensor:
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return self.discriminator(embeddings)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def _move_teacher(self) -> None:
+        s = self.settings
+        for parameter, source in zip(self.model.parameters(), self.source, strict=False):
+            back = torch.rand(parameter.shape, generator=self.generator, device=parameter.device) < s.restore
+            parameter.copy_(torch.where(back, source, parameter))
+        ema_update(self.teacher, self.model, s.momentum)
+        if self.amplifier is not None and self.teacher_amplifier is not None:
+            momentum = s.momentum if s.amplifier_momentum is None else s.amplifier_momentum
+            ema_update(self.teacher_amplifier, self.amplifier, momentum)
+
+    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Put back a state; recordings of steps on the old tensors are dropped."""
+        super().load_state(tensors, values)
+        self.recorded = {}
+
+    def adapted_model(self) -> VisionModel:
+        """The predicting model with its amplifier merged into the weights."""
+        teacher = self.settings.predict == "teacher"
+        model = frozen_copy(self.teacher if teacher else self.model)
+        amplifier = self.teacher_amplifier if teacher else self.amplifier
+        if amplifier is not None:
+            model.load_state_dict(amplifier.merged(model), strict=False)
+        return model
+
+
+@contextmanager
+def _trained(modules: list[nn.Module], active: bool) -> Iterator[None]:
+    """Let gradients reach some modules alone, and none at all where there is nothing to learn."""
+    for module in modules:
+        module.requires_grad_(active)
+    try:
+        with torch.set_grad_enabled(active):
+            yield
+    finally:
+        for module in modules:
+            module.requires_grad_(False)

@@ -1,0 +1,165 @@
+"""`load_model`: a hub id, a folder, a timm name or a module becomes a `VisionModel`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from testdg.errors import UserError
+from testdg.models.model import SegmentationModel, VisionModel
+from testdg.models.preprocessing import Preprocessing, from_preprocessor_config, read_preprocessor
+from testdg.models.tiny import ARCHITECTURES
+
+
+def load_model(
+    source: str | Path | nn.Module,
+    *,
+    preprocessing: Preprocessing | None = None,
+    head: str | None = None,
+    name: str | None = None,
+) -> VisionModel:
+    """Load a model, in evaluation mode and single precision.
+
+    `source` is a folder with `config.json` and safetensors weights, a hub id (`google/vit-base-patch16-224`),
+    a timm model (`timm:vit_base_patch16_384`), or any module with a linear classifier. The model's own size,
+    mean and standard deviation are used unless `preprocessing` is given; `head` names the classifier of an
+    unusual module.
+    """
+    if isinstance(source, VisionModel):
+        return source
+    if isinstance(source, nn.Module):
+        model = wrap(source, preprocessing or Preprocessing(), head, name or type(source).__name__)
+    elif str(source).startswith(("timm:", "timm/")):
+        model = _from_timm(str(source), preprocessing, head)
+    elif Path(source).is_dir():
+        model = _from_folder(Path(source), preprocessing, head)
+    else:
+        model = _from_hub(str(source), preprocessing, head)
+    return model.float().eval()
+
+
+def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, name: str) -> VisionModel:
+    """See a network as encoder + head."""
+    if hasattr(network, "segformer"):
+        return SegmentationModel(network, head or "decode_head.classifier", preprocessing, name)
+    linears = [n for n, module in network.named_modules() if isinstance(module, nn.Linear)]
+    if head is None and not linears:
+        raise UserError(f"{name} has no linear classifier, so its features are unknown: name the layer with head=...")
+    if head is not None and head not in dict(network.named_modules()):
+        raise UserError(f"{name} has no layer {head!r}; its linear layers are {', '.join(linears[-5:])}")
+    return VisionModel(network, head or linears[-1], preprocessing, name)
+
+
+def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
+    _require_safetensors(folder)
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError) as error:
+        remedy = "build the module yourself and pass it, or add a config.json"
+        raise UserError(f"{folder} has no readable config.json, so its architecture is unknown: {remedy}") from error
+    preprocessing = preprocessing or read_preprocessor(folder)
+    if config.get("model_type") in ARCHITECTURES:
+        network = _load_tiny(folder, config)
+        return wrap(network, preprocessing or Preprocessing(), head, folder.name)
+    network = _from_transformers(str(folder), _wants_segmentation(config))
+    return wrap(network, preprocessing or _default_preprocessing(network), head, folder.name)
+
+
+def _require_safetensors(folder: Path) -> None:
+    if any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
+    if pickles:
+        raise UserError(
+            f"{folder} holds its weights only as a pickle ({pickles[0]}), which can execute code: "
+            "convert it to model.safetensors first"
+        )
+    raise UserError(f"{folder} holds no weights: expected model.safetensors")
+
+
+def _load_tiny(folder: Path, config: dict[str, Any]) -> nn.Module:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    kind = ARCHITECTURES[config["model_type"]]
+    network = kind(**{key: value for key, value in config.items() if key != "model_type"})
+    try:
+        network.load_state_dict(load_file(folder / "model.safetensors"))
+    except (SafetensorError, OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{folder / 'model.safetensors'} does not fit config.json: {reason}") from error
+    return network
+
+
+def _wants_segmentation(config: dict[str, Any]) -> bool:
+    return any("SemanticSegmentation" in name for name in config.get("architectures") or [])
+
+
+def _from_hub(name: str, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
+    import transformers
+    from transformers.utils import cached_file
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(name).to_dict()
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"model {name!r} is neither a folder here nor a model that the hub gave ({reason})") from error
+    network = _from_transformers(name, _wants_segmentation(config))
+    if preprocessing is None:
+        path = cached_file(name, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False)
+        preprocessing = (
+            from_preprocessor_config(json.loads(Path(path).read_text())) if path else _default_preprocessing(network)
+        )
+    return wrap(network, preprocessing, head, name)
+
+
+def _from_transformers(source: str, segmentation: bool) -> nn.Module:
+    import torch
+    import transformers
+
+    kind = (
+        transformers.AutoModelForSemanticSegmentation if segmentation else transformers.AutoModelForImageClassification
+    )
+    try:
+        network, info = kind.from_pretrained(
+            source, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise UserError(f"transformers could not load {source}: {str(error).splitlines()[0]}") from error
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info.get(problem):
+            first = sorted(map(str, info[problem]))[0]
+            raise UserError(f"{source}: {len(info[problem])} {problem.replace('_', ' ')}, first {first}")
+    return network  # type: ignore[no-any-return]
+
+
+def _default_preprocessing(network: nn.Module) -> Preprocessing:
+    config: Any = network.config
+    size = config.image_size if isinstance(getattr(config, "image_size", None), int) else 224
+    return Preprocessing((size, size), mean=(0.5,) * 3, std=(0.5,) * 3)
+
+
+def _from_timm(name: str, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
+    try:
+        import timm
+    except ImportError as error:
+        raise UserError(f"{name} needs timm: pip install 'testdg[timm]'") from error
+    short = name.removeprefix("timm:")
+    try:
+        network = timm.create_model(f"hf-hub:{short}" if short.startswith("timm/") else short, pretrained=True)
+    except Exception as error:  # timm and the hub raise many kinds
+        raise UserError(f"timm could not load {short!r}: {str(error).splitlines()[0]}") from error
+    return wrap(network, preprocessing or timm_preprocessing(network), head, name)
+
+
+def timm_preprocessing(network: nn.Module) -> Preprocessing:
+    """Read size, resample, mean and standard deviation from a timm model's configuration."""
+    config: Any = network.pretrained_cfg
+    height, width = config["input_size"][1:]
+    edge = round(min(height, width) / float(config.get("crop_pct") or 1.0))
+    return Preprocessing(
+        edge, (height, width), config.get("interpolation", "bicubic"), tuple(config["mean"]), tuple(config["std"])
+    )

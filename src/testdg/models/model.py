@@ -1,0 +1,193 @@
+"""A torch network seen as encoder + head: logits and features in one pass, and the layers that methods look for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from testdg.errors import UserError
+from testdg.models.preprocessing import Preprocessing, write_preprocessor
+from testdg.models.tiny import architecture_name
+
+NORM_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
+
+
+class Output(NamedTuple):
+    """What one pass gives: logits (N, C) or (N, C, H, W), features (N, D) or (N, D, h, w)."""
+
+    logits: Tensor
+    features: Tensor
+
+
+class VisionModel(nn.Module):
+    """A classifier: features are what enters its linear head."""
+
+    task = "classification"
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, head: str, preprocessing: Preprocessing, name: str) -> None:
+        super().__init__()
+        self.network = network
+        self.head = head
+        self.preprocessing = preprocessing
+        self.name = name
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Resize images in [0, 1] to the model's input; methods augment what comes out."""
+        return self.preprocessing.resize(images)
+
+    def normalise(self, prepared: Tensor) -> Tensor:
+        """Subtract the mean and divide by the standard deviation, channel by channel."""
+        return (prepared - self.mean) / self.std
+
+    def forward(self, prepared: Tensor) -> Output:
+        """Normalise prepared images and run the network once."""
+        with _captured_input(self.network.get_submodule(self.head)) as captured:
+            logits = _logits(self.network(self.normalise(prepared)))
+        return Output(logits, captured[0])
+
+    @property
+    def _head_weight(self) -> Tensor:
+        return self.network.get_submodule(self.head).get_parameter("weight")
+
+    @property
+    def feature_size(self) -> int:
+        """Width of the features."""
+        return self._head_weight.shape[1]
+
+    @property
+    def classes(self) -> int:
+        """Number of classes that the head tells apart."""
+        return self._head_weight.shape[0]
+
+    @property
+    def channels(self) -> int:
+        """Number of image channels."""
+        return len(self.preprocessing.mean)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def norm_layers(self) -> list[tuple[str, nn.Module]]:
+        """List LayerNorm, GroupNorm and BatchNorm layers with their names."""
+        return [(name, module) for name, module in self.named_modules() if isinstance(module, NORM_LAYERS)]
+
+    def attention_linears(self) -> list[list[str]]:
+        """List linear layers inside attention modules, grouped by the input that they share.
+
+        Query, key and value of one attention read the same tensor, so they form one group, whether the
+        implementation fuses them into one layer or keeps them apart.
+        """
+        inside = [n for n, m in self.named_modules() if any(w in type(m).__name__ for w in ("Attention", "Attn"))]
+        linears = {
+            name: module
+            for name, module in self.named_modules()
+            if isinstance(module, nn.Linear) and any(name.startswith(parent + ".") for parent in inside)
+        }
+        return self._grouped_by_input(linears)
+
+    def convolutions(self) -> list[list[str]]:
+        """List convolutions, grouped by the input that they share."""
+        layers = {n: m for n, m in self.named_modules() if isinstance(m, nn.Conv2d) and m.groups == 1}
+        return self._grouped_by_input(layers)
+
+    @torch.no_grad()
+    def _grouped_by_input(self, layers: Mapping[str, nn.Module]) -> list[list[str]]:
+        groups: dict[int, list[str]] = {}
+        alive: list[Tensor] = []  # keeps ids unique while the probe runs
+
+        def remember(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+            def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+                alive.append(inputs[0])
+                groups.setdefault(id(inputs[0]), []).append(name)
+
+            return hook
+
+        handles = [module.register_forward_pre_hook(remember(name)) for name, module in layers.items()]
+        training = self.training
+        try:
+            self.eval()
+            height, width = self.preprocessing.input_size or (32, 32)
+            self(torch.zeros(1, self.channels, height, width, device=self.device))
+        finally:
+            self.train(training)
+            for handle in handles:
+                handle.remove()
+        return list(groups.values())
+
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits that identify the weights."""
+        digest = hashlib.blake2b(digest_size=6)
+        for name, value in sorted(self.network.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def save(self, folder: str | Path) -> None:
+        """Write a checkpoint folder: configuration, safetensors weights, preprocessor."""
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if hasattr(self.network, "save_pretrained"):
+            network: Any = self.network
+            network.save_pretrained(folder)
+        else:
+            weights = {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
+            save_file(weights, folder / "model.safetensors")
+            if (architecture := architecture_name(self.network)) is not None:
+                config = {"model_type": architecture, **self.network.config}  # type: ignore[dict-item]
+                (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        write_preprocessor(self.preprocessing, folder)
+
+
+class SegmentationModel(VisionModel):
+    """A SegFormer: logits at the size of the input, features are the map of the last encoder stage."""
+
+    task = "segmentation"
+
+    def forward(self, prepared: Tensor) -> Output:
+        """Normalise prepared images and run the network once."""
+        network: Any = self.network
+        encoded = network.segformer(self.normalise(prepared), output_hidden_states=True)
+        logits = network.decode_head(encoded.hidden_states)
+        logits = F.interpolate(logits, prepared.shape[-2:], mode="bilinear", align_corners=False)
+        return Output(logits, encoded.hidden_states[-1])
+
+    @property
+    def feature_size(self) -> int:
+        """Width of the last encoder stage."""
+        network: Any = self.network
+        return int(network.config.hidden_sizes[-1])
+
+
+@contextmanager
+def _captured_input(layer: nn.Module) -> Iterator[list[Tensor]]:
+    captured: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
+    try:
+        yield captured
+    finally:
+        handle.remove()
+
+
+def _logits(output: Any) -> Tensor:
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(getattr(output, "logits", None), Tensor):
+        return output.logits  # type: ignore[no-any-return]
+    raise UserError(f"the network must return a tensor of logits; it returned {type(output).__name__}")

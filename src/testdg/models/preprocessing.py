@@ -1,0 +1,115 @@
+"""How images in [0, 1] become a model's input: size, crop, mean and standard deviation travel with the weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from testdg.errors import UserError
+
+Resample = Literal["nearest", "bilinear", "bicubic"]
+_PIL_RESAMPLE: dict[int, Resample] = {0: "nearest", 2: "bilinear", 3: "bicubic"}
+_TO_PIL = {name: number for number, name in _PIL_RESAMPLE.items()}
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Resizing (and centre crop) followed by normalisation."""
+
+    size: tuple[int, int] | int | None = None
+    """(height, width), or an int for the shortest edge, or None to take images as they come."""
+    crop: tuple[int, int] | None = None
+    resample: Resample = "bilinear"
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+    @property
+    def input_size(self) -> tuple[int, int] | None:
+        """Height and width that reach the network, where they are fixed."""
+        return self.crop or (self.size if isinstance(self.size, tuple) else None)
+
+    def resize(self, images: Tensor) -> Tensor:
+        """Resize and crop images in [0, 1]; the result stays in [0, 1]."""
+        height, width = images.shape[-2:]
+        target = _shortest_edge(height, width, self.size) if isinstance(self.size, int) else self.size
+        if target is not None and target != (height, width):
+            if self.resample == "nearest":
+                images = F.interpolate(images, target, mode="nearest")
+            else:  # antialias: the kernel of Pillow, which the published preprocessors mean
+                images = F.interpolate(images, target, mode=self.resample, antialias=True).clamp(0, 1)
+        return images if self.crop is None else _centre_crop(images, self.crop)
+
+    def describe(self) -> dict[str, Any]:
+        """Give the values as plain JSON, for protocols and for `preprocessor_config.json`."""
+        return {"size": self.size, "crop": self.crop, "resample": self.resample, "mean": self.mean, "std": self.std}
+
+
+def _shortest_edge(height: int, width: int, edge: int) -> tuple[int, int]:
+    scale = edge / min(height, width)
+    return round(height * scale), round(width * scale)
+
+
+def _centre_crop(images: Tensor, crop: tuple[int, int]) -> Tensor:
+    top, left = ((have - want) // 2 for have, want in zip(images.shape[-2:], crop, strict=True))
+    return images[..., top : top + crop[0], left : left + crop[1]]
+
+
+def read_preprocessor(folder: Path) -> Preprocessing | None:
+    """Read `preprocessor_config.json` of a Hugging Face style folder; None where there is none."""
+    path = folder / "preprocessor_config.json"
+    if not path.exists():
+        return None
+    try:
+        return from_preprocessor_config(json.loads(path.read_text()))
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is not a preprocessor configuration: {error}") from error
+
+
+def from_preprocessor_config(config: dict[str, Any]) -> Preprocessing:
+    """Translate the fields of a Hugging Face image processor."""
+    size = _read_size(config.get("size")) if config.get("do_resize", True) else None
+    crop = _read_size(config.get("crop_size")) if config.get("do_center_crop", False) else None
+    normalise = config.get("do_normalize", True)
+    return Preprocessing(
+        size=size,
+        crop=(crop, crop) if isinstance(crop, int) else crop,
+        resample=_PIL_RESAMPLE[int(config.get("resample", 2))],
+        mean=tuple(config.get("image_mean", (0.5,) * 3)) if normalise else (0.0,) * 3,
+        std=tuple(config.get("image_std", (0.5,) * 3)) if normalise else (1.0,) * 3,
+    )
+
+
+def _read_size(size: Any) -> tuple[int, int] | int | None:
+    if size is None or isinstance(size, int):
+        return None if size is None else (size, size)
+    if "shortest_edge" in size:
+        return int(size["shortest_edge"])
+    return int(size["height"]), int(size["width"])
+
+
+def write_preprocessor(preprocessing: Preprocessing, folder: Path) -> None:
+    """Write `preprocessor_config.json`, readable by `read_preprocessor` and by transformers."""
+    size, crop = preprocessing.size, preprocessing.crop
+    config = {
+        "do_resize": size is not None,
+        "size": {"shortest_edge": size} if isinstance(size, int) else _as_edges(size),
+        "do_center_crop": crop is not None,
+        "crop_size": _as_edges(crop),
+        "resample": _TO_PIL[preprocessing.resample],
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
+    }
+    config = {key: value for key, value in config.items() if value is not None}
+    (folder / "preprocessor_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _as_edges(size: tuple[int, int] | None) -> dict[str, int] | None:
+    return None if size is None else {"height": size[0], "width": size[1]}

@@ -1,0 +1,77 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+import testdg
+from testdg.cli.app import execute
+from testdg.data.benchmarks import benchmarks
+from testdg.methods import methods
+
+
+def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["methods"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in methods())
+
+
+def test_methods_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["methods", "--json"]) == 0
+    found = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert found.keys() == methods().keys()
+    assert found["tent"]["citation"] == methods()["tent"].citation
+    assert all({"title", "tasks", "needs"} <= entry.keys() for entry in found.values())
+
+
+def test_one_method_with_settings_and_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["methods", "tent"]) == 0
+    shown = capsys.readouterr().out
+    assert "learning_rate" in shown
+    assert "preset digits-c:" in shown
+    assert execute(["methods", "tent", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {setting["name"] for setting in found["settings"]} >= {"seed", "learning_rate"}
+    assert "digits-c" in found["presets"]
+
+
+def test_an_unknown_method_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["methods", "tnt"]) == 2
+    assert "did you mean 'tent'?" in capsys.readouterr().err
+
+
+def test_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["benchmarks", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in found] == list(benchmarks())
+    assert execute(["benchmarks"]) == 0
+    assert "digits-c" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["--version"]) == 0
+    assert capsys.readouterr().out == f"testdg {testdg.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    script = (
+        "import sys\nfrom testdg.cli.app import execute\n"
+        f"code = execute({arguments!r})\n"
+        "heavy = {'torch', 'numpy', 'sklearn', 'matplotlib', 'transformers'} & sys.modules.keys()\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_no_command_shows_help_and_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([]) == 2
+    told = capsys.readouterr()
+    assert "Usage: testdg" in told.out + told.err
+
+
+def test_an_unknown_command_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["rum"]) == 2
+    assert "No such command 'rum'" in capsys.readouterr().err

@@ -1,0 +1,172 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from testdg.cli.app import execute
+from testdg.models import Preprocessing, TinyViT, VisionModel
+
+SMALL = ["--images", "6", "--domains", "fog,contrast", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("models") / "random-vit"
+    network = TinyViT(patch=8, width=16, depth=1, heads=2)
+    VisionModel(network, "head", Preprocessing((32, 32)), "random-vit").save(folder)
+    return folder
+
+
+@pytest.fixture
+def arguments(model: Path, tmp_path: Path) -> list[str]:
+    return ["run", "--model", str(model), "--out", str(tmp_path / "runs"), "--method", "tent", *SMALL]
+
+
+def test_run_shows_protocol_table_and_figure(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(arguments) == 0
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert "benchmark  digits-c, continual: 2 domains in order, severity 5" in lines
+    table = lines.index(next(line for line in lines if line.startswith("error, %")))
+    assert lines[table].split() == ["error,", "%", "Source", "TENT", "gain"]
+    assert [line.split()[0] for line in lines[table + 1 : table + 4]] == ["fog", "contrast", "mean"]
+    assert shown.index("benchmark  digits-c") < shown.index("error, %")
+    (figure,) = (tmp_path / "runs").glob("digits-c-tent-*/figure.png")
+    assert f"figure  {figure}" in lines
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert len(list((tmp_path / "runs").glob("digits-c-source-*"))) == 1
+
+
+def test_json_is_the_result_alone(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (stored,) = (tmp_path / "runs").glob("digits-c-tent-*/result.json")
+    assert found == json.loads(stored.read_text())
+    assert found["method"]["name"] == "tent"
+
+
+def test_preset_set_and_seed_reach_the_method(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*arguments, "--json", "--seed", "5", "--set", "steps=2", "--set", "optimizer=sgd"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    settings = found["method"]["settings"]
+    assert (settings["seed"], settings["steps"], settings["optimizer"]) == (5, 2, "sgd")
+    from testdg.methods import find_method
+
+    assert settings["learning_rate"] == find_method("tent").presets["digits-c"]["learning_rate"]
+    assert found["protocol"]["tuning"] == "the method's preset for digits-c; chosen by the user: optimizer, steps"
+
+
+def test_source_alone_has_one_column(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*arguments, "--method", "source"]) == 0
+    assert "error, %  Source" in capsys.readouterr().out
+
+
+def test_held_out_and_precision(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    domains = "fog,contrast,snow,frost,pixelate,brightness"
+    assert execute([*arguments, "--protocol", "held-out", "--domains", domains, "--precision", "bf16"]) == 0
+    shown = capsys.readouterr().out
+    assert "mean (held out)" in shown
+    assert "bf16 on cpu" in shown
+
+
+def test_the_second_run_goes_no_stream(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    execute([*arguments, "--json"])
+    first = capsys.readouterr().out
+    assert execute([*arguments, "--json"]) == 0
+    assert capsys.readouterr().out == first  # seconds included: nothing was computed again
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--method", "tentt"], "unknown method 'tentt'; did you mean 'tent'?"),
+        (["--benchmark", "digit-c"], "unknown benchmark 'digit-c'; did you mean 'digits-c'?"),
+        (["--benchmark", "cifar10-c"], "cifar10-c needs a data folder with"),
+        (["--data", "nowhere"], "data folder nowhere does not exist"),
+        (["--set", "learning_rat=1"], "unknown setting 'learning_rat'; did you mean 'learning_rate'?"),
+        (["--set", "learning_rate=fast"], "learning_rate must be a number; got 'fast'"),
+        (["--set", "learning_rate=-1"], "learning_rate must be at least 0; got -1.0"),
+        (["--set", "steps"], "--set takes key=value; got 'steps'"),
+        (["--batch-size", "0"], "batch size must be at least 1; got 0"),
+        (["--images", "0"], "images per domain must be at least 1; got 0"),
+        (["--severity", "9"], "severity must be 1 to 5; got 9"),
+        (["--domains", "fogg"], "unknown corruption 'fogg'; did you mean 'fog'?"),
+        (["--protocol", "held-out"], "held-out tests on the last 5 domains; the stream has only 2"),
+        (["--protocol", "gradul"], "unknown protocol 'gradul'"),
+        (["--precision", "fp8"], "precision must be fp32 or bf16; got 'fp8'"),
+        (["--device", "gpu"], "unknown device 'gpu'"),
+        (["--seed", "-1"], "seed must be at least 0; got -1"),
+        (["--modell", "x"], "No such option: --modell"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_code_2(
+    arguments: list[str], more: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute([*arguments, *more]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.startswith("testdg: ")
+    assert told.count("\n") == 1
+
+
+def test_a_model_folder_without_weights_is_named(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert execute([*arguments, "--model", str(tmp_path / "empty")]) == 2
+    assert "empty holds no weights" in capsys.readouterr().err
+
+
+def test_a_damaged_run_folder_is_named(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    execute(arguments)
+    (result,) = (tmp_path / "runs").glob("digits-c-tent-*/result.json")
+    result.write_text("{")
+    capsys.readouterr()
+    assert execute(arguments) == 2
+    assert f"{result} is damaged" in capsys.readouterr().err
+
+
+def test_an_interrupt_says_that_the_run_can_go_on(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("testdg.methods.tent.Tent.step", interrupt)
+    assert execute(arguments) == 130
+    assert capsys.readouterr().err == "testdg: interrupted; the same command goes on from the last saved state\n"
+
+
+def test_the_live_table_of_a_terminal(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert execute(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "━" in shown
+    assert "figure" in shown
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    start = [sys.executable, "-m", "testdg", *arguments]
+    return subprocess.run(start, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def test_the_command_itself(arguments: list[str]) -> None:
+    good = command(*arguments, "--json")
+    assert good.returncode == 0
+    assert json.loads(good.stdout)["protocol"]["benchmark"] == "digits-c"
+    bad = command("run", "--method", "tnet")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr == "testdg: unknown method 'tnet'; did you mean 'tent'?\n"

@@ -1,0 +1,227 @@
+"""The laws that every corruption obeys."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch import Tensor
+
+from testdg.data.corruptions import (
+    EXTRA,
+    SEVERITIES,
+    STANDARD_ORDER,
+    FrostTextures,
+    ImageNoise,
+    ParameterSet,
+    corrupt,
+    corrupt_uint8,
+)
+from testdg.data.corruptions import apply as applied
+
+ALL = STANDARD_ORDER + EXTRA
+RANDOM = (
+    *("gaussian_noise", "shot_noise", "impulse_noise", "glass_blur", "motion_blur", "snow", "frost", "fog"),
+    *("elastic_transform", "speckle_noise", "spatter"),
+)
+COUNT = 7
+
+
+def pictures(count: int = COUNT, side: int = 16) -> Tensor:
+    """Smooth colour pictures with an edge, all different, uint8."""
+    y, x = torch.meshgrid(torch.linspace(0, 1, side), torch.linspace(0, 1, side), indexing="ij")
+    planes = [
+        torch.stack([x * (n + 1) / count, (y + n / count) / 2, ((x - 0.5) ** 2 + (y - 0.4) ** 2 < 0.1) * 0.6 + 0.2])
+        for n in range(count)
+    ]
+    return (torch.stack(planes) * 255).to(torch.uint8)
+
+
+def distance(first: Tensor, second: Tensor) -> float:
+    return (first.float() - second.float()).abs().mean().item()
+
+
+def test_the_order_is_the_published_one() -> None:
+    assert len(STANDARD_ORDER) == 15
+    assert len(set(ALL)) == 19
+    assert STANDARD_ORDER[0] == "gaussian_noise"
+    assert STANDARD_ORDER[-1] == "jpeg_compression"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_range_type_and_no_mutation(name: str) -> None:
+    images = pictures().float() / 255
+    before = images.clone()
+    result = corrupt(images, name, 3, indices=range(COUNT))
+    assert result.shape == images.shape
+    assert result.dtype == images.dtype
+    assert result.min() >= 0
+    assert result.max() <= 1
+    assert torch.equal(result * 255, (result * 255).round())
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_float_and_uint8_agree(name: str) -> None:
+    images = pictures()
+    levels = corrupt_uint8(images, name, 4, indices=range(COUNT))
+    assert levels.dtype == torch.uint8
+    assert torch.equal(levels.float() / 255, corrupt(images.float() / 255, name, 4, indices=range(COUNT)))
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("parameters", ["cifar", "imagenet"])
+def test_a_batch_of_any_size_gives_the_same_bits(name: str, parameters: ParameterSet) -> None:
+    images, indices = pictures(), torch.arange(COUNT) * 13
+    whole = corrupt_uint8(images, name, 5, indices=indices, parameters=parameters)
+
+    @settings(max_examples=6, deadline=None, derandomize=True)
+    @given(st.sets(st.integers(1, COUNT - 1)))
+    def check(cuts: set[int]) -> None:
+        bounds = [0, *sorted(cuts), COUNT]
+        parts = [slice(start, stop) for start, stop in pairwise(bounds)]
+        pieces = [corrupt_uint8(images[part], name, 5, indices=indices[part], parameters=parameters) for part in parts]
+        assert torch.equal(torch.cat(pieces), whole)
+
+    check()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_order_of_a_batch_does_not_matter(name: str) -> None:
+    images, order = pictures(), torch.randperm(COUNT, generator=torch.Generator().manual_seed(1))
+    whole = corrupt_uint8(images, name, 2, indices=torch.arange(COUNT))
+    assert torch.equal(corrupt_uint8(images[order], name, 2, indices=order), whole[order])
+
+
+def test_memory_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = pictures()
+    whole = corrupt_uint8(images, "snow", 3, indices=range(COUNT))
+    monkeypatch.setattr(applied, "_CHUNK_CPU", 2 * images[0].numel())
+    assert torch.equal(corrupt_uint8(images, "snow", 3, indices=range(COUNT)), whole)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("name", ALL)
+def test_the_device_does_not_matter(name: str) -> None:
+    images = pictures(side=32)
+    there = corrupt_uint8(images.cuda(), name, 5, indices=range(COUNT))
+    assert there.device.type == "cuda"
+    difference = (there.cpu().int() - corrupt_uint8(images, name, 5, indices=range(COUNT)).int()).abs()
+    assert difference.max() <= 1
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_noise_depends_on_seed_and_index(name: str) -> None:
+    images = pictures(1).expand(2, -1, -1, -1)
+    first = corrupt_uint8(images, name, 4, indices=[0, 1])
+    assert torch.equal(first, corrupt_uint8(images, name, 4, indices=[0, 1]))
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first, corrupt_uint8(images, name, 4, indices=[0, 1], seed=1))
+
+
+@pytest.mark.parametrize("name", sorted(set(ALL) - set(RANDOM)))
+def test_the_others_do_not(name: str) -> None:
+    images = pictures(2)
+    assert torch.equal(
+        corrupt_uint8(images, name, 4, indices=[0, 1]), corrupt_uint8(images, name, 4, indices=[8, 9], seed=5)
+    )
+
+
+def test_every_part_of_the_key_changes_the_noise() -> None:
+    keys = [
+        (0, "fog", 1, 0),
+        (1, "fog", 1, 0),
+        (0, "snow", 1, 0),
+        (0, "fog", 2, 0),
+        (0, "fog", 1, 1),
+        (0, "fog", 11, 0),
+    ]
+    draws = [ImageNoise(seed, name, severity, [index]).normal(500)[0] for seed, name, severity, index in keys]
+    correlation = torch.corrcoef(torch.stack(draws)) - torch.eye(len(keys))
+    assert correlation.abs().max() < 0.2
+
+
+@pytest.mark.parametrize("name", sorted(set(ALL) - {"elastic_transform", "saturate", "spatter", "glass_blur"}))
+@pytest.mark.parametrize("parameters", ["cifar", "imagenet"])
+def test_severity_moves_away_from_the_clean_image(name: str, parameters: ParameterSet) -> None:
+    images = pictures(4, side=32)
+    distances = [
+        distance(images, corrupt_uint8(images, name, severity, indices=range(4), parameters=parameters))
+        for severity in SEVERITIES
+    ]
+    assert distances[-1] > distances[0]
+    assert all(later > 0.8 * earlier for earlier, later in pairwise(distances)), distances
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_large_and_oblong_images(name: str) -> None:
+    images = pictures(1, side=72)[:, :, :, :66]
+    for severity in (1, 5):
+        result = corrupt_uint8(images, name, severity, indices=[3])
+        assert result.shape == images.shape
+        assert not torch.equal(result, images)
+
+
+def test_the_side_chooses_the_parameters() -> None:
+    for side, expected in ((32, "cifar"), (64, "cifar"), (65, "imagenet")):
+        images = pictures(1, side)
+        chosen = corrupt_uint8(images, "contrast", 1, indices=[0])
+        assert torch.equal(chosen, corrupt_uint8(images, "contrast", 1, indices=[0], parameters=expected))
+
+
+def test_an_empty_batch_stays_empty() -> None:
+    assert corrupt(torch.zeros(0, 3, 8, 8), "fog", 1, indices=[]).shape == (0, 3, 8, 8)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_black_white_and_grey_are_no_trouble(name: str) -> None:
+    images = torch.stack([torch.full((3, 8, 8), level) for level in (0.0, 1.0, 0.5)])
+    assert corrupt(images, name, 5, indices=range(3)).isfinite().all()
+
+
+def test_frost_says_where_its_textures_come_from(tmp_path: Path) -> None:
+    for number in range(7):
+        Image.new("RGB", (40, 40), (number, 0, 0)).save(tmp_path / f"frost{number}.png")
+    textures = FrostTextures.from_folder(tmp_path)
+    assert textures.description == f"photographs from {tmp_path.name}"
+    assert [int(texture[0, 0, 0]) for texture in textures.textures] == [0, 1, 2, 3, 4]
+    assert FrostTextures.procedural().description == "procedural"
+    images = pictures(2, 72)  # larger than the textures: they are continued
+    assert corrupt_uint8(images, "frost", 3, indices=[0, 1], frost=textures).shape == images.shape
+
+
+def test_frost_needs_pictures(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no \.png or \.jpg file"):
+        FrostTextures.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "gausian_noise"}, "unknown corruption 'gausian_noise'; did you mean 'gaussian_noise'"),
+        ({"severity": 6}, "severity must be an integer from 1 to 5; got 6"),
+        ({"severity": 2.0}, "got 2.0"),
+        ({"parameters": "cifer"}, "unknown parameter set 'cifer'; did you mean 'cifar'"),
+        ({"indices": [0]}, "got 1 for 2 images"),
+        ({"images": torch.zeros(3, 8, 8)}, r"shape \(N, 3, H, W\); got \(3, 8, 8\)"),
+        ({"images": torch.zeros(2, 1, 8, 8)}, r"got \(2, 1, 8, 8\)"),
+        ({"images": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}, "float in \\[0, 1\\]; got torch.uint8"),
+        ({"images": torch.full((2, 3, 8, 8), 255.0)}, "max 255.0: divide by 255"),
+        ({"images": torch.full((2, 3, 8, 8), float("nan"))}, "got min nan"),
+    ],
+)
+def test_mistakes_are_named(change: dict[str, Any], message: str) -> None:
+    arguments = {"images": torch.zeros(2, 3, 8, 8), "name": "fog", "severity": 1, "indices": [0, 1], **change}
+    with pytest.raises(ValueError, match=message):
+        corrupt(**arguments)
+
+
+def test_uint8_is_asked_for() -> None:
+    with pytest.raises(ValueError, match=r"must be uint8; got torch.float32"):
+        corrupt_uint8(torch.zeros(1, 3, 8, 8), "fog", 1, indices=[0])

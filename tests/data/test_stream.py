@@ -1,0 +1,74 @@
+from typing import ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testdg.data.stream import Domain, Samples, Stream
+from testdg.errors import UserError
+
+
+def domain(name: str, size: int, base: int = 0) -> Domain:
+    levels = (torch.arange(size) + base).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
+    labels = torch.arange(size)
+    return Domain(name, 5, Samples(levels, labels), labels)
+
+
+sizes = st.lists(st.integers(1, 17), min_size=1, max_size=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes=sizes, batch_size=st.integers(1, 20))
+def test_batches_cover_every_domain_in_order_and_never_span_two(sizes: list[int], batch_size: int) -> None:
+    stream = Stream([domain(f"d{i}", size) for i, size in enumerate(sizes)], batch_size)
+    batches = list(stream)
+    assert [b.number for b in batches] == list(range(len(stream)))
+    for index, size in enumerate(sizes):
+        mine = [b for b in batches if b.domain == index]
+        assert [i for b in mine for i in b.indices] == list(range(size))
+        assert torch.cat([b.labels for b in mine]).tolist() == list(range(size))
+        assert {len(b.labels) for b in mine[:-1]} <= {batch_size}
+        assert stream.ends_domain(mine[-1].number)
+        assert not any(stream.ends_domain(b.number) for b in mine[:-1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes=sizes, batch_size=st.integers(1, 20), data=st.data())
+def test_starting_at_a_batch_is_the_tail_of_the_stream(sizes: list[int], batch_size: int, data: st.DataObject) -> None:
+    stream = Stream([domain(f"d{i}", size, i * 20) for i, size in enumerate(sizes)], batch_size)
+    start = data.draw(st.integers(0, len(stream)))
+    tail, whole = list(stream.batches(start)), list(stream)[start:]
+    assert [b.number for b in tail] == [b.number for b in whole]
+    assert all(torch.equal(a.images, b.images) for a, b in zip(tail, whole, strict=True))
+
+
+def test_images_are_floats_between_0_and_1() -> None:
+    batch = Stream([domain("d", 3, 253)], 3)[0]
+    assert batch.images.dtype == torch.float32
+    assert batch.images[:, 0, 0, 0].tolist() == pytest.approx([253 / 255, 254 / 255, 1])
+    assert batch.labels.dtype == torch.int64
+
+
+def test_seeking_reads_nothing_before_the_start() -> None:
+    class Counting(Samples):
+        reads: ClassVar[list[tuple[int, int]]] = []
+
+        def read(self, start: int, stop: int) -> torch.Tensor:
+            self.reads.append((start, stop))
+            return super().read(start, stop)
+
+    source = Counting(torch.zeros(10, 3, 2, 2, dtype=torch.uint8), torch.arange(10))
+    next(Stream([Domain("d", 5, source, source.labels)], 4).batches(2))
+    assert source.reads == [(8, 10)]
+
+
+@pytest.mark.parametrize("batch_size", [0, -3])
+def test_a_batch_size_below_one_is_refused(batch_size: int) -> None:
+    with pytest.raises(UserError, match=f"batch size must be at least 1; got {batch_size}"):
+        Stream([domain("d", 3)], batch_size)
+
+
+def test_a_batch_that_does_not_exist_is_an_index_error() -> None:
+    with pytest.raises(IndexError, match="no number 1"):
+        Stream([domain("d", 3)], 4)[1]

@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from testdg.data.benchmarks import load_benchmark
+from testdg.data.stream import to_float
+from testdg.errors import UserError
+from testdg.evaluation import source_model
+from testdg.evaluation.training import Recipe, augment, cache_folder, train, trained_model
+from testdg.models import TinyViT, load_model
+
+SHORT = Recipe(width=16, depth=1, heads=2, epochs=1)
+
+
+def test_the_source_model_of_digits_c_knows_clean_digits(shared_cache: Path) -> None:
+    bench = load_benchmark("digits-c")
+    model = source_model(bench)
+    test = bench.test()
+    with torch.no_grad():
+        right = model(to_float(test.images)).logits.argmax(1) == test.labels
+    assert right.float().mean() >= 0.96
+    assert [folder.name for folder in shared_cache.iterdir() if folder.name == model.name] == [model.name]
+
+
+def test_a_kept_model_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTDG_CACHE", str(tmp_path))
+    bench, steps = load_benchmark("digits-c"), []
+    first = trained_model(bench, SHORT, lambda step, total: steps.append((step, total)))
+    assert steps == [(step + 1, 10) for step in range(10)]
+    again = trained_model(bench, SHORT, lambda step, total: steps.append((step, total)))
+    assert len(steps) == 10
+    assert again.fingerprint() == first.fingerprint()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_training_depends_on_its_seed_alone() -> None:
+    bench = load_benchmark("digits-c")
+    models = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        models.append(train(bench, SHORT, lambda step, total: None, "x").fingerprint())
+        assert torch.equal(torch.get_rng_state(), before)
+    assert models[0] == models[1]
+
+
+def test_augmentation_changes_images_a_little() -> None:
+    images = to_float(load_benchmark("digits-c").train().images[:8])
+    changed = augment(images, Recipe(), torch.Generator().manual_seed(0))
+    assert changed.shape == images.shape
+    assert 0 <= changed.min() <= changed.max() <= 1
+    still = Recipe(degrees=0, zoom=0, shift=0, contrast=0, brightness=0)
+    assert torch.allclose(augment(images, still, torch.Generator().manual_seed(0)), images, atol=1e-5)
+    assert (changed - images).abs().mean() > 0.01
+
+
+def test_a_damaged_kept_model_says_what_to_delete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTDG_CACHE", str(tmp_path))
+    bench = load_benchmark("digits-c")
+    name = trained_model(bench, SHORT, lambda step, total: None).name
+    (tmp_path / name / "model.safetensors").write_bytes(b"short")
+    with pytest.raises(UserError, match=rf"model\.safetensors.*delete .*{name} to train it again"):
+        trained_model(bench, SHORT, lambda step, total: None)
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TESTDG_CACHE", str(tmp_path / "file"))
+    assert cache_folder() == tmp_path / "file"
+    with pytest.raises(UserError, match=r"cannot keep the source model in .*file.*TESTDG_CACHE"):
+        trained_model(load_benchmark("digits-c"), SHORT, lambda step, total: None)
+
+
+def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    load_model(TinyViT(classes=7, width=16, depth=1, heads=2)).save(tmp_path / "seven")
+    with pytest.raises(UserError, match="model seven tells 7 classes apart; digits-c has 10"):
+        source_model(load_benchmark("digits-c"), tmp_path / "seven")
