@@ -16,6 +16,7 @@ import itertools
 import json
 import multiprocessing as mp
 import os
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -66,9 +67,12 @@ def expand(grid: dict[str, Any]) -> list[dict[str, Any]]:
     """One entry per seed and per combination of the settings given as lists under `sweep`."""
     entries = []
     defaults = {"method": "testdg", "settings": {}, "domains": "standard", "images": 10_000, "seeds": [0], "fork": 0}
+    common = dict(grid.get("defaults", {}))
+    testdg_settings = common.pop("settings", {})
     for run in grid["run"]:
-        run = {**defaults, **grid.get("defaults", {}), **run}
-        run["settings"] = {**grid.get("defaults", {}).get("settings", {}), **run["settings"]}
+        run = {**defaults, **common, **run}
+        if run["method"] == "testdg":
+            run["settings"] = {**testdg_settings, **run["settings"]}
         sweep = run.pop("sweep", {})
         for values in itertools.product(*sweep.values()):
             chosen = dict(zip(sweep, values, strict=True))
@@ -130,6 +134,7 @@ class Worker:
         for k, domain in enumerate(order):
             error, seen = self.errors(adapter, domain, images, batch)
             domains.append(round(error, 3))
+            print(f"  {entry['name']} seed {entry['seed']}: {domain} {domains[-1]}", file=sys.stderr, flush=True)
             changes.append(seen)
             if k + 1 == entry["fork"]:
                 held_out = [round(self.errors(adapter.predict, d, images, 200)[0], 3) for d in order[k + 1 :]]

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from testdg import Preprocessing, adapt, load_model
+from testdg.methods.graphs import Recorded
 from testdg.methods.testdg.selection import select_mmd
 from testdg.models import TinyViT, VisionModel
 
@@ -90,6 +91,9 @@ def selections(device: torch.device, repeats: int) -> list[dict[str, Any]]:
     for n in (256, 2048, 32768):
         x = torch.randn(n, 16, device=device)
         rows.append(measure(f"select 40 of {n}", lambda x=x: select_mmd(x, 40), device, repeats))
+        if device.type == "cuda":
+            recorded = Recorded(lambda x: {"chosen": select_mmd(x, 40)})
+            rows.append(measure(f"select 40 of {n}, recorded", lambda x=x, r=recorded: r(None, x), device, repeats))
     return rows
 
 
@@ -101,6 +105,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--precision", default="bf16", choices=["fp32", "bf16"])
     parser.add_argument("--compile", action="store_true", help="torch.compile each transformer block")
+    parser.add_argument("--selection-only", action="store_true")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -108,7 +113,8 @@ def main() -> None:
     small = load_model(TinyViT(), preprocessing=Preprocessing((32, 32)), name="tiny ViT")
     model = (small if arguments.tiny else vit_base(arguments.size)).to(device)
     images = torch.rand(arguments.batch, 3, *(model.preprocessing.input_size or (32, 32)), device=device)
-    rows = [*steps(model, images, arguments), *selections(device, arguments.repeats)]
+    rows = [] if arguments.selection_only else steps(model, images, arguments)
+    rows += selections(device, arguments.repeats)
     source = rows[0]["ms"]
     where = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     print(f"{model.name}, batch {arguments.batch}, {arguments.precision}, {where}, compiled: {arguments.compile}")

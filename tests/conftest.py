@@ -1,6 +1,9 @@
 """Shared by all tests."""
 
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,12 +11,33 @@ import pytest
 # Some virtual machines announce AMX and then refuse its instructions: keep bf16 on plain AVX-512.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+from testdg.data.benchmarks import load_benchmark
+from testdg.errors import UserError
+from testdg.evaluation import source_model
+from testdg.evaluation.files import locked
+
 
 @pytest.fixture
 def shared_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for trained source models that lasts as long as the test run, for all of its processes."""
+    """A folder with the source model of digits-c, trained once in a test run, for all of its processes."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "source-models"
     folder.mkdir(exist_ok=True)
     monkeypatch.setenv("TESTDG_CACHE", str(folder))
+    with _alone(folder.with_suffix(".lock")):
+        source_model(load_benchmark("digits-c"))
     return folder
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other process of the test run is here."""
+    while True:
+        try:
+            with locked(path, "busy"):
+                yield
+            return
+        except UserError as error:
+            if str(error) != "busy":
+                raise
+            time.sleep(0.1)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from testdg.cli.app import execute
+from testdg.methods.tent import Tent, TentSettings
 from testdg.models import Preprocessing, TinyViT, VisionModel
 
 SMALL = ["--images", "6", "--domains", "fog,contrast", "--device", "cpu"]
@@ -69,6 +70,36 @@ def test_source_alone_has_one_column(arguments: list[str], capsys: pytest.Captur
     assert "error, %  Source" in capsys.readouterr().out
 
 
+def found_settings(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
+    assert execute([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return found["method"]["settings"], found["protocol"]["tuning"]
+
+
+def test_an_embedded_benchmark_applies_its_own_preset(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    settings, tuning = found_settings(arguments, capsys)
+    assert settings["learning_rate"] == Tent.presets["digits-c"]["learning_rate"]
+    assert tuning == "the method's preset for digits-c"
+    settings, tuning = found_settings([*arguments, "--preset", "none"], capsys)
+    assert settings["learning_rate"] == TentSettings().learning_rate
+    assert tuning == "the method's defaults"
+
+
+def test_a_preset_is_applied_on_request_and_settings_win(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = [*arguments, "--preset", "imagenet-c", "--set", "learning_rate=0.5"]
+    settings, tuning = found_settings(chosen, capsys)
+    assert (settings["optimizer"], settings["learning_rate"]) == ("sgd", 0.5)
+    assert tuning == "the method's preset for imagenet-c; chosen by the user: learning_rate"
+
+
+def test_testdg_is_the_default_method(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    at = arguments.index("--method")
+    assert execute([*arguments[:at], *arguments[at + 2 :], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["method"]["name"] == "testdg"
+
+
 def test_held_out_and_precision(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     domains = "fog,contrast,snow,frost,pixelate,brightness"
     assert execute([*arguments, "--protocol", "held-out", "--domains", domains, "--precision", "bf16"]) == 0
@@ -95,6 +126,11 @@ def test_the_second_run_goes_no_stream(arguments: list[str], capsys: pytest.Capt
         (["--set", "learning_rate=fast"], "learning_rate must be a number; got 'fast'"),
         (["--set", "learning_rate=-1"], "learning_rate must be at least 0; got -1.0"),
         (["--set", "steps"], "--set takes key=value; got 'steps'"),
+        (["--set", "learning_rate=inf"], "learning_rate must be finite; got inf"),
+        (["--seed", "9" * 30], "seed must be in [0, 4294967295]; got 999"),
+        (["--preset", "digit-c"], "unknown preset of tent 'digit-c'; did you mean 'digits-c'?"),
+        (["--preset", "x", "--method", "source"], "unknown preset of source 'x'; known: none"),
+        (["--domains", ","], "domains must be named once each, at least one; got none"),
         (["--batch-size", "0"], "batch size must be at least 1; got 0"),
         (["--images", "0"], "images per domain must be at least 1; got 0"),
         (["--severity", "9"], "severity must be 1 to 5; got 9"),
@@ -103,7 +139,7 @@ def test_the_second_run_goes_no_stream(arguments: list[str], capsys: pytest.Capt
         (["--protocol", "gradul"], "unknown protocol 'gradul'"),
         (["--precision", "fp8"], "precision must be fp32 or bf16; got 'fp8'"),
         (["--device", "gpu"], "unknown device 'gpu'"),
-        (["--seed", "-1"], "seed must be at least 0; got -1"),
+        (["--seed", "-1"], "seed must be in [0, 4294967295]; got -1"),
         (["--modell", "x"], "No such option: --modell"),
     ],
 )
@@ -115,6 +151,15 @@ def test_a_mistake_is_one_sentence_and_code_2(
     assert sentence in told
     assert told.startswith("testdg: ")
     assert told.count("\n") == 1
+
+
+def test_a_mistake_is_told_before_anything_is_computed(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for mistake in (["--set", "steps=0"], ["--protocol", "held-out"], ["--preset", "x"], ["--precision", "fp8"]):
+        assert execute([*arguments, *mistake]) == 2
+    assert not (tmp_path / "runs").exists()
+    assert capsys.readouterr().out == ""
 
 
 def test_a_model_folder_without_weights_is_named(
@@ -155,6 +200,41 @@ def test_the_live_table_of_a_terminal(
     shown = capsys.readouterr().out
     assert "━" in shown
     assert "figure" in shown
+
+
+BEFORE_TORCH = """
+import os, sys
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            sys.exit(f"ISA {os.environ.get('ONEDNN_MAX_CPU_ISA')}")
+sys.meta_path.insert(0, Watch())
+from testdg.cli.app import execute
+execute(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ([], "None"),
+        (["--precision", "bf16"], "AVX512_CORE_BF16"),
+        (["--set", "precision=bf16"], "AVX512_CORE_BF16"),
+    ],
+)
+def test_bf16_limits_the_instructions_before_torch_is_imported(options: list[str], limit: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "ONEDNN_MAX_CPU_ISA"}
+    start = [sys.executable, "-c", BEFORE_TORCH, "run", *options]
+    done = subprocess.run(start, capture_output=True, text=True, env=environment, check=False)
+    assert done.stderr == f"ISA {limit}\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_output_that_cannot_be_written_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        start = [sys.executable, "-m", "testdg", "methods", "--json"]
+        done = subprocess.run(start, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "testdg: standard output: No space left on device\n")
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

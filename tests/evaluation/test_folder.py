@@ -84,6 +84,8 @@ def unfinished(model: VisionModel, out: Path) -> Path:
         ("state/state.json", "{"),
         ("state/state.json", "{}"),
         ("state/state.safetensors", "short"),
+        ("state/state.json", '{"note": {"batches": "x", "seconds": 0}, "values": {}}'),
+        ("state/state.json", '{"note": {"batches": -1, "seconds": 0}, "values": {}}'),
         ("events.jsonl", '{"batch": 0}\n'),
         ("events.jsonl", "{\n" * 6),
     ],
@@ -102,6 +104,30 @@ def test_truncated_tensors_are_damage(model: VisionModel, tmp_path: Path) -> Non
     path = unfinished(model, tmp_path) / "state" / "state.safetensors"
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(UserError, match=r"state is damaged.*delete the folder"):
+        small_run(model, tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", '{"batch": 0}\n' * 6, "[]\n"])
+def test_the_events_of_a_complete_run_are_checked(model: VisionModel, tmp_path: Path, content: str) -> None:
+    (small_run(model, tmp_path).folder / "events.jsonl").write_text(content)
+    with pytest.raises(UserError, match=r"events\.jsonl is damaged.*delete the folder"):
+        small_run(model, tmp_path)
+
+
+@pytest.mark.parametrize(("key", "value"), [("errors", None), ("images", "4"), ("domain", 3), ("batch", 5)])
+def test_an_event_of_the_wrong_kind_is_damage(model: VisionModel, tmp_path: Path, key: str, value: object) -> None:
+    path = small_run(model, tmp_path).folder / "events.jsonl"
+    first, rest = path.read_text().split("\n", 1)
+    path.write_text(json.dumps({**json.loads(first), key: value}) + "\n" + rest)
+    with pytest.raises(UserError, match=rf"events\.jsonl is damaged \(line 1.*{key}"):
+        small_run(model, tmp_path)
+
+
+@pytest.mark.parametrize(("key", "value"), [("seconds", None), ("domains", [{"name": "fog"}])])
+def test_a_result_of_the_wrong_kind_is_damage(model: VisionModel, tmp_path: Path, key: str, value: object) -> None:
+    path = small_run(model, tmp_path).folder / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(UserError, match=r"result\.json is damaged.*delete the folder"):
         small_run(model, tmp_path)
 
 

@@ -6,28 +6,36 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-SCRIPT = """
+from testdg.evaluation import run
+
+OPTIONS: dict[str, Any] = {
+    "device": "cpu", "images": 14, "domains": ["gaussian_noise", "fog", "contrast"], "batch_size": 2, "save_every": 0.0,
+}  # fmt: skip
+SCRIPT = f"""
 import sys
 from testdg.evaluation import run
-print(run("digits-c", "tent", model=sys.argv[1], out=sys.argv[2], device="cpu", images=14,
-          domains=["gaussian_noise", "fog", "contrast"], batch_size=2, save_every=0.0).folder)
+run("digits-c", "tent", model=sys.argv[1], out=sys.argv[2], **{OPTIONS!r})
 """
 
 
-def start(model: Path, out: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SCRIPT, str(model), str(out)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As many threads here as in the other process: sums depend on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def finish(model: Path, out: Path) -> tuple[dict[str, Any], bytes]:
-    process = start(model, out)
-    folder = Path(process.communicate(timeout=120)[0].strip())
-    assert process.returncode == 0
+    folder = run("digits-c", "tent", model=model, out=out, **OPTIONS).folder
     result = json.loads((folder / "result.json").read_text())
     del result["seconds"]
     return result, (folder / "events.jsonl").read_bytes()
@@ -35,12 +43,12 @@ def finish(model: Path, out: Path) -> tuple[dict[str, Any], bytes]:
 
 def kill_after(model: Path, out: Path, lines: int) -> None:
     """Kill the process as soon as the run has written some events."""
-    process = start(model, out)
+    command = [sys.executable, "-c", SCRIPT, str(model), str(out)]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
     while process.poll() is None:
         if sum(path.read_bytes().count(b"\n") for path in out.glob("*/events.jsonl")) >= lines:
             process.send_signal(signal.SIGKILL)
         time.sleep(0.001)
-    process.communicate()
     assert process.returncode == -signal.SIGKILL
 
 

@@ -1,3 +1,4 @@
+import signal
 from pathlib import Path
 
 import pytest
@@ -68,8 +69,24 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypa
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TESTDG_CACHE", str(tmp_path / "file"))
     assert cache_folder() == tmp_path / "file"
+    steps: list[int] = []
     with pytest.raises(UserError, match=r"cannot keep the source model in .*file.*TESTDG_CACHE"):
-        trained_model(load_benchmark("digits-c"), SHORT, lambda step, total: None)
+        trained_model(load_benchmark("digits-c"), SHORT, lambda step, total: steps.append(step))
+    assert steps == []  # found out before the work, not after
+
+
+def test_a_full_cache_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource", exc_type=ImportError)
+    monkeypatch.setenv("TESTDG_CACHE", str(tmp_path))
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"cannot keep the source model in .*TESTDG_CACHE"):
+            trained_model(load_benchmark("digits-c"), SHORT, lambda step, total: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:

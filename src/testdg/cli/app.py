@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ import typer
 import testdg
 from testdg.errors import UserError
 
-DEFAULT_METHOD = "tent"
+DEFAULT_METHOD = "testdg"
 INTERRUPTED = 130
 
 app = typer.Typer(
@@ -27,8 +28,15 @@ def execute(arguments: list[str] | None = None) -> int:
     """Run a command; mistakes of the user become one sentence on stderr."""
     try:
         code = app(args=arguments, prog_name="testdg", standalone_mode=False)
+        sys.stdout.flush()
     except UserError as error:
         return _complain(str(error), 2)
+    except BrokenPipeError:
+        return _drop_output()
+    except OSError as error:
+        where = "standard output" if error.filename is None else error.filename
+        _drop_output()
+        return _complain(f"{where}: {error.strerror or error}", 2)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:
@@ -43,6 +51,12 @@ def execute(arguments: list[str] | None = None) -> int:
 def _complain(sentence: str, code: int) -> int:
     print(f"testdg: {' '.join(sentence.split())}", file=sys.stderr)
     return code
+
+
+def _drop_output() -> int:
+    """Send what is still unwritten nowhere, so that Python does not complain at its end; 1, as other tools give."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _show_version(wanted: bool) -> None:
@@ -64,6 +78,14 @@ def _root(
         raise typer.Exit(2)
 
 
+def _limit_instructions() -> None:
+    """Keep bf16 on the CPU to plain AVX-512; torch reads this when it is imported.
+
+    Some virtual machines announce AMX and then kill the process that uses it.
+    """
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 
 
@@ -77,6 +99,14 @@ def run(
     data: Annotated[Path | None, typer.Option(help="Folder of the benchmark's data.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of the method; repeatable.")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Published settings of a benchmark, see `testdg methods METHOD`, or none; an embedded benchmark "
+            "applies its own if left out.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the method's random numbers.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
@@ -92,6 +122,8 @@ def run(
     json: Json = False,
 ) -> None:
     """Adapt a model to a stream and show the error on every domain, beside the source model's."""
+    if "bf16" in (precision, *(pair.removeprefix("precision=") for pair in settings or [])):
+        _limit_instructions()
     from testdg.cli.run import Request, run_command
 
     request = Request(
@@ -100,6 +132,7 @@ def run(
         model=model,
         data=data,
         pairs=settings or [],
+        preset=preset,
         seed=seed,
         device=device,
         batch_size=batch_size,

@@ -46,7 +46,13 @@ def show_method(name: str, as_json: bool) -> None:
     console.print(f"{kind.title} ({kind.name}): {' '.join((kind.__doc__ or '').split())}\n{kind.citation}\n")
     _show(settings, False)
     for benchmark, values in presets.items():
-        console.print(f"preset {benchmark}: " + ", ".join(f"{key}={value}" for key, value in values.items()))
+        console.print(f"preset {benchmark}{_applied(benchmark)}: {', '.join(f'{k}={v}' for k, v in values.items())}")
+
+
+def _applied(preset: str) -> str:
+    """Tell a preset that is applied by itself from those that must be asked for."""
+    kind = benchmarks().get(preset)
+    return " (applied by itself)" if kind is not None and kind.embedded else ""
 
 
 def _about(kind: type[Adapter]) -> dict[str, Any]:

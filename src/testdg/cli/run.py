@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,13 @@ from typing import Any
 from rich.console import Console
 
 from testdg.cli.progress import Display, make_display
-from testdg.data.benchmarks import load_benchmark
+from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.evaluation import Result, run, source_model
 from testdg.evaluation.device import find_device
+from testdg.evaluation.protocol import split_domains
+from testdg.evaluation.run import choose_preset
 from testdg.methods import find_method, parse_settings
+from testdg.methods.settings import make_settings
 from testdg.report import draw_stream
 from testdg.report.figure import read_events
 from testdg.report.protocol import protocol_lines, protocol_note
@@ -31,6 +33,7 @@ class Request:
     model: str | None
     data: Path | None
     pairs: list[str]
+    preset: str | None
     seed: int
     device: str
     batch_size: int | None
@@ -56,7 +59,8 @@ def run_command(request: Request, *, as_json: bool) -> None:
 
 def _quieten(request: Request) -> None:
     """Keep other libraries' chatter away; only the download of a model keeps its bar."""
-    logging.getLogger("transformers").setLevel(logging.ERROR)
+    for library in ("TRANSFORMERS", "HF_HUB"):
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")
     if request.model is None or Path(request.model).is_dir():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
@@ -65,12 +69,12 @@ def run_methods(request: Request, display: Display) -> list[Result]:
     """Run Source and then the method (Source alone where it is the method) on one stream."""
     kind = find_method(request.method)
     settings = {"seed": request.seed, "precision": request.precision, **parse_settings(kind.Settings, request.pairs)}
-    domains = None if request.domains is None else [name.strip() for name in request.domains.split(",")]
-    benchmark = load_benchmark(
-        request.benchmark, request.data, images=request.images, severity=request.severity, domains=domains
-    )
+    benchmark = _load_benchmark(request)
     stream = benchmark.stream(request.batch_size)
     device = find_device(request.device)
+    # Mistakes that the run would find by itself, but only after a source model was trained and Source has run.
+    make_settings(kind.Settings, {**kind.preset(choose_preset(kind, benchmark, request.preset)), **settings})
+    split_domains(request.protocol, [domain.name for domain in stream.domains])
     display.expect({"source": find_method("source").title, request.method: kind.title})
     model = source_model(benchmark, request.model, device=device, observer=display)
     common: dict[str, Any] = {
@@ -82,9 +86,17 @@ def run_methods(request: Request, display: Display) -> list[Result]:
         "observer": display,
     }
     if request.method == "source":
-        return [run(benchmark, "source", settings=settings, **common)]
+        return [run(benchmark, "source", settings=settings, preset=request.preset, **common)]
     reference = run(benchmark, "source", settings={"precision": settings["precision"]}, **common)
-    return [reference, run(benchmark, request.method, settings=settings, **common)]
+    return [reference, run(benchmark, request.method, settings=settings, preset=request.preset, **common)]
+
+
+def _load_benchmark(request: Request) -> Benchmark:
+    names = None if request.domains is None else [name.strip() for name in request.domains.split(",")]
+    domains = None if names is None else [name for name in names if name]
+    return load_benchmark(
+        request.benchmark, request.data, images=request.images, severity=request.severity, domains=domains
+    )
 
 
 def show(console: Console, results: list[Result]) -> None:

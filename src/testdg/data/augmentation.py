@@ -20,18 +20,20 @@ class Augmentation:
 
     strength: float = 1.0
     noise: float = 0.005
+    flip: bool = True
     mask: float = 0.0
     """Share of the cells of a grid, eight a side, that are hidden behind the image's mean colour."""
 
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
-        """Make one augmented view of each image in [0, 1]."""
-        if self.strength > 0:
-            images = self._change(images, generator)
-        return hide(images, self.mask, generator) if self.mask > 0 else images
+        """Make one augmented view of each image in [0, 1], in full precision: half of it would move pixels."""
+        with torch.autocast(images.device.type, enabled=False):
+            if self.strength > 0:
+                images = self._change(images, generator)
+            return hide(images, self.mask, generator) if self.mask > 0 else images
 
     def _change(self, images: Tensor, generator: Generator) -> Tensor:
         images = jitter_colour(images, self.strength, generator)
-        images = transform(images, self.strength, generator)
+        images = transform(images, self.strength, generator, self.flip)
         images = blur(images, 0.5 * self.strength, generator)
         images = images + self.noise * self.strength * _normal(images.shape, images, generator)
         return images.clamp(0, 1)
@@ -49,12 +51,16 @@ def jitter_colour(images: Tensor, strength: float, generator: Generator) -> Tens
     images = (centre + (images - centre) * factor(0.3)).clamp(0, 1)
     grey = luma(images)
     images = (grey + (images - grey) * factor(0.5)).clamp(0, 1)
-    images = rotate_hue(images, _uniform(len(images), -0.06, 0.06, images, generator) * strength).clamp(0, 1)
+    turns = _uniform(len(images), -0.06, 0.06, images, generator) * strength
+    if images.shape[1] == 3:  # only red, green and blue have a hue
+        images = rotate_hue(images, turns).clamp(0, 1)
     return images.clamp(min=1e-4) ** factor(0.3)
 
 
 def luma(images: Tensor) -> Tensor:
     """Grey value of each pixel, (N, 1, H, W)."""
+    if images.shape[1] != 3:
+        return images.mean(1, keepdim=True)
     red, green, blue = images.unbind(1)
     return (0.299 * red + 0.587 * green + 0.114 * blue)[:, None]
 
@@ -76,13 +82,13 @@ def _yiq(device: torch.device) -> tuple[Tensor, Tensor]:
     return to_yiq.to(device), to_yiq.inverse().to(device)
 
 
-def transform(images: Tensor, strength: float, generator: Generator) -> Tensor:
-    """Rotate by up to 15 degrees, shift by up to an eighth, scale by up to a tenth, flip every other image."""
+def transform(images: Tensor, strength: float, generator: Generator, mirror: bool = True) -> Tensor:
+    """Rotate by up to 15 degrees, shift by up to an eighth, scale by up to a tenth, mirror every other image."""
     n = len(images)
     angle = _uniform(n, -math.pi / 12, math.pi / 12, images, generator) * strength
     scale = 1 + _uniform(n, -0.1, 0.1, images, generator) * strength
     shift = _uniform(2 * n, -0.25, 0.25, images, generator).view(n, 2) * strength  # the image spans -1..1
-    flip = torch.where(_uniform(n, 0, 1, images, generator) < 0.5, 1.0, -1.0)
+    flip = torch.where(_uniform(n, 0, 1, images, generator) < 0.5 if mirror else angle == angle, 1.0, -1.0)
     cos, sin = angle.cos() / scale, angle.sin() / scale
     theta = torch.stack([flip * cos, -sin, shift[:, 0], flip * sin, cos, shift[:, 1]], 1).view(n, 2, 3)
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)

@@ -61,8 +61,10 @@ class RunFolder:
             try:
                 tensors, about = read_folder(state)
                 done, seconds = int(about["note"]["batches"]), float(about["note"]["seconds"])
+                if done < 0:
+                    raise ValueError(f"{done} batches")
                 adapter.load_state(tensors, about["values"])
-            except (UserError, KeyError, TypeError, RuntimeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
                 raise self._damaged("state", error) from error
         self._cut(done)
         return done, seconds
@@ -84,18 +86,15 @@ class RunFolder:
         with writing(self.path):
             replace_text(self.path / "result.json", json.dumps(result.to_dict(), indent=2) + "\n")
 
-    def events(self) -> list[Event]:
-        """Read all events."""
-        events: list[Event] = []
+    def events(self, batches: int) -> list[Event]:
+        """Read the events of as many batches as are behind the run."""
         try:
             lines = self.events_path.read_bytes().splitlines() if self.events_path.exists() else []
-            for number, line in enumerate(lines):
-                event = json.loads(line)
-                if event["batch"] != number:
-                    raise ValueError(f"line {number + 1} is batch {event['batch']}")
-                events.append(event)
+            events = [_read_event(number, line) for number, line in enumerate(lines)]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._damaged(self.events_path.name, error) from error
+        if len(events) != batches:
+            raise self._damaged(self.events_path.name, f"{len(events)} events for {batches} batches")
         return events
 
     def _cut(self, batches: int) -> None:
@@ -117,3 +116,13 @@ class RunFolder:
 
     def _damaged(self, name: str, reason: object) -> UserError:
         return UserError(f"{self.path / name} is damaged ({reason}); delete the folder {self.path} to start again")
+
+
+def _read_event(number: int, line: bytes) -> Event:
+    event: Event = json.loads(line)
+    if event["batch"] != number:
+        raise ValueError(f"line {number + 1} is batch {event['batch']}")
+    for key, kind in {"domain": str, "phase": str, "images": int, "errors": int}.items():
+        if not isinstance(event[key], kind):
+            raise TypeError(f"line {number + 1}: {key} is {event[key]!r}")
+    return event

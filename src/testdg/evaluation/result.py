@@ -18,6 +18,11 @@ class DomainResult:
     error: float
     images: int
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> DomainResult:
+        """Read what `asdict` gave."""
+        return cls(str(values["name"]), float(values["error"]), int(values["images"]))
+
 
 @dataclass(frozen=True)
 class Result:
@@ -61,9 +66,9 @@ class Result:
         return cls(
             protocol=values["protocol"],
             method=values["method"],
-            domains=[DomainResult(**domain) for domain in values["domains"]],
-            held_out=None if held_out is None else [DomainResult(**domain) for domain in held_out],
-            seconds=values["seconds"],
+            domains=[DomainResult.from_dict(domain) for domain in values["domains"]],
+            held_out=None if held_out is None else [DomainResult.from_dict(domain) for domain in held_out],
+            seconds=float(values["seconds"]),
             versions=values["versions"],
             folder=folder,
         )

@@ -27,11 +27,12 @@ SAVE_EVERY = 60.0  # seconds between two saved states within a domain
 
 def run(
     benchmark: str | Benchmark = "digits-c",
-    method: str = "tent",
+    method: str = "testdg",
     *,
     model: str | Path | nn.Module | None = None,
     data: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
+    preset: str | None = None,
     protocol: str = "continual",
     batch_size: int | None = None,
     device: str = "auto",
@@ -42,27 +43,35 @@ def run(
 ) -> Result:
     """Adapt a model to a benchmark's stream and give the errors.
 
-    `settings` win over the method's preset for the benchmark; `options` are those of the benchmark (images,
-    severity, domains, corruption_seed). A run that was stopped goes on where its folder under `out` left off, and
-    a complete one is read back.
+    `preset` names the published settings of a benchmark ("none" for the method's defaults; left out, an embedded
+    benchmark applies its own), and `settings` win over it. `options` are those of the benchmark (images, severity,
+    domains, corruption_seed). A run that was stopped goes on where its folder under `out` left off, and a complete
+    one is read back.
     """
     observer = observer or Observer()
     kind = find_method(method)
     bench = load_benchmark(benchmark, data, **options) if isinstance(benchmark, str) else benchmark
     stream = bench.stream(batch_size)
+    fixed, chosen = dict(settings or {}), choose_preset(kind, bench, preset)
+    values = {**kind.preset(chosen), **fixed}
     source = source_model(bench, model, device=find_device(device), observer=observer)
-    fixed = dict(settings or {})
-    preset = kind.presets.get(bench.name)
-    adapter = kind(source, **{**(preset or {}), **fixed})
+    adapter = kind(source, **values)
     about = make_protocol(
         bench,
         adapter,
         kind=protocol,
         batch_size=stream.batch_size,
-        tuning=_tuning(bench.name if preset else None, fixed),
+        tuning=_tuning(chosen, fixed),
         fingerprint=source.fingerprint(),
     )
     return _Run(adapter, stream, about, Path(out), observer, save_every).result()
+
+
+def choose_preset(method: type[Adapter], benchmark: Benchmark, wanted: str | None) -> str | None:
+    """Name the preset to apply: the one that was asked for; by itself only an embedded benchmark's own."""
+    if wanted is not None:
+        return None if wanted == "none" else wanted
+    return benchmark.name if benchmark.embedded and benchmark.name in method.presets else None
 
 
 def _tuning(preset: str | None, fixed: Mapping[str, Any]) -> str:
@@ -94,14 +103,14 @@ class _Run:
             with locked(self.folder.path / ".lock", busy):
                 found = self.folder.result() or self._finish()
         else:
-            self._tell_start()
+            self._tell_start(len(self.stream))
         self.observer.finished(found)
         return found
 
     def _finish(self) -> Result:
         done, before = self.folder.resume(self.adapter)
         self.seconds, self._begun = before, time.monotonic()
-        self._tell_start()
+        self._tell_start(done)
         run_stream(
             self.adapter,
             self.stream,
@@ -115,8 +124,8 @@ class _Run:
         self.folder.finish(result)
         return result
 
-    def _tell_start(self) -> None:
-        self.observer.started(self.adapter.name, self.protocol, len(self.stream), self.folder.events())
+    def _tell_start(self, done: int) -> None:
+        self.observer.started(self.adapter.name, self.protocol, len(self.stream), self.folder.events(done))
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self._begun
@@ -129,7 +138,7 @@ class _Run:
         self.folder.save(self.adapter, batches, self._elapsed())
 
     def _summary(self) -> Result:
-        events = self.folder.events()
+        events = self.folder.events(len(self.stream))
         return Result(
             protocol=self.folder.config["protocol"],
             method=self.folder.config["method"],

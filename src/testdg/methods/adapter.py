@@ -139,6 +139,8 @@ class Adapter(nn.Module):
         from testdg.methods.registry import find_method
 
         tensors, about = read_folder(Path(folder))
+        if missing := {"method", "settings", "values"} - about.keys():
+            raise UserError(f"{folder} is not a saved adapter: state.json has no {sorted(missing)[0]!r}")
         adapter = find_method(about["method"])(model, **about["settings"])
         adapter.load_state(tensors, about["values"])
         return adapter

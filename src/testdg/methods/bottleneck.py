@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from operator import attrgetter
 
 import torch
@@ -19,32 +20,47 @@ class Bottleneck(nn.Module):
 
     Layers that read the same input share one down-projection. `up` starts at zero, so the branch starts as nothing.
     The model itself is never changed: a pass runs with the merged weights W + up down, which costs one small matrix
-    product per layer instead of two products per token.
+    product per layer instead of two products per token. Layers of one shape are kept in one tensor, so that a
+    transformer needs one batched product for all its blocks.
     """
 
     def __init__(self, model: VisionModel, rank: int, generator: Generator) -> None:
         super().__init__()
-        self.groups = model.attention_linears() or model.convolutions()
-        if not self.groups:
+        groups = model.attention_linears() or model.convolutions()
+        if not groups:
             raise UserError(f"{model.name} has no attention and no convolution to put a branch beside")
-        self.down, self.up = nn.ParameterDict(), nn.ParameterDict()
-        for group in self.groups:
-            inputs = model.get_submodule(group[0]).get_parameter("weight").shape[1]
-            bound = 1 / math.sqrt(inputs)
-            down = torch.rand(rank, inputs, generator=generator, device=model.device) * 2 * bound - bound
-            self.down[_key(group[0])] = nn.Parameter(down)
+        self.layers: dict[str, list[str]] = defaultdict(list)  # shape of a weight: names of its layers
+        self.shared: dict[str, list[int]] = defaultdict(list)  # for each of them, which down-projection it reads
+        self.inputs: dict[str, str] = {}
+        groups_of: dict[str, int] = defaultdict(int)  # input width: number of down-projections
+        for group in groups:
+            inputs = str(_weight(model, group[0]).shape[1])
             for name in group:
-                outputs = model.get_submodule(name).get_parameter("weight").shape[0]
-                self.up[_key(name)] = nn.Parameter(torch.zeros(outputs, rank, device=model.device))
+                shape = "x".join(map(str, _weight(model, name).shape[:2]))
+                self.layers[shape].append(name)
+                self.shared[shape].append(groups_of[inputs])
+                self.inputs[shape] = inputs
+            groups_of[inputs] += 1
+        self.down, self.up = nn.ParameterDict(), nn.ParameterDict()
+        for inputs, count in groups_of.items():
+            bound = 1 / math.sqrt(int(inputs))
+            draw = torch.rand(count, rank, int(inputs), generator=generator, device=model.device)
+            self.down[inputs] = nn.Parameter((2 * draw - 1) * bound)
+        for shape, names in self.layers.items():
+            outputs = int(shape.split("x")[0])
+            self.up[shape] = nn.Parameter(torch.zeros(len(names), outputs, rank, device=model.device))
+        for shape, places in self.shared.items():
+            self.register_buffer(f"places_{shape}", torch.tensor(places, device=model.device), persistent=False)
 
     def merged(self, model: VisionModel) -> dict[str, Tensor]:
         """Weights of the model with the branches added, by parameter name."""
         weights = {}
-        for group in self.groups:
-            down = self.down[_key(group[0])]
-            for name in group:
-                weight = attrgetter(f"{name}.weight")(model)
-                weights[f"{name}.weight"] = weight + _shaped(self.up[_key(name)] @ down, weight)
+        for shape, names in self.layers.items():
+            down = self.down[self.inputs[shape]].index_select(0, self.get_buffer(f"places_{shape}"))
+            deltas = torch.bmm(self.up[shape], down).unbind()
+            for name, delta in zip(names, deltas, strict=True):
+                weight = _weight(model, name)
+                weights[f"{name}.weight"] = weight + _shaped(delta, weight)
         return weights
 
     def run(self, model: VisionModel, images: Tensor) -> Output:
@@ -54,6 +70,10 @@ class Bottleneck(nn.Module):
         return functional_call(model, weights, (images,))  # type: ignore[no-any-return]
 
 
+def _weight(model: VisionModel, name: str) -> Tensor:
+    return attrgetter(f"{name}.weight")(model)  # type: ignore[no-any-return]
+
+
 def _shaped(delta: Tensor, weight: Tensor) -> Tensor:
     """A matrix as it is; for a convolution, the centre tap of its kernel."""
     if weight.ndim == 2:
@@ -61,7 +81,3 @@ def _shaped(delta: Tensor, weight: Tensor) -> Tensor:
     height, width = weight.shape[2:]
     left, top = (width - 1) // 2, (height - 1) // 2
     return F.pad(delta[:, :, None, None], (left, width - 1 - left, top, height - 1 - top))
-
-
-def _key(name: str) -> str:
-    return name.replace(".", "/")

@@ -19,7 +19,7 @@ class Recorded:
     belongs into the key. Outputs are copies, so they outlive the next call.
     """
 
-    def __init__(self, function: Function, generator: Generator) -> None:
+    def __init__(self, function: Function, generator: Generator | None = None) -> None:
         self.function, self.generator = function, generator
         self.calls: dict[Hashable, int] = {}
         self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], dict[str, Tensor]]] = {}
@@ -40,7 +40,8 @@ class Recorded:
 
     def _record(self, inputs: tuple[Tensor, ...]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], dict[str, Tensor]]:
         graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
+        if self.generator is not None:
+            graph.register_generator_state(self.generator)
         places = tuple(tensor.clone() for tensor in inputs)
         torch.clear_autocast_cache()  # weights cast before the recording must not enter it
         torch.cuda.synchronize()

@@ -31,17 +31,23 @@ class Learner(nn.Module):
         if optimizer == "adam":
             extra = {"capturable": device.type == "cuda"}
         self.optimizer: torch.optim.Optimizer = kind(groups, fused=self.fused, **extra)
+        if optimizer == "sgd":  # it would leave its momentum unwritten where the first step is skipped
+            for parameter in self.parameters_:
+                self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64, device=device))
 
     def step(self, loss: Tensor) -> None:
         """Move the parameters one step down the gradient of a loss."""
-        gradients = torch.autograd.grad(loss, self.parameters_, allow_unused=True)
+        with torch.autocast(loss.device.type, enabled=False):  # each layer's own precision, as in its forward pass
+            gradients = torch.autograd.grad(loss, self.parameters_, allow_unused=True)
         used = [gradient for gradient in gradients if gradient is not None]
         if not used:
             return
         total = torch.stack(torch._foreach_norm(used)).sum() + loss.detach()
         bad = ~total.isfinite()
         for parameter, gradient in zip(self.parameters_, gradients, strict=True):
+            if gradient is not None and gradient.stride() != parameter.stride():
+                gradient = torch.empty_like(parameter).copy_(gradient)  # fused optimisers read memory as it lies
             parameter.grad = gradient
         if self.fused:
             self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]

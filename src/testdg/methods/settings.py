@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ def option(default: Any, help: str, *, low: float | None = None, high: float | N
 class Settings:
     """What every method can be told."""
 
-    seed: int = option(0, "seed of the method's own random numbers", low=0)
+    seed: int = option(0, "seed of the method's own random numbers", low=0, high=2**32 - 1)
     precision: Literal["fp32", "bf16"] = option("fp32", "bf16 runs the passes under autocast; weights stay fp32")
 
 
@@ -84,10 +85,10 @@ def _check(about: Field[Any], hint: Any, value: Any) -> Any:
 
 def _in_range(about: Field[Any], value: Any) -> Any:
     low, high = about.metadata.get("low"), about.metadata.get("high")
-    if value != value or (low is not None and value < low) or (high is not None and value > high):
-        bounds = (
-            f"at least {low:g}" if high is None else f"at most {high:g}" if low is None else f"in [{low:g}, {high:g}]"
-        )
+    if value != value or abs(value) == math.inf:
+        raise UserError(f"{about.name} must be finite; got {value!r}")
+    if (low is not None and value < low) or (high is not None and value > high):
+        bounds = f"at least {low}" if high is None else f"at most {high}" if low is None else f"in [{low}, {high}]"
         raise UserError(f"{about.name} must be {bounds}; got {value!r}")
     return value
 

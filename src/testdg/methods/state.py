@@ -29,8 +29,8 @@ def write_folder(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]
     for path in fresh.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
+    if folder.exists():  # otherwise the old one is the only whole state that there is
+        shutil.rmtree(old, ignore_errors=True)
         folder.rename(old)
     fresh.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
@@ -43,9 +43,13 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     old = folder.with_name(folder.name + ".old")
     place = old if not folder.exists() and old.exists() else folder
+    for name in ("state.safetensors", "state.json"):
+        if not (place / name).is_file():
+            raise UserError(f"{folder} is not a saved state: {name} is missing")
     try:
-        return load_file(place / "state.safetensors"), json.loads((place / "state.json").read_text())
-    except FileNotFoundError as error:
-        raise UserError(f"{folder} is not a saved state: {Path(error.filename or '?').name} is missing") from error
-    except (SafetensorError, json.JSONDecodeError, OSError) as error:
+        tensors, about = load_file(place / "state.safetensors"), json.loads((place / "state.json").read_text())
+        if not isinstance(about, dict):
+            raise ValueError(f"state.json holds a {type(about).__name__}")
+        return tensors, about
+    except (SafetensorError, ValueError, OSError) as error:
         raise UserError(f"{folder} is damaged: {error}") from error

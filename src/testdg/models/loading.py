@@ -43,29 +43,38 @@ def load_model(
 
 def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, name: str) -> VisionModel:
     """See a network as encoder + head."""
-    if hasattr(network, "segformer"):
+    if hasattr(network, "segformer") and hasattr(network, "decode_head"):
         return SegmentationModel(network, head or "decode_head.classifier", preprocessing, name)
-    linears = [n for n, module in network.named_modules() if isinstance(module, nn.Linear)]
+    layers = dict(network.named_modules())
+    linears = [n for n, module in layers.items() if isinstance(module, nn.Linear)]
     if head is None and not linears:
         raise UserError(f"{name} has no linear classifier, so its features are unknown: name the layer with head=...")
-    if head is not None and head not in dict(network.named_modules()):
-        raise UserError(f"{name} has no layer {head!r}; its linear layers are {', '.join(linears[-5:])}")
+    if head is not None and head not in linears:
+        found = f"is a {type(layers[head]).__name__}" if head in layers else "does not exist"
+        raise UserError(f"layer {head!r} of {name} {found}; its linear layers are {', '.join(linears[-5:]) or 'none'}")
     return VisionModel(network, head or linears[-1], preprocessing, name)
 
 
 def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
     _require_safetensors(folder)
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError) as error:
-        remedy = "build the module yourself and pass it, or add a config.json"
-        raise UserError(f"{folder} has no readable config.json, so its architecture is unknown: {remedy}") from error
+    config = _read_config(folder)
     preprocessing = preprocessing or read_preprocessor(folder)
     if config.get("model_type") in ARCHITECTURES:
         network = _load_tiny(folder, config)
         return wrap(network, preprocessing or Preprocessing(), head, folder.name)
     network = _from_transformers(str(folder), _wants_segmentation(config))
     return wrap(network, preprocessing or _default_preprocessing(network), head, folder.name)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise TypeError(f"it holds a {type(config).__name__}")
+    except (OSError, ValueError, TypeError) as error:
+        remedy = "build the module yourself and pass it, or add a config.json"
+        raise UserError(f"{folder} has no readable config.json, so its architecture is unknown: {remedy}") from error
+    return config
 
 
 def _require_safetensors(folder: Path) -> None:
@@ -85,13 +94,20 @@ def _load_tiny(folder: Path, config: dict[str, Any]) -> nn.Module:
     from safetensors.torch import load_file
 
     kind = ARCHITECTURES[config["model_type"]]
-    network = kind(**{key: value for key, value in config.items() if key != "model_type"})
+    try:
+        network = kind(**{key: value for key, value in config.items() if key != "model_type"})
+    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+        raise UserError(f"{folder / 'config.json'} does not describe a {kind.__name__}: {error}") from error
     try:
         network.load_state_dict(load_file(folder / "model.safetensors"))
     except (SafetensorError, OSError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
+        reason = _first_line(error)
         raise UserError(f"{folder / 'model.safetensors'} does not fit config.json: {reason}") from error
     return network
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _wants_segmentation(config: dict[str, Any]) -> bool:
@@ -105,7 +121,7 @@ def _from_hub(name: str, preprocessing: Preprocessing | None, head: str | None) 
     try:
         config = transformers.AutoConfig.from_pretrained(name).to_dict()
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = _first_line(error)
         raise UserError(f"model {name!r} is neither a folder here nor a model that the hub gave ({reason})") from error
     network = _from_transformers(name, _wants_segmentation(config))
     if preprocessing is None:
@@ -119,6 +135,7 @@ def _from_hub(name: str, preprocessing: Preprocessing | None, head: str | None) 
 def _from_transformers(source: str, segmentation: bool) -> nn.Module:
     import torch
     import transformers
+    from safetensors import SafetensorError
 
     kind = (
         transformers.AutoModelForSemanticSegmentation if segmentation else transformers.AutoModelForImageClassification
@@ -127,8 +144,8 @@ def _from_transformers(source: str, segmentation: bool) -> nn.Module:
         network, info = kind.from_pretrained(
             source, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise UserError(f"transformers could not load {source}: {str(error).splitlines()[0]}") from error
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"transformers could not load {source}: {_first_line(error)}") from error
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info.get(problem):
             first = sorted(map(str, info[problem]))[0]
@@ -151,7 +168,7 @@ def _from_timm(name: str, preprocessing: Preprocessing | None, head: str | None)
     try:
         network = timm.create_model(f"hf-hub:{short}" if short.startswith("timm/") else short, pretrained=True)
     except Exception as error:  # timm and the hub raise many kinds
-        raise UserError(f"timm could not load {short!r}: {str(error).splitlines()[0]}") from error
+        raise UserError(f"timm could not load {short!r}: {_first_line(error)}") from error
     return wrap(network, preprocessing or timm_preprocessing(network), head, name)
 
 

@@ -39,7 +39,7 @@ class Preprocessing:
         target = _shortest_edge(height, width, self.size) if isinstance(self.size, int) else self.size
         if target is not None and target != (height, width):
             if self.resample == "nearest":
-                images = F.interpolate(images, target, mode="nearest")
+                images = F.interpolate(images, target, mode="nearest-exact")
             else:  # antialias: the kernel of Pillow, which the published preprocessors mean
                 images = F.interpolate(images, target, mode=self.resample, antialias=True).clamp(0, 1)
         return images if self.crop is None else _centre_crop(images, self.crop)
@@ -50,11 +50,16 @@ class Preprocessing:
 
 
 def _shortest_edge(height: int, width: int, edge: int) -> tuple[int, int]:
-    scale = edge / min(height, width)
-    return round(height * scale), round(width * scale)
+    longest = int(edge * max(height, width) / min(height, width))  # cut, not rounded, as everybody does
+    return (edge, longest) if height <= width else (longest, edge)
 
 
 def _centre_crop(images: Tensor, crop: tuple[int, int]) -> Tensor:
+    """Cut out the middle; what is too small gets a black border first."""
+    lack = [max(0, want - have) for have, want in zip(images.shape[-2:], crop, strict=True)]
+    if any(lack):
+        down, across = lack
+        images = F.pad(images, (across - across // 2, across // 2, down - down // 2, down // 2))
     top, left = ((have - want) // 2 for have, want in zip(images.shape[-2:], crop, strict=True))
     return images[..., top : top + crop[0], left : left + crop[1]]
 
@@ -65,8 +70,8 @@ def read_preprocessor(folder: Path) -> Preprocessing | None:
     if not path.exists():
         return None
     try:
-        return from_preprocessor_config(json.loads(path.read_text()))
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        return from_preprocessor_config(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is not a preprocessor configuration: {error}") from error
 
 

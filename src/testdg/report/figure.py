@@ -46,10 +46,13 @@ def draw_stream(path: Path, runs: Mapping[str, Events], title: str, note: str = 
     figure.legend(loc="upper right", ncols=2 * len(runs), frameon=False)
     axes.grid(axis="y", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
+    fresh = path.with_name("." + path.name)  # renamed when it is whole
     try:
-        figure.savefig(path)
+        figure.savefig(fresh, format="png")
+        fresh.replace(path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another folder with --out") from error
+        fresh.unlink(missing_ok=True)
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another folder with --out") from error
     finally:
         plt.close(figure)
     return path

@@ -78,10 +78,14 @@ def rich_table(titles: Sequence[str], rows: Sequence[Row], **options: Any) -> Ta
     table = Table(**options)
     for number, title in enumerate(_header(titles)):
         table.add_column(title, justify="right" if number else "left")
-    for row in rows:
+    for row, following in zip(rows, [*rows[1:], None], strict=True):
         cells = row.cells()
         if row.gain is not None:
             colour = "green" if row.gain > 0 else "red" if row.gain < 0 else "dim"
             cells[-1] = f"[{colour}]{cells[-1]}[/]"
-        table.add_row(*cells, style="bold" if row.summary else None, end_section=row.summary)
+        table.add_row(
+            *cells,
+            style="bold" if row.summary else None,
+            end_section=row.summary or (following is not None and following.summary),
+        )
     return table

@@ -11,7 +11,8 @@ class ChangeDetector(nn.Module):
     """Say that the domain changed when the confidence of the predictions jumps.
 
     A batch is compared with the last `history` batches of its domain. With `smoothing` above zero (for batches of
-    one image, whose confidence is noisy), a moving average is compared with the mean since the last change.
+    one image, whose confidence is noisy), a moving average is compared with the mean since the last change, as soon
+    as there are as many values as the average looks back on.
     """
 
     def __init__(self, threshold: float, history: int = 1, smoothing: float = 0.0) -> None:
@@ -25,18 +26,20 @@ class ChangeDetector(nn.Module):
     def update(self, confidence: float) -> bool:
         """Take the mean confidence of a batch; True where a new domain begins."""
         if self.smoothing:
-            self.average = confidence if not self.count else self._smooth(confidence)
+            keep = min(self.smoothing, self.count / (self.count + 1))  # the first values weigh the same
+            self.average = keep * self.average + (1 - keep) * confidence
         value = self.average if self.smoothing else confidence
-        references = [self.total / self.count] if self.smoothing and self.count else self.past
-        changed = any(abs(value - reference) > self.threshold for reference in references)
+        changed = any(abs(value - reference) > self.threshold for reference in self._references())
         if changed:
             self.past, self.total, self.count, self.average = [], 0.0, 0, confidence
         self.past = [*self.past, confidence][-self.history :]
         self.total, self.count = self.total + confidence, self.count + 1
         return changed
 
-    def _smooth(self, confidence: float) -> float:
-        return self.smoothing * self.average + (1 - self.smoothing) * confidence
+    def _references(self) -> list[float]:
+        if not self.smoothing:
+            return self.past
+        return [self.total / self.count] if self.count * (1 - self.smoothing) >= 1 else []
 
     def get_extra_state(self) -> dict[str, Any]:
         """Give what the next decision depends on."""

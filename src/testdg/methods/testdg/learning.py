@@ -57,11 +57,13 @@ def invariance_loss(current: Tensor, prototypes: Tensor, pairing: Pairing, gener
     """Equation 6: L1 distance between paired embeddings and prototypes (mean over pairs and dimensions).
 
     `random` pairs as the paper does. `sorted` pairs each dimension by rank, which makes the loss the Wasserstein
-    distance between the marginals: it matches the two sets without pulling every embedding to their middle.
+    distance between the marginals: it matches the two sets without pulling every embedding to their middle. Of sets
+    that are not equally large, the same quantiles are paired; a single embedding is paired with the medians.
     """
     if pairing == "random":
         return (current - prototypes[_cycled(len(current), len(prototypes), generator)]).abs().mean()
-    ranks = torch.linspace(0, len(prototypes) - 1, len(current), device=current.device)
+    ranks = (torch.arange(len(current), device=current.device) + 0.5) * (len(prototypes) / len(current)) - 0.5
+    ranks = ranks.clamp(0, len(prototypes) - 1)
     low, share = ranks.floor().long(), ranks.frac()[:, None]
     ordered = prototypes.sort(0).values
     target = ordered[low] * (1 - share) + ordered[(low + 1).clamp(max=len(prototypes) - 1)] * share

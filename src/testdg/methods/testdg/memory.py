@@ -45,11 +45,15 @@ class Queue(nn.Module):
         if self.reservoir:
             draw = (torch.rand(count, generator=generator, device=order.device) * (order + 1)).long()
             slots = torch.where(order < self.length, order, draw.clamp(max=self.length))
+            last = torch.full_like(self.positions, -1).scatter_reduce(0, slots, place, "amax")
+            slots = torch.where(last[slots] == place, slots, self.length)  # of several in a slot the last one stays
         else:
             slots = (order % self.length)[-self.length :]
         kept = slice(-len(slots), None)
         self.embeddings[slots] = embeddings[kept].to(self.embeddings.dtype)
         self.positions[slots] = positions[kept]
+        self.embeddings[self.length :].zero_()
+        self.positions[self.length :].fill_(-1)
         self.cursor += count
         self.position += images
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from testdg.data.augmentation import Augmentation
 from testdg.methods.adapter import Adapter
 from testdg.methods.bottleneck import Bottleneck
-from testdg.methods.graphs import Recorded
+from testdg.methods.graphs import Function, Recorded
 from testdg.methods.learner import Learner
 from testdg.methods.normalisation import use_batch_statistics
 from testdg.methods.registry import register
@@ -73,7 +73,7 @@ class TestDG(Adapter):
         self.prototypes = Prototypes(s.embedding_width, s.prototypes, s.previous_domains, device)
         self.cells = 1 if self.model.task == "classification" else s.grid**2
         self.recorded: dict[str, Recorded] = {}
-        self.augment = Augmentation(s.augmentation, mask=s.mask)
+        self.augment = Augmentation(s.augmentation, flip=s.flip, mask=s.mask)
         domain = [
             {
                 "params": [*self.extractor.parameters(), *self.discriminator.parameters()],
@@ -103,11 +103,12 @@ class TestDG(Adapter):
         return prediction
 
     def _call(self, name: str, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
-        """Run one half of the step, as a CUDA graph where that is asked for."""
-        half = self._observe if name == "observe" else self._learn
+        """Run a part of the step, as a CUDA graph where that is asked for."""
+        parts: dict[str, Function] = {"observe": self._observe, "select": self._select, "learn": self._learn}
+        part = parts[name]
         if not self.settings.cuda_graphs or inputs[0].device.type != "cuda":
-            return half(*inputs)
-        recorded = self.recorded.setdefault(name, Recorded(half, self.generator))
+            return part(*inputs)
+        recorded = self.recorded.setdefault(name, Recorded(part, self.generator))
         return recorded(key, *inputs)
 
     @torch.no_grad()
@@ -147,14 +148,17 @@ class TestDG(Adapter):
     # 3.1, 3.2: a new domain turns the queue into prototypes
 
     def _notice_change(self, confidence: float) -> None:
-        s = self.settings
         changed = self.detector.update(confidence)
         if changed and len(self.queue):
             embeddings, positions = self.queue.content()
-            chosen = select(s.selection, embeddings, s.prototypes, s.gamma, self.generator)
+            chosen = self._call("select", embeddings)["chosen"]
             self.prototypes.add(embeddings[chosen], positions[chosen])
             self.queue.clear()
         self.diagnostics.update(confidence=confidence, change=changed)
+
+    def _select(self, embeddings: Tensor) -> dict[str, Tensor]:
+        s = self.settings
+        return {"chosen": select(s.selection, embeddings, s.prototypes, s.gamma, self.generator)}
 
     def _reference(self, images: Tensor) -> Tensor:
         """Prototypes of previous domains; before the first change (or always, if asked), augmented images."""
@@ -204,7 +208,7 @@ class TestDG(Adapter):
                 if s.prototype_updates == "twice":
                     reference = self._follow(found, before, embeddings.detach(), reference)
                     before = embeddings.detach()
-                loss = loss + self._invariance(found, embeddings, reference)
+                loss = loss + self._invariance(found, embeddings, reference, confidence)
             if loss.requires_grad:
                 self.encoder_learner.step(loss)
         if before is None or reference is None:
@@ -225,14 +229,16 @@ class TestDG(Adapter):
         found["self_training_loss"] = loss.detach()
         return loss + s.diversity_weight * diversity_loss(student) if s.diversity_weight else loss
 
-    def _invariance(self, found: dict[str, Tensor], embeddings: Tensor, reference: Tensor) -> Tensor:
+    def _invariance(
+        self, found: dict[str, Tensor], embeddings: Tensor, reference: Tensor, confidence: Tensor
+    ) -> Tensor:
         s = self.settings
         if not s.invariance or self.batches % 50 < s.invariance_pause:
             return embeddings.new_zeros(())
         loss = invariance_loss(embeddings, reference, s.pairing, self.generator)
         found["invariance_loss"] = loss.detach()
-        gate = (2 * found["domain_accuracy"] - 1).clamp(min=0) if s.invariance_gate else 1.0
-        return s.invariance_weight * gate * loss
+        share = 1 - confidence.mean() if s.uncertainty_weighting else 1.0
+        return s.invariance_weight * share * loss
 
     # 3.4: prototypes follow the model
 

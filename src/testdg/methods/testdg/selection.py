@@ -12,8 +12,9 @@ CHUNK = 4096
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
-    """||x_i - y_j||^2 for every pair, (n, m)."""
-    return (x.square().sum(1)[:, None] + y.square().sum(1)[None] - 2 * x @ y.T).clamp(min=0)
+    """||x_i - y_j||^2 for every pair, (n, m), in full precision even under autocast: large numbers cancel."""
+    with torch.autocast(x.device.type, enabled=False):
+        return (x.square().sum(1)[:, None] + y.square().sum(1)[None] - 2 * x @ y.T).clamp(min=0)
 
 
 def rbf(x: Tensor, y: Tensor, gamma: float | Tensor) -> Tensor:

@@ -15,7 +15,7 @@ class TestDGSettings(Settings):
     __test__ = False  # not a test class, whatever its name begins with
 
     # 3.1 Domain change detection
-    threshold: float = option(0.1, "jump of the mean confidence that means a new domain", low=0)
+    threshold: float = option(0.05, "jump of the mean confidence that means a new domain", low=0)
     history: int = option(1, "batches that a batch is compared with (the released code: 2)", low=1)
     smoothing: float = option(0.0, "moving average of the confidence, for batches of one image", low=0, high=0.999)
 
@@ -33,7 +33,7 @@ class TestDGSettings(Settings):
     )
 
     # 3.3 Domain-invariant learning: parts
-    amplifier: bool = option(True, "low-rank branches beside the attention (or the convolutions)")
+    amplifier: bool = option(False, "low-rank branches beside the attention (or the convolutions); published: on")
     rank: int = option(128, "inner width of the amplifier", low=1)
     embed_from: Literal["features", "logits"] = option("features", "what the extractor reads (released code: logits)")
     embedding_width: int = option(16, "width of a domain embedding", low=1)
@@ -46,20 +46,23 @@ class TestDGSettings(Settings):
     discrimination: bool = option(True, "L_dis: step 1 learns to tell the domains apart")
     invariance: bool = option(True, "L_inv: step 2 brings embeddings to the prototypes")
     discrimination_weight: float = option(1.0, "weight of L_dis", low=0)
-    invariance_weight: float = option(0.1, "weight of L_inv", low=0)
-    pairing: Literal["random", "sorted"] = option("random", "pairs of L_inv: at random, or by rank in each dimension")
-    invariance_gate: bool = option(False, "weigh L_inv by how well the discriminator tells the domains apart")
+    invariance_weight: float = option(0.3, "weight of L_inv", low=0)
+    pairing: Literal["random", "sorted"] = option("sorted", "pairs of L_inv: at random, or by rank in each dimension")
+    uncertainty_weighting: bool = option(
+        True, "weigh L_inv by one minus the teacher's mean confidence: ask for it where the domain is hard"
+    )
     invariance_pause: int = option(0, "batches without L_inv in every 50 (released code: 20)", low=0, high=50)
 
     # Self-training
     view: Literal["augmented", "same"] = option("augmented", "what the student sees: an augmented view, or the images")
     augmentation: float = option(1.0, "strength of the augmented view", low=0)
+    flip: bool = option(True, "mirror every other image of the augmented view; not for digits or text")
     mask: float = option(0.0, "share of the augmented view that is hidden", low=0, high=1)
     label_temperature: float = option(1.0, "of the teacher's soft label; below one sharpens it", low=0.01)
     symmetric: bool = option(False, "average L_self with the cross-entropy the other way round")
     confidence_weighting: bool = option(False, "weigh L_self by the teacher's confidence")
-    diversity_weight: float = option(0.0, "weight of a term that keeps the mean prediction spread out", low=0)
-    momentum: float = option(0.999, "of the teacher's moving average", low=0, high=1)
+    diversity_weight: float = option(1.0, "weight of a term that keeps the mean prediction spread out", low=0)
+    momentum: float = option(0.997, "of the teacher's moving average", low=0, high=1)
     amplifier_momentum: float | None = option(None, "of the teacher's amplifier; none: as the teacher", low=0, high=1)
     predict: Literal["teacher", "student"] = option(
         "teacher", "whose prediction is returned; student with an augmented view costs one more pass"
@@ -70,7 +73,7 @@ class TestDGSettings(Settings):
     # Optimisation
     optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
     learning_rate: float = option(3e-5, "of encoder and head", low=0)
-    amplifier_learning_rate: float = option(3e-5, "of the amplifier", low=0)
+    amplifier_learning_rate: float = option(3e-6, "of the amplifier", low=0)
     extractor_learning_rate: float = option(1e-3, "of extractor and discriminator", low=0)
 
     cuda_graphs: bool = option(False, "record the step as CUDA graphs: much faster for small models on a GPU")
@@ -83,7 +86,18 @@ class TestDGSettings(Settings):
     prototype_steps: int = option(1, "steps of one update", low=1)
 
 
-RELEASED: dict[str, Any] = {"view": "same", "history": 2, "gamma": 1.0, "extractor_learning_rate": 1e-5}
+RELEASED: dict[str, Any] = {
+    "threshold": 0.1,
+    "history": 2,
+    "gamma": 1.0,
+    "amplifier": True,
+    "view": "same",
+    "pairing": "random",
+    "uncertainty_weighting": False,
+    "diversity_weight": 0.0,
+    "momentum": 0.999,
+    "extractor_learning_rate": 1e-5,
+}
 """What all published settings share."""
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -116,5 +130,5 @@ PRESETS: dict[str, dict[str, Any]] = {
         "invariance_weight": 0.006,
         "amplifier_momentum": 0.8,
     },
-    "digits-c": {"learning_rate": 3e-4, "amplifier_learning_rate": 3e-4, "momentum": 0.99},
+    "digits-c": {"learning_rate": 1e-3, "momentum": 0.99, "flip": False},
 }

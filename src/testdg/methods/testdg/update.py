@@ -46,7 +46,7 @@ def update_prototypes(
     """
     prototypes = previous.detach().clone()
     first, second = torch.zeros_like(prototypes), torch.zeros_like(prototypes)
-    with torch.enable_grad():
+    with torch.enable_grad(), torch.autocast(previous.device.type, enabled=False):
         for t in range(1, steps + 1):
             prototypes.requires_grad_(True)
             loss = update_loss(distance, before, after, previous, prototypes)

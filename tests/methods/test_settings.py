@@ -1,0 +1,146 @@
+"""Settings: a wrong name, type or range is one clear sentence, from Python and from text."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from testdg.errors import UserError
+from testdg.methods import Adapter, Settings, adapt, describe_settings, methods, option, parse_settings
+from testdg.methods.settings import make_settings
+from testdg.models import VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example(Settings):
+    rate: float = option(0.5, "a number", low=0, high=1)
+    width: float | None = option(None, "a number or nothing", low=0)
+    steps: int = option(1, "a whole number", low=1)
+    active: bool = option(True, "a switch")
+    kind: Literal["soft", "hard"] = option("soft", "a choice")
+    least: float = option(0.0, "a number with an upper end", high=3)
+
+
+def test_good_values_are_taken() -> None:
+    made = make_settings(Example, {"rate": 1, "width": 2, "steps": 3, "active": False, "kind": "hard", "seed": 7})
+    assert made == Example(rate=1.0, width=2.0, steps=3, active=False, kind="hard", seed=7)
+    assert type(made.rate) is float
+    assert make_settings(Example, {"width": None}).width is None
+    assert make_settings(Example, {}) == Example()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rat": 0.1}, "unknown setting 'rat'; did you mean 'rate'?"),
+        ({"stesp": 2}, "unknown setting 'stesp'; did you mean 'steps'?"),
+        ({"zzz": 2}, "unknown setting 'zzz'; known: active, kind, least, precision, rate, seed, steps, width"),
+        ({"rate": "fast"}, "rate must be a number; got 'fast'"),
+        ({"rate": True}, "rate must be a number; got True"),
+        ({"rate": None}, "rate must be a number; got None"),
+        ({"width": "wide"}, "width must be a number or none; got 'wide'"),
+        ({"steps": 2.0}, "steps must be a whole number; got 2.0"),
+        ({"steps": True}, "steps must be a whole number; got True"),
+        ({"active": 1}, "active must be true or false; got 1"),
+        ({"active": "yes"}, "active must be true or false; got 'yes'"),
+        ({"kind": "loud"}, "kind must be soft or hard; got 'loud'"),
+        ({"kind": ["soft"]}, "kind must be soft or hard; got ['soft']"),
+        ({"precision": "fp16"}, "precision must be fp32 or bf16; got 'fp16'"),
+        ({"rate": 1.5}, "rate must be in [0, 1]; got 1.5"),
+        ({"rate": -0.1}, "rate must be in [0, 1]; got -0.1"),
+        ({"width": -1}, "width must be at least 0; got -1.0"),
+        ({"steps": 0}, "steps must be at least 1; got 0"),
+        ({"least": 4}, "least must be at most 3; got 4.0"),
+        ({"seed": -1}, "seed must be"),
+        ({"rate": float("nan")}, "rate must be"),
+    ],
+)
+def test_bad_values_are_refused_in_one_sentence(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make_settings(Example, values)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("rate=1e-3", 1e-3),
+        ("rate=1", 1.0),
+        ("width=none", None),
+        ("width=None", None),
+        ("width=2.5", 2.5),
+        ("steps=12", 12),
+        ("kind=hard", "hard"),
+        ("precision=bf16", "bf16"),
+        *((f"active={yes}", True) for yes in ("true", "True", "on", "1", "yes", "YES")),
+        *((f"active={no}", False) for no in ("false", "False", "off", "0", "no")),
+    ],
+)
+def test_text_is_read_by_the_type_of_the_setting(text: str, value: Any) -> None:
+    (found,) = parse_settings(Example, [text]).values()
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rate", "--set takes key=value; got 'rate'"),
+        ("rat=1", "unknown setting 'rat'; did you mean 'rate'?"),
+        ("rate=fast", "rate must be a number; got 'fast'"),
+        ("rate=none", "rate must be a number; got 'none'"),
+        ("rate=2", "rate must be in [0, 1]; got 2.0"),
+        ("rate=nan", "rate must be"),
+        ("rate=", "rate must be a number; got ''"),
+        ("steps=1.5", "steps must be a whole number; got '1.5'"),
+        ("active=maybe", "active must be true or false; got 'maybe'"),
+        ("kind=Soft", "kind must be soft or hard; got 'Soft'"),
+        ("width=-1", "width must be at least 0; got -1.0"),
+    ],
+)
+def test_bad_text_is_refused_in_one_sentence(text: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_settings(Example, [text])
+    assert str(caught.value).startswith(message)
+
+
+def test_later_text_wins() -> None:
+    assert parse_settings(Example, ["rate=0.1", "steps=2", "rate=0.2"]) == {"rate": 0.2, "steps": 2}
+
+
+def test_description_names_type_default_and_help() -> None:
+    described = {entry["name"]: entry for entry in describe_settings(Example)}
+    assert described["width"] == {
+        "name": "width", "type": "a number or none", "default": None, "help": "a number or nothing",
+    }  # fmt: skip
+    assert described["kind"]["type"] == "soft or hard"
+    assert {"seed", "precision"} <= described.keys()
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_presets_and_defaults_of_every_method_are_valid(method: str) -> None:
+    kind: type[Adapter] = methods()[method]
+    defaults = {entry["name"]: entry["default"] for entry in describe_settings(kind.Settings)}
+    assert make_settings(kind.Settings, defaults) == kind.Settings()
+    assert all(entry["help"] for entry in describe_settings(kind.Settings))
+    for name in kind.presets:
+        preset = kind.preset(name)
+        made = make_settings(kind.Settings, preset)
+        assert {key: getattr(made, key) for key in preset} == preset
+        texts = [f"{key}={value}" for key, value in preset.items()]
+        assert parse_settings(kind.Settings, texts) == preset
+
+
+def test_keyword_arguments_win_over_a_preset(vit: VisionModel) -> None:
+    adapter = adapt(vit, "testdg", preset="cifar100-c", rank=2, learning_rate=0.25)
+    made: Any = adapter.settings
+    assert made.learning_rate == 0.25
+    assert made.threshold == methods()["testdg"].preset("cifar100-c")["threshold"] == 0.16
+
+
+def test_an_unknown_preset_or_method_names_the_nearest(vit: VisionModel) -> None:
+    with pytest.raises(UserError, match="unknown preset of testdg 'cifar10'; did you mean 'cifar10-c'"):
+        adapt(vit, "testdg", preset="cifar10")
+    with pytest.raises(UserError, match="unknown method 'testgd'; did you mean 'testdg'"):
+        adapt(vit, "testgd")

@@ -1,0 +1,88 @@
+"""Section 3.1: a jump of the confidence is a new domain."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testdg.methods.testdg.detection import ChangeDetector
+
+
+def changes(detector: ChangeDetector, confidences: list[float]) -> list[int]:
+    return [k for k, confidence in enumerate(confidences) if detector.update(confidence)]
+
+
+def literal(confidences: list[float], threshold: float, history: int) -> list[int]:
+    """Compare each value with those before it, no farther back than `history` values or the last change."""
+    found: list[int] = []
+    for k, confidence in enumerate(confidences):
+        first = max([0, k - history, *found[-1:]])
+        if any(abs(confidence - other) > threshold for other in confidences[first:k]):
+            found.append(k)
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    confidences=st.lists(st.integers(0, 100).map(lambda c: c / 100), max_size=30),
+    threshold=st.sampled_from([0.02, 0.105, 0.2, 0.4, 0.8]),
+    history=st.integers(1, 4),
+)
+def test_changes_are_those_of_the_definition(confidences: list[float], threshold: float, history: int) -> None:
+    assert changes(ChangeDetector(threshold, history), confidences) == literal(confidences, threshold, history)
+
+
+def test_only_a_jump_above_the_threshold_is_a_change() -> None:
+    assert changes(ChangeDetector(0.25), [0.5, 0.75, 0.5, 0.25]) == []
+    assert changes(ChangeDetector(0.25), [0.5, 0.76]) == [1]
+    assert changes(ChangeDetector(0.25), [0.5, 0.24]) == [1]
+    assert changes(ChangeDetector(0.0), [0.5, 0.5, 0.6]) == [2]
+
+
+def test_the_first_batch_is_no_change() -> None:
+    for smoothing in (0.0, 0.9):
+        assert not ChangeDetector(0.0, 2, smoothing).update(0.9)
+
+
+def test_two_batches_of_history_see_a_slide_that_one_does_not() -> None:
+    slide = [0.8, 0.8, 0.74, 0.68]
+    assert changes(ChangeDetector(0.1, history=1), slide) == []
+    assert changes(ChangeDetector(0.1, history=2), slide) == [3]
+
+
+@pytest.mark.parametrize("history", [1, 2, 3])
+def test_one_shift_is_one_change(history: int) -> None:
+    # With two batches of history the old level is still in reach of the batch after the change.
+    assert changes(ChangeDetector(0.1, history), [0.8] * 4 + [0.5] * 5 + [0.9] * 5) == [4, 9]
+
+
+@pytest.mark.parametrize("smoothing", [0.95, 0.98])
+def test_smoothing_ignores_noise_and_sees_a_shift(smoothing: float) -> None:
+    draw = random.Random(0)
+    calm = [draw.betavariate(4, 1) for _ in range(1000)]  # single images: mean 0.8, standard deviation 0.16
+    shifted = [draw.betavariate(2, 2) for _ in range(300)]  # mean 0.5
+    assert len(changes(ChangeDetector(0.1), calm)) > 300
+    detector = ChangeDetector(0.1, smoothing=smoothing)
+    assert changes(detector, calm) == []
+    found = changes(detector, shifted)
+    assert len(found) == 1
+    assert found[0] < 2 / (1 - smoothing)
+
+
+def test_an_unlike_first_image_is_not_a_change() -> None:
+    assert changes(ChangeDetector(0.1, smoothing=0.95), [0.1] + [0.9] * 15 + [0.8, 1.0] * 100) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    confidences=st.lists(st.floats(0, 1), min_size=2, max_size=40),
+    split=st.integers(0, 40),
+    smoothing=st.sampled_from([0.0, 0.5]),
+)
+def test_the_state_is_all_that_the_next_decision_needs(confidences: list[float], split: int, smoothing: float) -> None:
+    first, other = ChangeDetector(0.1, 2, smoothing), ChangeDetector(0.1, 2, smoothing)
+    changes(first, confidences[:split])
+    other.set_extra_state(json.loads(json.dumps(first.get_extra_state())))
+    assert changes(other, confidences[split:]) == changes(first, confidences[split:])

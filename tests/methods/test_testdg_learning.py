@@ -1,0 +1,246 @@
+"""Section 3.3: the losses of the two steps, against the formulas of the paper written out in plain Python."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from testdg.methods.testdg.learning import (
+    Pairing,
+    discrimination_loss,
+    discriminator,
+    diversity_loss,
+    domain_accuracy,
+    domain_features,
+    extractor,
+    invariance_loss,
+    self_training_loss,
+)
+
+Rows = list[list[float]]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def softmax(row: list[float]) -> list[float]:
+    powers = [math.exp(value) for value in row]
+    return [power / sum(powers) for power in powers]
+
+
+def numeric_gradient(function: Callable[[Tensor], Tensor], at: Tensor, step: float = 1e-6) -> Tensor:
+    """Central differences."""
+    gradient = torch.zeros_like(at)
+    for index in itertools.product(*map(range, at.shape)):
+        up, down = at.clone(), at.clone()
+        up[index] += step
+        down[index] -= step
+        gradient[index] = (function(up) - function(down)) / (2 * step)
+    return gradient
+
+
+def exact_gradient(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    at = at.clone().requires_grad_(True)
+    (gradient,) = torch.autograd.grad(function(at), at)
+    return gradient
+
+
+# L_self
+
+
+def literal_self_training(student: Rows, teacher: Rows) -> float:
+    """Equation 4, mean over the images."""
+    total = 0.0
+    for logits, taught in zip(student, teacher, strict=True):
+        predicted, label = softmax(logits), softmax(taught)
+        total -= sum(t * math.log(y) for t, y in zip(label, predicted, strict=True)) / len(logits)
+    return total / len(student)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**31), images=st.integers(1, 5), classes=st.integers(2, 6))
+def test_self_training_is_the_formula_without_its_division_by_the_classes(seed: int, images: int, classes: int) -> None:
+    student, teacher = normal(seed, images, classes), normal(seed + 1, images, classes)
+    expected = classes * literal_self_training(student.tolist(), teacher.tolist())
+    assert float(self_training_loss(student, teacher)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_self_training_options() -> None:
+    student, teacher, weights = normal(0, 4, 5), normal(1, 4, 5), torch.tensor([0.1, 0.9, 0.0, 0.5])
+    one, other = self_training_loss(student, teacher), self_training_loss(teacher, student)
+    both = self_training_loss(student, teacher, symmetric=True)
+    assert float(both) == pytest.approx(float(one + other) / 2, rel=1e-5)
+    each = [float(self_training_loss(student[i : i + 1], teacher[i : i + 1])) for i in range(4)]
+    weighted = sum(w * loss for w, loss in zip(weights.tolist(), each, strict=True)) / 4
+    assert float(self_training_loss(student, teacher, weights=weights)) == pytest.approx(weighted, rel=1e-5)
+    sharp = self_training_loss(student, teacher, temperature=0.5)
+    assert float(sharp) == pytest.approx(float(self_training_loss(student, 2 * teacher)), rel=1e-5)
+
+
+def test_self_training_pulls_the_prediction_to_the_label() -> None:
+    student, teacher = normal(0, 3, 4).float(), normal(1, 3, 4).float()
+    gradient = exact_gradient(lambda s: self_training_loss(s, teacher), student)
+    torch.testing.assert_close(gradient, (student.softmax(1) - teacher.softmax(1)) / 3)
+    same = exact_gradient(lambda s: self_training_loss(s, student), student)
+    torch.testing.assert_close(same, torch.zeros_like(same))
+    signal = exact_gradient(lambda s: self_training_loss(s, student, symmetric=True), student)
+    assert signal.abs().max() > 0.01
+
+
+# L_dis
+
+
+def literal_discrimination(current: list[float], previous: list[float]) -> float:
+    """Equation 5 with the probabilities of the discriminator."""
+    first = sum(math.log(d) for d in current) / len(current)
+    return -(first + sum(math.log(1 - d) for d in previous) / len(previous))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**31), images=st.integers(1, 6), prototypes=st.integers(1, 6))
+def test_discrimination_is_half_the_formula(seed: int, images: int, prototypes: int) -> None:
+    current, previous = normal(seed, images, 1), normal(seed + 1, prototypes, 1)
+    given_ = current.sigmoid().flatten().tolist(), previous.sigmoid().flatten().tolist()
+    assert float(discrimination_loss(current, previous)) == pytest.approx(literal_discrimination(*given_) / 2)
+
+
+def test_gradient_of_discrimination_through_the_discriminator() -> None:
+    network = discriminator(4, 8, seeded()).double()
+    current, previous = normal(0, 5, 4), normal(1, 3, 4)
+
+    def of_current(x: Tensor) -> Tensor:
+        return discrimination_loss(network(x), network(previous))
+
+    def of_previous(x: Tensor) -> Tensor:
+        return discrimination_loss(network(current), network(x))
+
+    for function, at in ((of_current, current), (of_previous, previous)):
+        expected = numeric_gradient(function, at)
+        torch.testing.assert_close(exact_gradient(function, at), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_domain_accuracy_weighs_the_sets_alike() -> None:
+    right, wrong = torch.ones(3, 1), -torch.ones(1, 1)
+    assert float(domain_accuracy(right, wrong)) == 1
+    assert float(domain_accuracy(torch.cat([right, wrong]), wrong)) == pytest.approx((0.75 + 1) / 2)
+    assert float(domain_accuracy(torch.ones(30, 1), torch.ones(1, 1))) == 0.5
+
+
+# L_inv
+
+
+def literal_invariance(current: Rows, prototypes: Rows, order: tuple[int, ...]) -> float:
+    """Equation 6 for pairs (f_i, p_order[i]), divided by the width; prototypes go round when they are few."""
+    total = 0.0
+    for i, embedding in enumerate(current):
+        prototype = prototypes[order[i % len(order)]]
+        total += sum(abs(f - p) for f, p in zip(embedding, prototype, strict=True))
+    return total / len(current) / len(current[0])
+
+
+@pytest.mark.parametrize(("images", "prototypes"), [(4, 4), (6, 3), (5, 3), (2, 4), (1, 3)])
+def test_invariance_is_the_formula_for_a_random_order_of_the_prototypes(images: int, prototypes: int) -> None:
+    f, p = normal(0, images, 3), normal(1, prototypes, 3)
+    orders = list(itertools.permutations(range(prototypes)))
+    values = [literal_invariance(f.tolist(), p.tolist(), order) for order in orders]
+    counts: Counter[float] = Counter()
+    for seed in range(600):
+        loss = float(invariance_loss(f, p, "random", seeded(seed)))
+        nearest = min(values, key=lambda value: abs(value - loss))
+        assert loss == pytest.approx(nearest, rel=1e-12)
+        counts[round(nearest, 9)] += 1
+    distinct = Counter(round(value, 9) for value in values)
+    for value, orders_with_it in distinct.items():
+        share = orders_with_it / len(orders)
+        assert abs(counts[value] - 600 * share) < 4.5 * (600 * share * (1 - share)) ** 0.5
+
+
+def literal_sorted(current: Rows, prototypes: Rows) -> float:
+    """Mean over dimensions of the distance between values of the same rank (of the same quantile)."""
+    total, n, m = 0.0, len(current), len(prototypes)
+    for column, other in zip(zip(*current, strict=True), zip(*prototypes, strict=True), strict=True):
+        ordered, targets = sorted(column), sorted(other)
+        for i, value in enumerate(ordered):
+            rank = min(max((i + 0.5) * m / n - 0.5, 0.0), m - 1.0)
+            low = int(rank)
+            high = min(low + 1, m - 1)
+            total += abs(value - (targets[low] + (rank - low) * (targets[high] - targets[low])))
+    return total / n / len(current[0])
+
+
+@pytest.mark.parametrize(("images", "prototypes"), [(4, 4), (7, 3), (3, 7), (40, 40), (2, 5), (6, 1)])
+def test_sorted_pairs_have_the_same_rank(images: int, prototypes: int) -> None:
+    f, p = normal(0, images, 3), normal(1, prototypes, 3)
+    expected = literal_sorted(f.tolist(), p.tolist())
+    assert float(invariance_loss(f, p, "sorted", seeded())) == pytest.approx(expected, rel=1e-5)
+
+
+def test_sorted_pairs_are_the_nearest_pairing_of_one_dimension() -> None:
+    f, p = normal(0, 5, 1), normal(1, 5, 1)
+    best = min(literal_invariance(f.tolist(), p.tolist(), order) for order in itertools.permutations(range(5)))
+    assert float(invariance_loss(f, p, "sorted", seeded())) == pytest.approx(best)
+    shuffled = f[torch.randperm(5, generator=seeded())]
+    assert float(invariance_loss(f, shuffled, "sorted", seeded())) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_single_embedding_is_paired_with_the_medians() -> None:
+    f, p = normal(0, 1, 3), normal(1, 5, 3)
+    expected = (f[0] - p.median(0).values).abs().mean()
+    assert float(invariance_loss(f, p, "sorted", seeded())) == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize("pairing", ["random", "sorted"])
+@pytest.mark.parametrize(("images", "prototypes"), [(4, 4), (6, 3), (3, 5)])
+def test_gradient_of_invariance(pairing: Pairing, images: int, prototypes: int) -> None:
+    f, p = normal(0, images, 3), normal(1, prototypes, 3)
+
+    def function(x: Tensor) -> Tensor:
+        return invariance_loss(x, p, pairing, seeded(7))
+
+    gradient = exact_gradient(function, f)
+    torch.testing.assert_close(gradient, numeric_gradient(function, f), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(gradient.abs(), torch.full_like(gradient, 1 / gradient.numel()))
+
+
+# Parts
+
+
+def test_diversity_is_the_gap_of_the_mean_prediction_to_the_uniform_one() -> None:
+    logits = normal(0, 6, 4).float()
+    mean = [sum(column) / 6 for column in zip(*(softmax(row) for row in logits.tolist()), strict=True)]
+    expected = sum(p * math.log(p) for p in mean) + math.log(4)
+    assert float(diversity_loss(logits)) == pytest.approx(expected, rel=1e-4)
+    assert float(diversity_loss(30 * torch.eye(4))) == pytest.approx(0, abs=1e-5)
+    assert float(diversity_loss(30 * torch.eye(4)[:1])) == pytest.approx(math.log(4), rel=1e-4)
+
+
+def test_features_of_maps_are_means_of_cells() -> None:
+    maps = torch.arange(2 * 3 * 4 * 4.0).view(2, 3, 4, 4)
+    cells = domain_features(maps, 2)
+    assert cells.shape == (2 * 4, 3)
+    torch.testing.assert_close(cells[5], maps[1, :, :2, 2:].mean((1, 2)))
+    torch.testing.assert_close(domain_features(maps), maps.mean((2, 3)))
+    vectors = torch.rand(2, 3)
+    assert torch.equal(domain_features(vectors, 4), vectors)
+
+
+def test_networks_are_drawn_from_the_given_generator() -> None:
+    for make in (lambda seed: extractor(6, 8, 4, seeded(seed)), lambda seed: discriminator(4, 8, seeded(seed))):
+        torch.manual_seed(0)
+        one = [p.clone() for p in make(3).parameters()]
+        torch.manual_seed(1)
+        assert all(torch.equal(a, b) for a, b in zip(one, make(3).parameters(), strict=True))
+        assert not torch.equal(one[0], next(make(4).parameters()))
+    assert extractor(6, 8, 4, seeded())(torch.rand(5, 6)).shape == (5, 4)
+    assert discriminator(4, 8, seeded())(torch.rand(5, 4)).shape == (5, 1)

@@ -1,0 +1,187 @@
+"""Section 3.4: distances between sets, and prototypes that follow the model."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from testdg.methods.testdg.selection import median_gamma, mmd2, squared_distances
+from testdg.methods.testdg.update import DISTANCES, Distance, chamfer, hausdorff, update_loss, update_prototypes
+
+Rows = list[list[float]]
+A = [[0.0, 0.0], [1.0, 0.0]]
+B = [[0.0, 0.0], [0.0, 2.0], [3.0, 0.0]]
+DISTANCE_NAMES = ["chamfer", "mmd", "hausdorff"]
+
+
+def tensor(rows: Rows) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def squared(a: list[float], b: list[float]) -> float:
+    return sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
+
+
+def literal_chamfer(f: Rows, p: Rows) -> float:
+    """Equation 8, letter by letter."""
+    return sum(min(squared(b, a) for b in p) for a in f) + sum(min(squared(b, a) for a in f) for b in p)
+
+
+def literal_hausdorff(f: Rows, p: Rows) -> float:
+    one = max(min(math.dist(a, b) for b in p) for a in f)
+    return max(one, max(min(math.dist(a, b) for a in f) for b in p))
+
+
+def literal_mmd2(f: Rows, p: Rows, gamma: float) -> float:
+    def mean(x: Rows, y: Rows) -> float:
+        return sum(math.exp(-gamma * squared(a, b)) for a in x for b in y) / (len(x) * len(y))
+
+    return mean(f, f) - 2 * mean(f, p) + mean(p, p)
+
+
+def literal_mmd_distance(f: Rows, p: Rows) -> float:
+    """Squared MMD; the kernel is as wide as the median squared distance between prototypes."""
+    distances = sorted(squared(a, b) for a, b in itertools.combinations(p, 2))
+    return literal_mmd2(f, p, 1 / distances[(len(distances) - 1) // 2])
+
+
+LITERAL = {"chamfer": literal_chamfer, "mmd": literal_mmd_distance, "hausdorff": literal_hausdorff}
+sets = given(
+    seed=st.integers(0, 2**31), images=st.integers(1, 7), prototypes=st.integers(2, 7), width=st.integers(1, 4)
+)
+
+
+@settings(max_examples=30, deadline=None)
+@sets
+def test_distances_and_update_loss_are_the_formulas(seed: int, images: int, prototypes: int, width: int) -> None:
+    before, after = normal(seed, images, width), normal(seed + 1, images, width)
+    previous, moved = normal(seed + 2, prototypes, width), normal(seed + 3, prototypes, width)
+    for name, distance in DISTANCES.items():
+        old = LITERAL[name](before.tolist(), previous.tolist())
+        new = LITERAL[name](after.tolist(), moved.tolist())
+        assert float(distance(before, previous)) == pytest.approx(old, rel=1e-6, abs=1e-9)
+        found = float(update_loss(distance, before, after, previous, moved))
+        assert found == pytest.approx(abs(old - new), rel=1e-6, abs=1e-9)
+
+
+def test_worked_examples() -> None:
+    assert float(chamfer(tensor(A), tensor(B))) == pytest.approx(9)
+    assert float(hausdorff(tensor(A), tensor(B))) == pytest.approx(2)
+    assert float(hausdorff(tensor(B), tensor(A))) == pytest.approx(2)
+    assert float(hausdorff(tensor(A), tensor(B[:2]))) == pytest.approx(2)
+    assert float(hausdorff(tensor(A), tensor(B[:1]))) == pytest.approx(1)
+
+
+def test_worked_example_of_the_gradient() -> None:
+    b = tensor([[0.25, 0.5], *B[1:]]).requires_grad_(True)
+    pairs = squared_distances(tensor(A), b)
+    of_means = pairs.min(1).values.mean() + pairs.min(0).values.mean()
+    assert float(of_means.detach()) == pytest.approx(3.333333, abs=1e-6)
+    (gradient,) = torch.autograd.grad(of_means, b)
+    torch.testing.assert_close(gradient, tensor([[-1 / 3, 4 / 3], [0, 4 / 3], [4 / 3, 0]]))
+    sums = chamfer(tensor(A), b)  # ours: 2 x 0.5625 + 3 x 2.770833
+    assert float(sums.detach()) == pytest.approx(9.4375)
+    (gradient,) = torch.autograd.grad(sums, b)
+    torch.testing.assert_close(gradient, tensor([[-0.5, 3], [0, 4], [4, 0]]))
+
+
+@pytest.mark.parametrize("name", DISTANCE_NAMES)
+@pytest.mark.parametrize("grown", [0.5, 2.0])  # the distance falls, or rises: both signs of the absolute value
+def test_gradient_of_the_update_loss(name: str, grown: float) -> None:
+    before, previous, moved = normal(0, 6, 3), normal(1, 4, 3), normal(2, 4, 3)
+    after = grown * before
+    gamma = median_gamma(previous)
+    distance: Distance = (lambda x, y: mmd2(x, y, gamma)) if name == "mmd" else DISTANCES[name]
+    at = moved.clone().requires_grad_(True)
+    (gradient,) = torch.autograd.grad(update_loss(distance, before, after, previous, at), at)
+    expected = torch.zeros_like(moved)
+    for i, j in itertools.product(range(4), range(3)):
+        step = torch.zeros_like(moved)
+        step[i, j] = 1e-6
+        up, down = (update_loss(distance, before, after, previous, moved + s) for s in (step, -step))
+        expected[i, j] = (up - down) / 2e-6
+    torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=1e-8)
+    assert gradient.abs().max() > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    name=st.sampled_from(DISTANCE_NAMES),
+    images=st.integers(1, 8),
+    prototypes=st.integers(1, 8),
+    steps=st.integers(1, 6),
+    learning_rate=st.sampled_from([1e-3, 0.01, 0.3, 10.0]),
+)
+def test_an_update_never_widens_the_gap(
+    seed: int, name: str, images: int, prototypes: int, steps: int, learning_rate: float
+) -> None:
+    before, after = normal(seed, images, 4).float(), normal(seed + 1, images, 4).float()
+    previous = normal(seed + 2, prototypes, 4).float()
+    kept = previous.clone()
+    moved = update_prototypes(DISTANCES[name], before, after, previous, learning_rate, steps)
+    start, end = (update_loss(DISTANCES[name], before, after, previous, p) for p in (previous, moved))
+    assert end <= start
+    assert torch.equal(previous, kept)
+    assert not moved.requires_grad
+
+
+@pytest.mark.parametrize("name", DISTANCE_NAMES)
+def test_an_update_narrows_the_gap(name: str) -> None:
+    before, previous = normal(0, 40, 16).float(), normal(1, 40, 16).float() + 0.5
+    after = 1.2 * before + 0.1
+    gaps = [float(update_loss(DISTANCES[name], before, after, previous, previous))]
+    for steps in (1, 3, 30):
+        moved = update_prototypes(DISTANCES[name], before, after, previous, 0.01, steps)
+        gaps.append(float(update_loss(DISTANCES[name], before, after, previous, moved)))
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[1] < gaps[0]
+    assert gaps[-1] < 0.2 * gaps[0]
+
+
+@pytest.mark.parametrize("name", DISTANCE_NAMES)
+@pytest.mark.parametrize("images", [1, 3, 40])
+def test_prototypes_stay_where_they_are_when_the_model_does(name: str, images: int) -> None:
+    embeddings, previous = normal(0, images, 16).float(), normal(1, 40, 16).float()
+    moved = update_prototypes(DISTANCES[name], embeddings, embeddings.clone(), previous, 0.01, 5)
+    assert torch.equal(moved, previous)
+
+
+def test_steps_are_those_of_adam_from_where_the_prototypes_are() -> None:
+    before, previous = normal(0, 20, 4), normal(1, 8, 4)
+    after = 2 * before
+    prototypes = previous.clone().requires_grad_(True)
+    optimizer = torch.optim.Adam([prototypes], lr=1e-3)
+    for steps in range(1, 6):
+        optimizer.zero_grad()
+        update_loss(chamfer, before, after, previous, prototypes).backward()
+        optimizer.step()
+        moved = update_prototypes(chamfer, before, after, previous, 1e-3, steps)
+        torch.testing.assert_close(moved, prototypes.detach(), rtol=1e-9, atol=1e-9)
+
+
+def test_a_step_that_is_too_long_is_left_out() -> None:
+    before, previous = normal(0, 20, 4), normal(1, 8, 4)
+    assert torch.equal(update_prototypes(chamfer, before, 1.01 * before, previous, 100.0, 3), previous)
+
+
+def test_embeddings_that_are_not_finite_leave_the_prototypes_alone() -> None:
+    before, previous = normal(0, 5, 4), normal(1, 8, 4)
+    after = before.clone()
+    after[2, 1] = torch.nan
+    assert torch.equal(update_prototypes(chamfer, before, after, previous, 0.01, 2), previous)
+
+
+def test_update_is_exact_under_autocast() -> None:
+    before, previous = normal(0, 20, 16).float() + 3, normal(1, 8, 16).float() + 3
+    expected = update_prototypes(chamfer, before, 1.1 * before, previous, 0.01, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(update_prototypes(chamfer, before, 1.1 * before, previous, 0.01, 2), expected)

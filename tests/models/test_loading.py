@@ -1,0 +1,243 @@
+"""`load_model`: what comes out is the network itself, whatever it was loaded from."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from testdg.errors import UserError
+from testdg.models import Preprocessing, SegmentationModel, TinyCNN, TinyViT, VisionModel, load_model
+
+MakeFolder = Callable[[str], tuple[Path, Any]]
+
+
+def images(size: int = 32) -> Tensor:
+    return torch.rand(3, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def normalised(levels: Tensor) -> Tensor:
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)))
+    return (levels - mean) / std
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["vit", "dinov2", "segformer-classifier"])
+def test_logits_and_features_of_a_classifier_are_the_networks_own(kind: str, make_folder: MakeFolder) -> None:
+    folder, network = make_folder(kind)
+    model = load_model(folder)
+    logits, features = model(images())
+    torch.testing.assert_close(logits, network(normalised(images())).logits)
+    torch.testing.assert_close(F.linear(features, network.classifier.weight, network.classifier.bias), logits)
+    assert (model.task, model.classes, model.name) == ("classification", 5, kind)
+    assert features.shape == (3, model.feature_size)
+    assert not model.training
+
+
+@torch.no_grad()
+def test_features_of_a_vit_are_its_class_token(make_folder: MakeFolder) -> None:
+    folder, network = make_folder("vit")
+    token = network.vit(normalised(images())).last_hidden_state[:, 0]
+    torch.testing.assert_close(load_model(folder)(images()).features, token)
+
+
+@torch.no_grad()
+def test_features_of_dinov2_are_class_token_and_mean_patch(make_folder: MakeFolder) -> None:
+    folder, network = make_folder("dinov2")
+    tokens = network.dinov2(normalised(images())).last_hidden_state
+    expected = torch.cat([tokens[:, 0], tokens[:, 1:].mean(1)], 1)
+    torch.testing.assert_close(load_model(folder)(images()).features, expected)
+
+
+@torch.no_grad()
+def test_a_segformer_gives_logits_of_the_size_of_its_input(make_folder: MakeFolder) -> None:
+    folder, network = make_folder("segformer")
+    model = load_model(folder)
+    logits, features = model(images())
+    direct = network(normalised(images()), output_hidden_states=True)
+    assert isinstance(model, SegmentationModel)
+    assert (model.task, model.classes, model.feature_size) == ("segmentation", 5, 16)
+    torch.testing.assert_close(logits, F.interpolate(direct.logits, (32, 32), mode="bilinear", align_corners=False))
+    torch.testing.assert_close(features, direct.hidden_states[-1])
+
+
+def test_the_preprocessor_travels_with_the_weights_unless_another_is_given(make_folder: MakeFolder) -> None:
+    folder, _ = make_folder("vit")
+    assert load_model(folder).preprocessing.resample == "bicubic"
+    other = Preprocessing((32, 32))
+    assert load_model(folder, preprocessing=other).preprocessing == other
+    (folder / "preprocessor_config.json").unlink()
+    assert load_model(folder).preprocessing == Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
+
+
+def test_half_precision_weights_are_loaded_in_single_precision(make_folder: MakeFolder) -> None:
+    folder, network = make_folder("vit")
+    network.half().save_pretrained(folder)
+    assert {value.dtype for value in load_model(folder).parameters()} == {torch.float32}
+
+
+class Backwards(nn.Module):
+    """A network whose classifier comes first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(12, 4)
+        self.norm = nn.LayerNorm(12)
+        self.encoder = nn.Linear(3 * 8 * 8, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.norm(self.encoder(x.flatten(1))).relu())
+
+
+@torch.no_grad()
+def test_features_of_a_module_are_what_enters_its_last_linear_layer() -> None:
+    network = TinyCNN(classes=7, width=4)
+    model = load_model(network.eval())
+    logits, features = model(images())
+    torch.testing.assert_close(features, network.stages(images()).mean((2, 3)))
+    torch.testing.assert_close(logits, network(images()))
+    assert (model.classes, model.feature_size, model.channels, model.name) == (7, 16, 3, "TinyCNN")
+
+
+@torch.no_grad()
+def test_the_head_can_be_named() -> None:
+    network = Backwards()
+    model = load_model(network, head="classifier", name="mine")
+    assert (model.classes, model.feature_size, model.name) == (4, 12, "mine")
+    features = model(images(8)).features
+    torch.testing.assert_close(features, network.norm(network.encoder(images(8).flatten(1))).relu())
+
+
+def test_a_head_that_is_no_classifier_is_refused() -> None:
+    with pytest.raises(UserError, match="layer 'clasifier' of Backwards does not exist; its linear layers are classif"):
+        load_model(Backwards(), head="clasifier")
+    with pytest.raises(UserError, match="layer 'norm' of Backwards is a LayerNorm; its linear layers are"):
+        load_model(Backwards(), head="norm")
+
+
+def test_a_module_without_a_linear_layer_is_refused() -> None:
+    with pytest.raises(UserError, match=r"Sequential has no linear classifier.*name the layer with head="):
+        load_model(nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+
+
+def test_a_network_that_gives_no_logits_is_refused() -> None:
+    class Talkative(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            return {"answer": super().forward(x.flatten(1))}
+
+    with pytest.raises(UserError, match="must return a tensor of logits; it returned dict"):
+        load_model(nn.Sequential(Talkative(192, 5)))(images(8))
+
+
+def test_a_model_is_taken_as_it_is() -> None:
+    model = load_model(TinyCNN())
+    assert load_model(model) is model
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no weights: expected model\.safetensors"):
+        load_model(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(UserError, match=r"only as a pickle \(pytorch_model\.bin\).*convert it to model\.safetensors"):
+        load_model(tmp_path)
+
+
+def break_config(folder: Path, content: bytes) -> None:
+    (folder / "config.json").write_bytes(content)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe\x00", b"null"])
+def test_a_broken_config_is_named(content: bytes, make_folder: MakeFolder) -> None:
+    folder, _ = make_folder("vit")
+    break_config(folder, content)
+    with pytest.raises(UserError, match=r"vit has no readable config\.json, so its architecture is unknown"):
+        load_model(folder)
+
+
+def test_an_unknown_architecture_is_named(make_folder: MakeFolder) -> None:
+    folder, _ = make_folder("vit")
+    break_config(folder, b'{"model_type": "no-such-thing"}')
+    with pytest.raises(UserError, match=r"transformers could not load .*no-such-thing"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("values", [{"clases": 10}, {"width": "wide"}, {"patch": 0}])
+def test_a_config_that_describes_no_tiny_network_is_named(values: dict[str, Any], tmp_path: Path) -> None:
+    load_model(TinyViT(width=16, depth=1)).save(tmp_path)
+    break_config(tmp_path, json.dumps({"model_type": "testdg-tiny-vit", **values}).encode())
+    with pytest.raises(UserError, match=r"config\.json does not describe a TinyViT"):
+        load_model(tmp_path)
+
+
+def test_weights_that_do_not_fit_are_refused(make_folder: MakeFolder, tmp_path: Path) -> None:
+    folder, _ = make_folder("vit")
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, "classifier.weight": torch.zeros(9, 16)}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="vit"):
+        load_model(folder)
+    del weights["classifier.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"vit: 1 missing keys, first classifier\.weight"):
+        load_model(folder)
+    load_model(TinyViT(width=16, depth=1)).save(tmp_path / "tiny")
+    load_model(TinyViT(width=16, depth=2)).save(tmp_path / "deeper")
+    (tmp_path / "deeper" / "config.json").replace(tmp_path / "tiny" / "config.json")
+    with pytest.raises(UserError, match=r"model\.safetensors does not fit config\.json"):
+        load_model(tmp_path / "tiny")
+
+
+def test_truncated_weights_are_refused(make_folder: MakeFolder) -> None:
+    folder, _ = make_folder("vit")
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match="vit"):
+        load_model(folder)
+
+
+def test_a_name_that_is_nothing_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"model '\./no/such/folder' is neither a folder here nor a model that the hub"):
+        load_model("./no/such/folder")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["vit", "dinov2", "segformer", "tiny-vit", "tiny-cnn"])
+def test_a_saved_model_is_loaded_back(kind: str, make_folder: MakeFolder, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tiny = {"tiny-vit": TinyViT(classes=5, width=16, depth=1), "tiny-cnn": TinyCNN(classes=5, width=4)}
+    preprocessing = Preprocessing((32, 32), resample="bicubic", mean=(0.1,) * 3, std=(0.3,) * 3)
+    model = load_model(tiny.get(kind) or make_folder(kind)[0], preprocessing=preprocessing)
+    next(model.parameters()).mul_(1.5)
+    model.save(tmp_path / "saved")
+    again = load_model(tmp_path / "saved")
+    assert again.fingerprint() == model.fingerprint()
+    assert again.preprocessing == preprocessing
+    assert torch.equal(again(images()).logits, model(images()).logits)
+
+
+def test_timm_is_asked_for_where_it_is_missing() -> None:
+    try:
+        import timm  # noqa: F401
+    except ImportError:
+        with pytest.raises(UserError, match=r"timm:vit_tiny needs timm: pip install 'testdg\[timm\]'"):
+            load_model("timm:vit_tiny")
+    else:
+        with pytest.raises(UserError, match="timm could not load 'no_such_model'"):
+            load_model("timm:no_such_model")
+
+
+@torch.no_grad()
+def test_a_timm_network_is_a_module_like_any_other() -> None:
+    timm = pytest.importorskip("timm", exc_type=ImportError)
+    network = timm.create_model("test_vit", num_classes=5).eval()
+    from testdg.models.loading import timm_preprocessing
+
+    model = load_model(network, preprocessing=timm_preprocessing(network))
+    assert isinstance(model, VisionModel)
+    prepared = model.prepare(images(200))
+    torch.testing.assert_close(model(prepared).logits, network(model.normalise(prepared)))
+    assert prepared.shape[-2:] == tuple(network.pretrained_cfg["input_size"][1:])
