@@ -17,12 +17,14 @@ def tiny(kind):
 
 @pytest.mark.parametrize("check", list(CHECKS))
 @pytest.mark.parametrize("kind", ["vit", "cnn"])
-@pytest.mark.parametrize("method", list(methods()))
+@pytest.mark.parametrize("method", [*methods(), "testdg with the amplifier"])
 def test_battery(method, kind, check):
     model = tiny(kind)
+    method, _, amplified = method.partition(" with ")
+    options = {"amplifier": True} if amplified else {}
     adapter = methods()[method]
     if model.task not in adapter.tasks or adapter.refuses(model):
         pytest.skip(f"{method} does not claim {kind}")
     if check in adapter.exceptions(model):
         pytest.skip(adapter.exceptions(model)[check])
-    assert check_adapter(lambda **settings: adapter(model, **settings), only=check) == [check]
+    assert check_adapter(lambda **settings: adapter(model, **options, **settings), only=check) == [check]

@@ -15,7 +15,8 @@ from testdg.models import VisionModel
 from testdg.testing import stream
 
 SETTINGS: dict[str, Any] = {
-    "threshold": 10.0, "queue_length": 32, "prototypes": 5, "reference": "prototypes", "rank": 4,
+    "threshold": 10.0, "queue_length": 32, "prototypes": 5, "reference": "prototypes",
+    "amplifier": True, "rank": 4,
     "embed_from": "features", "embedding_width": 8, "extractor_width": 16, "discriminator_width": 8,
     "discrimination_weight": 0.7, "invariance_weight": 0.6, "pairing": "sorted", "uncertainty_weighting": False,
     "invariance_pause": 0, "view": "same", "augmentation": 1.0, "flip": True, "label_temperature": 1.0,

@@ -78,12 +78,12 @@ def _root(
         raise typer.Exit(2)
 
 
-def _limit_instructions() -> None:
-    """Keep bf16 on the CPU to plain AVX-512; torch reads this when it is imported.
-
-    Some virtual machines announce AMX and then kill the process that uses it.
-    """
-    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+def _prepare_torch(*, bf16: bool) -> None:
+    """Set what torch reads when it is imported; the user's own environment wins."""
+    # Threads that wait by spinning take the cores from each other: beside another job, a run is many times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if bf16:  # some virtual machines announce AMX and then kill the process that uses it: keep to plain AVX-512
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
@@ -122,8 +122,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Adapt a model to a stream and show the error on every domain, beside the source model's."""
-    if "bf16" in (precision, *(pair.removeprefix("precision=") for pair in settings or [])):
-        _limit_instructions()
+    _prepare_torch(bf16="bf16" in (precision, *(pair.removeprefix("precision=") for pair in settings or [])))
     from testdg.cli.run import Request, run_command
 
     request = Request(

@@ -67,7 +67,7 @@ class TestDG(Adapter):
         self.teacher_amplifier = None if self.amplifier is None else frozen_copy(self.amplifier)
         if s.batch_statistics:
             use_batch_statistics(self.teacher)
-        self.source = [p.detach().clone() for p in self.model.parameters()] if s.restore else []
+        self.source = frozen_copy(self.model) if s.restore else None
         self.detector = ChangeDetector(s.threshold, s.history, s.smoothing)
         self.queue = Queue(s.queue_length, s.embedding_width, device, s.selection == "reservoir")
         self.prototypes = Prototypes(s.embedding_width, s.prototypes, s.previous_domains, device)
@@ -278,9 +278,10 @@ class TestDG(Adapter):
     @torch.no_grad()
     def _move_teacher(self) -> None:
         s = self.settings
-        for parameter, source in zip(self.model.parameters(), self.source, strict=False):
-            back = torch.rand(parameter.shape, generator=self.generator, device=parameter.device) < s.restore
-            parameter.copy_(torch.where(back, source, parameter))
+        if self.source is not None:
+            for parameter, source in zip(self.model.parameters(), self.source.parameters(), strict=True):
+                back = torch.rand(parameter.shape, generator=self.generator, device=parameter.device) < s.restore
+                parameter.copy_(torch.where(back, source, parameter))
         ema_update(self.teacher, self.model, s.momentum)
         if self.amplifier is not None and self.teacher_amplifier is not None:
             momentum = s.momentum if s.amplifier_momentum is None else s.amplifier_momentum

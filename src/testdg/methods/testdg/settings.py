@@ -130,5 +130,5 @@ PRESETS: dict[str, dict[str, Any]] = {
         "invariance_weight": 0.006,
         "amplifier_momentum": 0.8,
     },
-    "digits-c": {"learning_rate": 1e-3, "momentum": 0.99, "flip": False},
+    "digits-c": {"threshold": 0.2, "learning_rate": 1e-3, "momentum": 0.99, "flip": False},
 }
