@@ -266,6 +266,24 @@ def test_without_an_amplifier_there_is_none(vit: VisionModel) -> None:
     assert moved(adapter, before) >= {"extractor", "discriminator", "model", "teacher"}
 
 
+def test_without_an_amplifier_a_batch_is_that_of_one_that_stays_zero(vit: VisionModel) -> None:
+    """One pass then serves both steps; nothing else may change."""
+    settings = {"threshold": 10.0, "learning_rate": 1e-3, "extractor_learning_rate": 1e-3, "invariance_weight": 0.5}
+    zero = TestDG(vit, amplifier=True, amplifier_learning_rate=0.0, **settings)
+    none = TestDG(vit, amplifier=False, **settings)
+    none.extractor.load_state_dict(zero.extractor.state_dict())
+    none.discriminator.load_state_dict(zero.discriminator.state_dict())
+    none.generator.set_state(zero.generator.get_state())
+    for k, images in enumerate(stream(zero, 8)):
+        for adapter in (zero, none):
+            adapter.detector.threshold = 0.0 if k == 4 else 10.0
+        torch.testing.assert_close(none(images), zero(images), rtol=1e-4, atol=1e-5)
+    assert len(none.prototypes) == len(zero.prototypes) > 0
+    torch.testing.assert_close(none.prototypes.current, zero.prototypes.current, rtol=1e-3, atol=1e-4)
+    for name, value in none.model.named_parameters():
+        torch.testing.assert_close(value, zero.model.get_parameter(name), rtol=1e-3, atol=1e-4)
+
+
 class MeanTeacher:
     """Plain self-training with a moving average, written without the library."""
 
@@ -506,6 +524,7 @@ def test_a_step_is_seven_forward_equivalents_and_eight_before_the_first_change(v
         ({"prototype_updates": "once"}, 7),
         ({"prototype_update": False}, 7),
         ({"discrimination": False}, 6),
+        ({"discrimination": False, "amplifier": False}, 5),
         ({"discrimination": False, "invariance": False}, 4),
     ],
     ids=str,

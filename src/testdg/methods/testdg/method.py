@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,7 +91,10 @@ class TestDG(Adapter):
         return (self._teach(images) if self.settings.predict == "teacher" else self._run(images)).logits
 
     def step(self, images: Tensor) -> Tensor:
-        """Predict a batch and learn from it: 7 forward-equivalents, one more while there is no previous domain."""
+        """Predict a batch and learn from it: 5 forward-equivalents, one more while there is no previous domain.
+
+        With the amplifier 7, because it moves between the two steps and trains through the activations.
+        """
         seen = self._call("observe", images)
         (confidence,) = self.to_host(seen["confidence"].mean())
         self._notice_change(confidence)
@@ -127,9 +130,13 @@ class TestDG(Adapter):
             after = self._step_2(found, view, taught, confidence)
         else:
             reference = self._reference(images)
-            before, logits = self._step_1(found, view, reference)  # pass 2, and an amplifier-only backward
-            after = self._step_2(found, view, taught, confidence, before, reference)  # passes 3 and 4, a full backward
-            prediction = logits if prediction is None else prediction
+            output = self._encode(view)  # pass 2
+            before = self._step_1(found, output, reference)  # an amplifier-only backward
+            prediction = output.logits.detach() if prediction is None else prediction
+            again = output if self.amplifier is None else None  # nothing that the pass depends on has moved
+            after = self._step_2(
+                found, view, taught, confidence, before, reference, again
+            )  # passes 3, 4, a full backward
         self.queue.push(after, len(images), self.generator)
         self._move_teacher()
         assert prediction is not None
@@ -171,12 +178,22 @@ class TestDG(Adapter):
 
     # 3.3: the two steps
 
-    def _step_1(self, found: dict[str, Tensor], view: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+    def _encode(self, view: Tensor) -> Output:
+        """Pass 2, ready for the gradients of the amplifier in step 1 or, without one, of the encoder in step 2."""
+        s = self.settings
+        if self.amplifier is None:
+            with _trained([self.model], s.self_training or s.invariance):
+                return self._run(view)
+        with _trained([self.amplifier], s.discrimination):
+            return self._run(view)
+
+    def _step_1(self, found: dict[str, Tensor], output: Output, reference: Tensor) -> Tensor:
         """Amplifier, extractor and discriminator learn to tell the domains apart; encoder and head are frozen."""
         s = self.settings
         trained = [self.extractor, self.discriminator, *([self.amplifier] if self.amplifier is not None else [])]
+        if self.amplifier is None:
+            output = Output(*(part.detach() for part in output))
         with _trained(trained, s.discrimination):
-            output = self._run(view)
             embeddings = self._embed(output)
             current, previous = self._discriminate(embeddings), self._discriminate(reference)
             if s.discrimination:
@@ -184,7 +201,7 @@ class TestDG(Adapter):
                 self.domain_learner.step(s.discrimination_weight * loss)
                 found["discrimination_loss"] = loss.detach()
         found["domain_accuracy"] = domain_accuracy(current, previous).detach()
-        return embeddings.detach(), output.logits.detach()
+        return embeddings.detach()
 
     def _step_2(
         self,
@@ -194,14 +211,15 @@ class TestDG(Adapter):
         confidence: Tensor,
         before: Tensor | None = None,
         reference: Tensor | None = None,
+        output: Output | None = None,
     ) -> Tensor:
         """Encoder and head follow the teacher and come to the prototypes; all else is frozen.
 
-        Gives the embeddings of the encoder that moved.
+        `output` is the pass over the view where it is known. Gives the embeddings of the encoder that moved.
         """
         s = self.settings
         with _trained([self.model], s.self_training or s.invariance):
-            output = self._run(view)
+            output = self._run(view) if output is None else output  # pass 3, and a full backward
             embeddings = self._embed(output)
             loss = self._self_training(found, output.logits, taught, confidence)
             if before is not None and reference is not None:
@@ -214,7 +232,7 @@ class TestDG(Adapter):
         if before is None or reference is None:
             return embeddings.detach()
         with torch.no_grad():
-            moved = self._embed(self._run(view))
+            moved = self._embed(self._run(view))  # pass 4
         self._follow(found, before, moved, reference)
         return moved
 
@@ -291,6 +309,11 @@ class TestDG(Adapter):
         """Put back a state; recordings of steps on the old tensors are dropped."""
         super().load_state(tensors, values)
         self.recorded = {}
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TestDG:
+        super()._apply(fn, recurse)
+        self.recorded = {}
+        return self
 
     def adapted_model(self) -> VisionModel:
         """The predicting model with its amplifier merged into the weights."""
