@@ -52,4 +52,4 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise ValueError(f"state.json holds a {type(about).__name__}")
         return tensors, about
     except (SafetensorError, ValueError, OSError) as error:
-        raise UserError(f"{folder} cannot be read: {error}") from error
+        raise UserError(f"{folder} is damaged: {error}") from error
