@@ -1,0 +1,113 @@
+"""What a batch costs: passes and floating-point operations."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from testdg_cases import change, hugging_face, make, second_domain
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from testdg.methods.testdg import TestDG
+from testdg.models import VisionModel
+from testdg.testing import stream
+
+
+@contextmanager
+def counted(adapter: TestDG) -> Iterator[dict[str, int]]:
+    """Count passes through the networks: forward by owner, backward by what receives gradients."""
+    counts = {"teacher": 0, "student": 0, "domain backward": 0, "full backward": 0}
+    encoder = {id(p) for p in adapter.model.parameters()}
+    domain = {id(p) for p in adapter.domain_learner.parameters_}
+    plain = torch.autograd.grad
+
+    def forward(owner: str) -> Any:
+        def hook(*_: Any) -> None:
+            counts[owner] += 1
+
+        return hook
+
+    def grad(outputs: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        wanted = {id(inputs)} if isinstance(inputs, Tensor) else {id(p) for p in inputs}
+        counts["full backward"] += bool(wanted & encoder)
+        counts["domain backward"] += bool(wanted & domain)
+        assert not (wanted & encoder and wanted & domain), "one backward pass serves both steps"
+        return plain(outputs, inputs, *arguments, **options)
+
+    handles = [
+        adapter.teacher.network.register_forward_hook(forward("teacher")),
+        adapter.model.network.register_forward_hook(forward("student")),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.autograd, "grad", grad)
+        yield counts
+    for handle in handles:
+        handle.remove()
+
+
+def equivalents(counts: dict[str, int]) -> int:
+    """Forward-equivalents: a full backward pass is two, one to the adapters alone is one."""
+    return counts["teacher"] + counts["student"] + counts["domain backward"] + 2 * counts["full backward"]
+
+
+def test_a_step_is_seven_forward_equivalents_and_eight_before_the_first_change(vit: VisionModel) -> None:
+    adapter = make(vit)
+    batches = stream(adapter, 4)
+    with counted(adapter) as first:
+        adapter(batches[0])
+    assert first == {"teacher": 2, "student": 3, "domain backward": 1, "full backward": 1}
+    assert equivalents(first) == 8
+    change(adapter, batches[1])
+    with counted(adapter) as later:
+        adapter(batches[2])
+    assert later == {"teacher": 1, "student": 3, "domain backward": 1, "full backward": 1}
+    assert equivalents(later) == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"predict": "student", "view": "same"}, 7),
+        ({"predict": "student", "view": "augmented"}, 8),
+        ({"reference": "augmented"}, 8),
+        ({"reference": "both"}, 8),
+        ({"prototype_updates": "once"}, 7),
+        ({"prototype_update": False}, 7),
+        ({"discrimination": False}, 6),
+        ({"discrimination": False, "amplifier": False}, 5),
+        ({"discrimination": False, "invariance": False}, 4),
+    ],
+    ids=str,
+)
+def test_what_options_cost(vit: VisionModel, settings: dict[str, Any], expected: int) -> None:
+    adapter, batches = second_domain(vit, **settings)
+    with counted(adapter) as counts:
+        adapter(next(batches))
+    assert equivalents(counts) == expected
+
+
+def test_prediction_is_one_pass(vit: VisionModel) -> None:
+    adapter, batches = second_domain(vit)
+    with counted(adapter) as counts:
+        adapter.predict(next(batches))
+    assert equivalents(counts) == 1
+
+
+def test_floating_point_operations_of_a_step() -> None:
+    """The count says 7 and 8; a third of a pass more are the gradients of the merged attention weights."""
+    model = hugging_face("hf-vit", width=128, depth=4, patch=4)
+    adapter = make(model, rank=16)
+    batches = stream(adapter, 3, 12)
+    with FlopCounterMode(display=False) as source, torch.no_grad():
+        model(batches[0])
+
+    def ratio(images: Tensor) -> float:
+        with FlopCounterMode(display=False) as counter:
+            adapter(images)
+        return counter.get_total_flops() / source.get_total_flops()
+
+    assert 8 < ratio(batches[0]) < 8.6
+    change(adapter, batches[1])
+    assert 7 < ratio(batches[2]) < 7.6

@@ -1,0 +1,131 @@
+"""TestDG on several models, batch sizes and options."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from testdg_cases import DOMAIN, change, copied, hugging_face, make, moved, second_domain
+from torch import nn
+
+from testdg.methods.testdg import TestDG
+from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
+from testdg.testing import stream
+
+
+@pytest.fixture(params=["vit", "cnn", "hf-vit", "hf-dinov2"])
+def model(request: pytest.FixtureRequest) -> VisionModel:
+    name: str = request.param
+    return hugging_face(name) if name.startswith("hf") else request.getfixturevalue(name)
+
+
+def finite(adapter: TestDG) -> bool:
+    return all(bool(t.isfinite().all()) for t in adapter.tensors().values() if t.is_floating_point())
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 1, 1, 1], [3, 3, 3, 2], [40, 40, 13]], ids=str)
+def test_models_and_batch_sizes(model: VisionModel, sizes: list[int]) -> None:
+    adapter = make(model, queue_length=10, prototypes=6, threshold=0.0)
+    generator = torch.Generator().manual_seed(0)
+    before = copied(adapter)
+    for k, size in enumerate(sizes):
+        held = len(adapter.queue)
+        logits = adapter(torch.rand(size, 3, 32, 32, generator=generator))
+        assert logits.shape == (size, 10)
+        assert len(adapter.queue) == min(10, size)  # the threshold is zero, so that each batch is a new domain
+        assert len(adapter.prototypes) == (min(6, held) if k else 0)
+    assert finite(adapter)
+    assert adapter.skipped == 0
+    assert moved(adapter, before) >= {*DOMAIN, "model", "teacher"}
+
+
+def test_queue_and_prototypes_do_not_depend_on_the_batch(vit: VisionModel) -> None:
+    for size in (1, 3, 12):
+        adapter = make(vit, queue_length=10, prototypes=6)
+        images = torch.cat(stream(adapter, 4, 6))
+        for batch in images[:12].split(size):
+            adapter(batch)
+        change(adapter, images[12 : 12 + size])
+        assert len(adapter.prototypes) == 6
+        assert set(adapter.prototypes.positions.tolist()) <= set(range(2, 12))
+        assert adapter.queue.content()[1].tolist() == list(range(12, 12 + size))[-10:]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"selection": name} for name in ("mmd", "random", "fifo", "reservoir")),
+        *({"distance": name} for name in ("chamfer", "mmd", "hausdorff")),
+        *({"view": view, "predict": who} for view in ("same", "augmented") for who in ("student", "teacher")),
+        *({"reference": name} for name in ("prototypes", "augmented", "both")),
+        *({"pairing": name} for name in ("random", "sorted")),
+        {"prototype_updates": "once"},
+        {"embed_from": "logits"},
+        {"optimizer": "sgd", "learning_rate": 1e-2},
+        {"symmetric": True, "confidence_weighting": True, "diversity_weight": 0.5, "label_temperature": 0.5},
+        {"mask": 0.5, "augmentation": 0.0},
+        {"previous_domains": 3},
+        {"history": 2, "smoothing": 0.5},
+        {"restore": 0.1, "invariance_pause": 1},
+        {"amplifier": False},
+        {"precision": "bf16"},
+    ],
+    ids=lambda settings: "-".join(f"{key}={value}" for key, value in settings.items()),
+)
+def test_every_option_runs_on_from_domain_to_domain(vit: VisionModel, settings: dict[str, Any]) -> None:
+    adapter, batches = second_domain(vit, **settings)
+    for k, images in enumerate(batches):
+        if k == 3:
+            change(adapter, images)
+        logits = adapter(images[: 1 + 2 * (k % 3)])
+        assert bool(logits.isfinite().all())
+    assert finite(adapter)
+    assert adapter.skipped == 0
+    assert len(adapter.prototypes) == 8 * min(2, settings.get("previous_domains", 1))
+
+
+def test_a_cnn_with_the_statistics_of_the_batch(cnn: VisionModel) -> None:
+    adapter, batches = second_domain(cnn, batch_statistics=True)
+    statistics = {name: value.clone() for name, value in adapter.model.named_buffers()}
+    for images in batches:
+        assert bool(adapter(images).isfinite().all())
+    assert all(torch.equal(value, statistics[name]) for name, value in adapter.model.named_buffers())
+    images = stream(adapter, 1)[0]
+    assert not torch.allclose(adapter.predict(images[:2]), adapter.predict(images)[:2], atol=1e-4)
+
+
+def test_grey_images() -> None:
+    network = TinyViT(width=32, depth=2, patch=8)
+    network.patches = nn.Conv2d(1, 32, 8, 8)
+    model = load_model(network, preprocessing=Preprocessing((32, 32), mean=(0.5,), std=(0.5,)))
+    adapter, batches = second_domain(model)
+    assert bool(adapter(next(batches)).isfinite().all())
+
+
+def test_losses_that_are_not_finite_are_skipped(vit: VisionModel) -> None:
+    adapter, batches = second_domain(vit)
+    with torch.no_grad():
+        next(adapter.extractor.parameters())[0] = torch.nan
+    before = copied(adapter)
+    moments = {name: value.clone() for name, value in adapter.encoder_learner.moments().items()}
+    logits = adapter(next(batches))
+    assert adapter.skipped == 2
+    assert bool(logits.isfinite().all())
+    assert not moved(adapter, before) & {"model", "discriminator", "amplifier", "prototypes"}
+    assert all(torch.equal(value, moments[name]) for name, value in adapter.encoder_learner.moments().items())
+
+
+@pytest.mark.parametrize("predict", ["teacher", "student"])
+def test_an_exported_model_predicts_as_the_adapter(model: VisionModel, predict: str, tmp_path: Path) -> None:
+    adapter, batches = second_domain(model, predict=predict, amplifier_learning_rate=1e-2)
+    for images in batches:
+        adapter(images)
+    adapter.export(tmp_path / "adapted")
+    again = load_model(tmp_path / "adapted")
+    expected = adapter.predict(images)
+    with torch.no_grad():
+        found = again(again.prepare(images)).logits
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        plain = adapter.teacher if predict == "teacher" else adapter.model
+        assert not torch.allclose(plain(images).logits, expected, atol=1e-4), "the amplifier did not matter"
+    assert not torch.allclose(model(images).logits, expected, atol=1e-3), "nothing was learnt"

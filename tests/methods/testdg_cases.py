@@ -1,0 +1,117 @@
+"""Adapters in known states, for the tests of TestDG."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from testdg.methods.testdg import TestDG
+from testdg.models import Preprocessing, VisionModel, load_model
+from testdg.testing import stream
+
+NEVER, ALWAYS = 10.0, -1.0  # thresholds of the detector
+
+BASE: dict[str, Any] = {
+    "threshold": NEVER,
+    "history": 1,
+    "smoothing": 0.0,
+    "queue_length": 32,
+    "prototypes": 8,
+    "previous_domains": 1,
+    "selection": "mmd",
+    "gamma": None,
+    "reference": "prototypes",
+    "amplifier": True,
+    "rank": 4,
+    "embedding_width": 8,
+    "extractor_width": 16,
+    "discrimination_weight": 1.0,
+    "invariance_weight": 0.5,
+    "pairing": "random",
+    "view": "augmented",
+    "augmentation": 1.0,
+    "flip": True,
+    "mask": 0.0,
+    "label_temperature": 1.0,
+    "symmetric": False,
+    "confidence_weighting": False,
+    "diversity_weight": 0.0,
+    "momentum": 0.9,
+    "amplifier_momentum": None,
+    "predict": "teacher",
+    "optimizer": "adam",
+    "learning_rate": 1e-3,
+    "amplifier_learning_rate": 2e-3,
+    "extractor_learning_rate": 1e-2,
+    "prototype_updates": "twice",
+    "distance": "chamfer",
+    "prototype_learning_rate": 0.01,
+    "prototype_steps": 2,
+}
+"""Every setting that matters here, so that the tests do not depend on the defaults."""
+
+
+def make(model: VisionModel, **settings: Any) -> TestDG:
+    return TestDG(model, **{**BASE, **settings})
+
+
+def change(adapter: TestDG, images: Tensor) -> None:
+    """A batch that is taken for the first of a new domain."""
+    threshold, adapter.detector.threshold = adapter.detector.threshold, ALWAYS
+    adapter(images)
+    adapter.detector.threshold = threshold
+    assert adapter.diagnostics["change"] is True
+
+
+def second_domain(model: VisionModel, **settings: Any) -> tuple[TestDG, Iterator[Tensor]]:
+    """An adapter that has prototypes of a first domain, and batches to go on with."""
+    adapter = make(model, **settings)
+    batches = iter(stream(adapter, 10, 6))
+    adapter(next(batches))
+    adapter(next(batches))
+    change(adapter, next(batches))
+    return adapter, batches
+
+
+def parts(adapter: TestDG) -> dict[str, list[Tensor]]:
+    """Everything that TestDG may change, by part."""
+    modules = {
+        "model": adapter.model, "extractor": adapter.extractor, "discriminator": adapter.discriminator,
+        "amplifier": adapter.amplifier, "teacher": adapter.teacher, "teacher_amplifier": adapter.teacher_amplifier,
+    }  # fmt: skip
+    found = {name: list(module.state_dict().values()) for name, module in modules.items() if module is not None}
+    return {**found, "prototypes": [adapter.prototypes.current]}
+
+
+def copied(adapter: TestDG) -> dict[str, list[Tensor]]:
+    return {name: [tensor.clone() for tensor in tensors] for name, tensors in parts(adapter).items()}
+
+
+def moved(adapter: TestDG, before: dict[str, list[Tensor]]) -> set[str]:
+    """Parts that are not what they were, bit for bit."""
+    now = parts(adapter)
+    return {
+        name
+        for name, tensors in now.items()
+        if len(tensors) != len(before[name])
+        or not all(torch.equal(a, b) for a, b in zip(tensors, before[name], strict=True))
+    }
+
+
+DOMAIN = {"extractor", "discriminator", "amplifier"}
+
+
+def hugging_face(kind: str, width: int = 32, depth: int = 2, patch: int = 8) -> VisionModel:
+    torch.manual_seed(0)
+    shape = {
+        "hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": 2,
+        "image_size": 32, "patch_size": patch, "num_labels": 10,
+    }  # fmt: skip
+    if kind == "hf-vit":
+        config = transformers.ViTConfig(**shape, intermediate_size=4 * width)
+        network: nn.Module = transformers.ViTForImageClassification(config)
+    else:
+        network = transformers.Dinov2ForImageClassification(transformers.Dinov2Config(**shape))
+    return load_model(network, preprocessing=Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3))
