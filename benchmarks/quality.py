@@ -19,6 +19,7 @@ import os
 import sys
 import time
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,8 @@ class Worker:
             if k + 1 == entry["fork"]:
                 held_out = [round(self.errors(adapter.predict, d, images, 200)[0], 3) for d in order[k + 1 :]]
         mean = sum(domains) / len(domains)
-        result = {k: entry[k] for k in ("name", "method", "settings", "domains", "images", "seed", "fork")}
+        result = {k: entry[k] for k in ("name", "method", "domains", "images", "seed", "fork")}
+        result["settings"] = asdict(adapter.settings)
         result |= {"order": result.pop("domains"), "domains": domains, "mean": round(mean, 3), "changes": changes}
         if held_out is not None:
             first = domains[: entry["fork"]]

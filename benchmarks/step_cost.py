@@ -72,7 +72,8 @@ def steps(model: VisionModel, images: torch.Tensor, arguments: argparse.Namespac
         adapter = adapt(model, method, precision=precision)
         rows.append(measure(name, lambda adapter=adapter: adapter(images), device, repeats))
         del adapter
-    testdg = adapt(model, "testdg", precision=precision, threshold=1.0)
+    options = {"amplifier": arguments.amplifier, "cuda_graphs": arguments.cuda_graphs}
+    testdg = adapt(model, "testdg", precision=precision, threshold=1.0, **options)
     if arguments.compile:
         for part in (testdg.model, testdg.teacher):
             for block in blocks(part):
@@ -100,6 +101,9 @@ def selections(device: torch.device, repeats: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--model", help="a folder or hub id instead of a ViT-B/16 with random weights")
+    parser.add_argument("--amplifier", action="store_true", help="TestDG with its amplifier")
+    parser.add_argument("--cuda-graphs", action="store_true", help="TestDG with recorded steps")
     parser.add_argument("--size", type=int, default=384)
     parser.add_argument("--batch", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=10)
@@ -111,7 +115,8 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     small = load_model(TinyViT(), preprocessing=Preprocessing((32, 32)), name="tiny ViT")
-    model = (small if arguments.tiny else vit_base(arguments.size)).to(device)
+    given = load_model(arguments.model) if arguments.model else None
+    model = (given or (small if arguments.tiny else vit_base(arguments.size))).to(device)
     images = torch.rand(arguments.batch, 3, *(model.preprocessing.input_size or (32, 32)), device=device)
     rows = [] if arguments.selection_only else steps(model, images, arguments)
     rows += selections(device, arguments.repeats)
@@ -119,11 +124,14 @@ def main() -> None:
     where = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     print(f"{model.name}, batch {arguments.batch}, {arguments.precision}, {where}, compiled: {arguments.compile}")
     for row in rows:
-        row["source forwards"] = round(row["ms"] / source, 2)
-        print(f"{row['name']:<30} {row['ms']:>9.2f} ms {row['source forwards']:>7.2f} x {row.get('GiB', 0):>7.2f} GiB")
+        if not arguments.selection_only:
+            row["source forwards"] = round(row["ms"] / source, 2)
+        ratio = f"{row['source forwards']:>7.2f} x" if "source forwards" in row else ""
+        print(f"{row['name']:<30} {row['ms']:>9.2f} ms {ratio} {row.get('GiB', 0):>7.2f} GiB")
     if arguments.out:
         about = {"model": model.name, "batch": arguments.batch, "device": where, "torch": torch.__version__}
         about |= {"precision": arguments.precision, "compiled": arguments.compile}
+        about |= {"amplifier": arguments.amplifier, "cuda_graphs": arguments.cuda_graphs}
         arguments.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 

@@ -44,7 +44,7 @@ class Tent(Adapter):
     settings: TentSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"learning_rate": 1e-3},
-        "cifar10-c": {"learning_rate": 1e-5},
+        "cifar10-c": {"learning_rate": 1e-3},
         "cifar100-c": {"learning_rate": 3e-4},
         "imagenet-c": {"learning_rate": 1e-4, "optimizer": "sgd"},
     }

@@ -48,7 +48,7 @@ class TestDG(Adapter):
     name = "testdg"
     title = "TestDG"
     citation = "Lee et al., TestDG: Test-time Domain Generalization for Continual Test-time Adaptation, TMLR 2026"
-    needs = "attention or convolutions"
+    needs = "for the amplifier, attention or convolutions"
     Settings = TestDGSettings
     settings: TestDGSettings
     presets = PRESETS
@@ -134,9 +134,7 @@ class TestDG(Adapter):
             before = self._step_1(found, output, reference)  # an amplifier-only backward
             prediction = output.logits.detach() if prediction is None else prediction
             again = output if self.amplifier is None else None  # nothing that the pass depends on has moved
-            after = self._step_2(
-                found, view, taught, confidence, before, reference, again
-            )  # passes 3, 4, a full backward
+            after = self._step_2(found, view, taught, confidence, before, reference, again)
         self.queue.push(after, len(images), self.generator)
         self._move_teacher()
         assert prediction is not None
