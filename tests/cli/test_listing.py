@@ -29,7 +29,7 @@ def test_one_method_with_settings_and_presets(capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert "learning_rate" in shown
     assert "preset digits-c (applied by itself): learning_rate=0.001" in shown
-    assert "preset cifar10-c: learning_rate=1e-05" in shown
+    assert "preset cifar10-c: learning_rate=0.001" in shown
     assert execute(["methods", "tent", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {setting["name"] for setting in found["settings"]} >= {"seed", "learning_rate"}
