@@ -15,9 +15,11 @@ class ChangeDetector(nn.Module):
     as there are as many values as the average looks back on.
     """
 
-    def __init__(self, threshold: float, history: int = 1, smoothing: float = 0.0) -> None:
+    def __init__(self, threshold: float, history: int = 1, smoothing: float = 0.0, significance: float = 0.0, recent: int = 3) -> None:
         super().__init__()
         self.threshold, self.history, self.smoothing = threshold, history, smoothing
+        self.significance = significance
+        self.recent = recent
         self.past: list[float] = []
         self.average = 0.0
         self.total = 0.0
@@ -25,6 +27,8 @@ class ChangeDetector(nn.Module):
 
     def update(self, confidence: float) -> bool:
         """Take the mean confidence of a batch; True where a new domain begins."""
+        if self.significance:
+            return self._significant(confidence)
         if self.smoothing:
             keep = min(self.smoothing, self.count / (self.count + 1))  # the first values weigh the same
             self.average = keep * self.average + (1 - keep) * confidence
@@ -34,6 +38,20 @@ class ChangeDetector(nn.Module):
             self.past, self.total, self.count, self.average = [], 0.0, 0, confidence
         self.past = [*self.past, confidence][-self.history :]
         self.total, self.count = self.total + confidence, self.count + 1
+        return changed
+
+    def _significant(self, confidence: float) -> bool:
+        past = [*self.past, confidence][-self.history - self.recent :]
+        old, new = past[: -self.recent], past[-self.recent :]
+        changed = False
+        if len(old) >= 3:
+            means = [sum(part) / len(part) for part in (old, new)]
+            squares = sum((v - m) ** 2 for part, m in zip((old, new), means, strict=True) for v in part)
+            spread = (squares / max(1, len(past) - 2) * (1 / len(old) + 1 / len(new))) ** 0.5
+            gap = abs(means[0] - means[1])
+            changed = gap > self.threshold and gap > self.significance * spread
+        self.past = new if changed else past
+        self.count = 1 if changed else self.count + 1
         return changed
 
     def _references(self) -> list[float]:

@@ -17,6 +17,10 @@ class TestDGSettings(Settings):
     # 3.1 Domain change detection
     threshold: float = option(0.05, "jump of the mean confidence that means a new domain", low=0)
     history: int = option(1, "batches that a batch is compared with (the released code: 2)", low=1)
+    significance: float = option(
+        0.0, "standard errors that a jump must exceed too, against the mean of `history` batches; 0: not asked", low=0
+    )
+    recent: int = option(3, "newest batches whose mean is compared, with `significance`", low=1)
     smoothing: float = option(0.0, "moving average of the confidence, for batches of one image", low=0, high=0.999)
 
     # 3.2 Domain prototype selection
@@ -51,6 +55,11 @@ class TestDGSettings(Settings):
     uncertainty_weighting: bool = option(
         True, "weigh L_inv by one minus the teacher's mean confidence: ask for it where the domain is hard"
     )
+    invariance_balance: float = option(
+        0.0, "scale L_inv so that its pull on the features is this share of that of L_self; 0: no scaling", low=0
+    )
+    invariance_start: Literal["at once", "first change", "new domain"] = option("at once", "when L_inv begins")
+    own_pairs: bool = option(False, "pair an image with its own augmented view, where that is the reference")
     invariance_pause: int = option(0, "batches without L_inv in every 50 (released code: 20)", low=0, high=50)
 
     # Self-training
@@ -63,6 +72,11 @@ class TestDGSettings(Settings):
     confidence_weighting: bool = option(False, "weigh L_self by the teacher's confidence")
     diversity_weight: float = option(1.0, "weight of a term that keeps the mean prediction spread out", low=0)
     momentum: float = option(0.997, "of the teacher's moving average", low=0, high=1)
+    change_momentum: float | None = option(
+        None, "of the teacher in the first batches of a domain; none: as always", low=0, high=1
+    )
+    teacher_rate: float = option(0.0, "teacher moves by this times the uncertainty; 0: as momentum says", low=0)
+    change_batches: int = option(20, "batches of a domain that count as its first", low=0)
     amplifier_momentum: float | None = option(None, "of the teacher's amplifier; none: as the teacher", low=0, high=1)
     predict: Literal["teacher", "student"] = option(
         "teacher", "whose prediction is returned; student with an augmented view costs one more pass"
@@ -73,6 +87,9 @@ class TestDGSettings(Settings):
     # Optimisation
     optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
     learning_rate: float = option(3e-5, "of encoder and head", low=0)
+    calm_uncertainty: float = option(
+        0.0, "uncertainty of the teacher below which the learning rate shrinks in proportion; 0: never", low=0, high=1
+    )
     amplifier_learning_rate: float = option(3e-6, "of the amplifier", low=0)
     extractor_learning_rate: float = option(1e-3, "of extractor and discriminator", low=0)
 
