@@ -80,7 +80,7 @@ def expand(grid: dict[str, Any]) -> list[dict[str, Any]]:
             label = " ".join([run["name"], *(f"{key}={value}" for key, value in chosen.items())])
             for order in run["domains"] if isinstance(run["domains"], list) else [run["domains"]]:
                 for seed in run["seeds"]:
-                    settings = {**run["settings"], **chosen}
+                    settings = {key: None if v == "none" else v for key, v in {**run["settings"], **chosen}.items()}
                     entries.append({**run, "name": label, "settings": settings, "domains": order, "seed": seed})
     return entries
 

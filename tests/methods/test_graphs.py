@@ -15,7 +15,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def test_recorded_steps_equal_plain_steps(precision, settings):
     torch.manual_seed(0)
     model = load_model(TinyViT(), preprocessing=Preprocessing((32, 32))).cuda()
-    settings = {"threshold": 0.0, "learning_rate": 1e-3, "precision": precision, "previous_domains": 3, **settings}
+    gap = {"threshold": 0.0, "history": 1, "recent": 1, "significance": 0.0}
+    settings = {**gap, "learning_rate": 1e-3, "precision": precision, "previous_domains": 3, **settings}
     plain, recorded = adapt(model, "testdg", **settings), adapt(model, "testdg", cuda_graphs=True, **settings)
     batches = stream(plain, 30, 12)
     for k, images in enumerate(batches):

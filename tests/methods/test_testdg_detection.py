@@ -3,8 +3,9 @@
 import json
 import random
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from testdg.methods.testdg.detection import ChangeDetector
@@ -42,8 +43,8 @@ def test_only_a_jump_above_the_threshold_is_a_change() -> None:
 
 
 def test_the_first_batch_is_no_change() -> None:
-    for smoothing in (0.0, 0.9):
-        assert not ChangeDetector(0.0, 2, smoothing).update(0.9)
+    for significance in (0.0, 3.0):
+        assert not ChangeDetector(0.0, 2, 1, significance).update(0.9)
 
 
 def test_two_batches_of_history_see_a_slide_that_one_does_not() -> None:
@@ -58,31 +59,57 @@ def test_one_shift_is_one_change(history: int) -> None:
     assert changes(ChangeDetector(0.1, history), [0.8] * 4 + [0.5] * 5 + [0.9] * 5) == [4, 9]
 
 
-@pytest.mark.parametrize("smoothing", [0.95, 0.98])
-def test_smoothing_ignores_noise_and_sees_a_shift(smoothing: float) -> None:
+def test_noise_is_not_significant_and_a_shift_is() -> None:
     draw = random.Random(0)
     calm = [draw.betavariate(4, 1) for _ in range(1000)]  # single images: mean 0.8, standard deviation 0.16
     shifted = [draw.betavariate(2, 2) for _ in range(300)]  # mean 0.5
     assert len(changes(ChangeDetector(0.1), calm)) > 300
-    detector = ChangeDetector(0.1, smoothing=smoothing)
+    detector = ChangeDetector(0.1, history=100, recent=30, significance=5.0)
     assert changes(detector, calm) == []
     found = changes(detector, shifted)
     assert len(found) == 1
-    assert found[0] < 2 / (1 - smoothing)
+    assert found[0] < 60
 
 
-def test_an_unlike_first_image_is_not_a_change() -> None:
-    assert changes(ChangeDetector(0.1, smoothing=0.95), [0.1] + [0.9] * 15 + [0.8, 1.0] * 100) == []
+@settings(max_examples=60, deadline=None)
+@given(
+    old=st.lists(st.integers(0, 100), min_size=3, max_size=8),
+    new=st.lists(st.integers(0, 100), min_size=2, max_size=4),
+    significance=st.floats(0.5, 6),
+)
+def test_significance_is_that_of_the_two_sample_t_test(old: list[int], new: list[int], significance: float) -> None:
+    values = [value / 100 for value in [*old, *new]]
+    first, second = np.array(values[: len(old)]), np.array(values[len(old) :])
+    pooled = (first.var() * len(first) + second.var() * len(second)) / (len(values) - 2)
+    gap = abs(first.mean() - second.mean())
+    bar = max(0.05, significance * np.sqrt(pooled * (1 / len(first) + 1 / len(second))))
+    assume(abs(gap - bar) > 1e-9)
+    detector = ChangeDetector(0.05, len(old), len(new), significance)
+    detector.past = values[:-1]
+    assert detector.update(values[-1]) == (gap > bar)
+
+
+def test_after_a_change_the_new_level_is_the_old_one() -> None:
+    detector = ChangeDetector(0.05, history=5, recent=2, significance=3.0)
+    level = [0.8, 0.81, 0.79, 0.8, 0.81]
+    found = changes(detector, level + [v - 0.3 for v in level] * 2 + level)
+    assert len(found) == 2
+    assert found[0] in (5, 6)
+    assert found[1] in (15, 16)
+    assert detector.count == 20 - found[1]
 
 
 @settings(max_examples=30, deadline=None)
 @given(
     confidences=st.lists(st.floats(0, 1), min_size=2, max_size=40),
     split=st.integers(0, 40),
-    smoothing=st.sampled_from([0.0, 0.5]),
+    significance=st.sampled_from([0.0, 1.0]),
 )
-def test_the_state_is_all_that_the_next_decision_needs(confidences: list[float], split: int, smoothing: float) -> None:
-    first, other = ChangeDetector(0.1, 2, smoothing), ChangeDetector(0.1, 2, smoothing)
+def test_the_state_is_all_that_the_next_decision_needs(
+    confidences: list[float], split: int, significance: float
+) -> None:
+    first, other = (ChangeDetector(0.1, 3, 2, significance) for _ in range(2))
     changes(first, confidences[:split])
     other.set_extra_state(json.loads(json.dumps(first.get_extra_state())))
     assert changes(other, confidences[split:]) == changes(first, confidences[split:])
+    assert other.count == first.count

@@ -175,7 +175,8 @@ def test_without_an_amplifier_there_is_none(vit: VisionModel) -> None:
 
 def test_without_an_amplifier_a_batch_is_that_of_one_that_stays_zero(vit: VisionModel) -> None:
     """One pass then serves both steps; nothing else may change."""
-    settings = {"threshold": 10.0, "learning_rate": 1e-3, "extractor_learning_rate": 1e-3, "invariance_weight": 0.5}
+    gap = {"threshold": 10.0, "history": 1, "recent": 1, "significance": 0.0}
+    settings = {**gap, "learning_rate": 1e-3, "extractor_learning_rate": 1e-3, "invariance_weight": 0.5}
     zero = TestDG(vit, amplifier=True, amplifier_learning_rate=0.0, **settings)
     none = TestDG(vit, amplifier=False, **settings)
     none.extractor.load_state_dict(zero.extractor.state_dict())
@@ -267,6 +268,24 @@ def test_the_teacher_is_a_moving_average(vit: VisionModel, amplifier_momentum: f
         for old, new, found in zip(before[average], now[module], now[average], strict=True):
             expected = momentum * old.double() + (1 - momentum) * new.double()
             torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_the_teacher_follows_faster_in_a_new_domain(vit: VisionModel) -> None:
+    adapter = make(vit, momentum=0.9, change_momentum=0.5, change_batches=2)
+    batches = stream(adapter, 6, 6)
+
+    def momentum(images: Tensor) -> float:
+        """What share of the teacher the batch kept, from its largest move."""
+        before = copied(adapter)
+        change(adapter, images) if images is batches[4] else adapter(images)
+        now = parts(adapter)
+        old, new, found = (torch.cat([t.flatten() for t in part["teacher"]]) for part in (before, now, now))
+        new = torch.cat([t.flatten() for t in now["model"]])
+        place = (new - old).abs().argmax()
+        return float((found - new)[place] / (old - new)[place])
+
+    found = [momentum(images) for images in batches]
+    assert found == pytest.approx([0.5, 0.5, 0.9, 0.9, 0.5, 0.5], abs=1e-3)
 
 
 @pytest.mark.parametrize("view", ["same", "augmented"])

@@ -65,7 +65,7 @@ def test_queue_and_prototypes_do_not_depend_on_the_batch(vit: VisionModel) -> No
         {"symmetric": True, "confidence_weighting": True, "diversity_weight": 0.5, "label_temperature": 0.5},
         {"mask": 0.5, "augmentation": 0.0},
         {"previous_domains": 3},
-        {"history": 2, "smoothing": 0.5},
+        {"history": 4, "recent": 2, "significance": 3.0},
         {"restore": 0.1, "invariance_pause": 1},
         {"amplifier": False},
         {"precision": "bf16"},

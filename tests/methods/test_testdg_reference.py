@@ -15,12 +15,14 @@ from testdg.models import VisionModel
 from testdg.testing import stream
 
 SETTINGS: dict[str, Any] = {
-    "threshold": 10.0, "queue_length": 32, "prototypes": 5, "reference": "prototypes",
+    "threshold": 10.0, "history": 1, "recent": 1, "significance": 0.0,
+    "queue_length": 32, "prototypes": 5, "reference": "prototypes",
     "amplifier": True, "rank": 4,
     "embed_from": "features", "embedding_width": 8, "extractor_width": 16, "discriminator_width": 8,
     "discrimination_weight": 0.7, "invariance_weight": 0.6, "pairing": "sorted", "uncertainty_weighting": False,
     "invariance_pause": 0, "view": "same", "augmentation": 1.0, "flip": True, "label_temperature": 1.0,
-    "symmetric": False, "confidence_weighting": False, "diversity_weight": 0.0, "momentum": 0.9,
+    "symmetric": False, "confidence_weighting": False, "diversity_weight": 0.0,
+    "momentum": 0.9, "change_momentum": None,
     "amplifier_momentum": 0.8, "predict": "teacher", "restore": 0.0, "optimizer": "sgd", "learning_rate": 0.1,
     "amplifier_learning_rate": 0.2, "extractor_learning_rate": 0.3, "prototype_update": False,
 }  # fmt: skip

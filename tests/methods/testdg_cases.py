@@ -16,7 +16,8 @@ NEVER, ALWAYS = 10.0, -1.0  # thresholds of the detector
 BASE: dict[str, Any] = {
     "threshold": NEVER,
     "history": 1,
-    "smoothing": 0.0,
+    "recent": 1,
+    "significance": 0.0,
     "queue_length": 32,
     "prototypes": 8,
     "previous_domains": 1,
@@ -39,6 +40,8 @@ BASE: dict[str, Any] = {
     "confidence_weighting": False,
     "diversity_weight": 0.0,
     "momentum": 0.9,
+    "change_momentum": None,
+    "restore": 0.0,
     "amplifier_momentum": None,
     "predict": "teacher",
     "optimizer": "adam",
@@ -59,9 +62,10 @@ def make(model: VisionModel, **settings: Any) -> TestDG:
 
 def change(adapter: TestDG, images: Tensor) -> None:
     """A batch that is taken for the first of a new domain."""
-    threshold, adapter.detector.threshold = adapter.detector.threshold, ALWAYS
+    detector = adapter.detector
+    usual, detector.threshold, detector.significance = (detector.threshold, detector.significance), ALWAYS, 0.0
     adapter(images)
-    adapter.detector.threshold = threshold
+    detector.threshold, detector.significance = usual
     assert adapter.diagnostics["change"] is True
 
 

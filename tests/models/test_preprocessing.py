@@ -29,13 +29,34 @@ def by_pillow(levels: Tensor, size: tuple[int, int], resample: str) -> Tensor:
 @pytest.mark.parametrize(
     ("resample", "target"),
     [("nearest", size) for size in ((24, 20), (96, 80))]
-    + [(resample, size) for resample in ("bilinear", "bicubic") for size in ((32, 32), (20, 45), (96, 80))],
+    + [("bilinear", size) for size in ((32, 32), (20, 45), (96, 80))]
+    + [("bicubic", size) for size in ((32, 32), (20, 45))],
 )
 def test_resizing_is_that_of_pillow(resample: str, target: tuple[int, int]) -> None:
     levels = picture(48, 40)
     resized = Preprocessing(target, resample=resample).resize(levels[None] / 255)[0]  # type: ignore[arg-type]
     assert resized.shape == (3, *target)
     assert ((resized * 255).round() - by_pillow(levels, target, resample)).abs().max() <= 1
+
+
+def test_bicubic_enlargement_is_cubic_convolution() -> None:
+    """Keys' kernel with a = -0.75, as models of this field were trained with; Pillow's has -0.5."""
+    levels = picture(8, 6)[0].double().numpy() / 255
+    for axis, target in ((0, 28), (1, 21)):
+        levels = np.apply_along_axis(cubic_convolution, axis, levels, target)
+    resized = Preprocessing((28, 21), resample="bicubic").resize(picture(8, 6)[None] / 255)[0, 0]
+    np.testing.assert_allclose(resized.numpy(), levels.clip(0, 1), atol=1e-5)
+
+
+def cubic_convolution(values: np.ndarray, target: int, a: float = -0.75) -> np.ndarray:
+    found = np.zeros(target)
+    for k in range(target):
+        centre = (k + 0.5) * len(values) / target - 0.5
+        for tap in range(int(np.floor(centre)) - 1, int(np.floor(centre)) + 3):
+            x = abs(centre - tap)
+            near, far = (a + 2) * x**3 - (a + 3) * x**2 + 1, a * (x**3 - 5 * x**2 + 8 * x - 4)
+            found[k] += values[min(max(tap, 0), len(values) - 1)] * (near if x <= 1 else far)
+    return found
 
 
 def test_images_of_the_right_size_stay_as_they_are() -> None:

@@ -16,7 +16,8 @@ from testdg.methods.graphs import Function, Recorded
 from testdg.methods.learner import Learner
 from testdg.methods.normalisation import use_batch_statistics
 from testdg.methods.registry import register
-from testdg.methods.teacher import _floating, ema_update, frozen_copy
+from testdg.methods.restore import restore
+from testdg.methods.teacher import ema_update, frozen_copy
 from testdg.methods.testdg.detection import ChangeDetector
 from testdg.methods.testdg.learning import (
     discrimination_loss,
@@ -68,7 +69,7 @@ class TestDG(Adapter):
         if s.batch_statistics:
             use_batch_statistics(self.teacher)
         self.source = frozen_copy(self.model) if s.restore else None
-        self.detector = ChangeDetector(s.threshold, s.history, s.smoothing, s.significance, s.recent)
+        self.detector = ChangeDetector(s.threshold, s.history, s.recent, s.significance)
         self.queue = Queue(s.queue_length, s.embedding_width, device, s.selection == "reservoir")
         self.prototypes = Prototypes(s.embedding_width, s.prototypes, s.previous_domains, device)
         self.cells = 1 if self.model.task == "classification" else s.grid**2
@@ -99,8 +100,7 @@ class TestDG(Adapter):
         (confidence,) = self.to_host(seen["confidence"].mean())
         self._notice_change(confidence)
         paused = self.batches % 50 < self.settings.invariance_pause
-        self.quick = self.detector.count <= self.settings.change_batches
-        key = (len(self.prototypes), paused, self.quick)
+        key = (len(self.prototypes), paused, self.in_new_domain)
         learnt = self._call("learn", images, seen["logits"], seen["confidence"], key=key)
         self.queue.count(len(images) * self.cells)
         prediction = learnt.pop("prediction")
@@ -138,7 +138,7 @@ class TestDG(Adapter):
             again = output if self.amplifier is None else None  # nothing that the pass depends on has moved
             after = self._step_2(found, view, taught, confidence, before, reference, again)
         self.queue.push(after, len(images), self.generator)
-        self._move_teacher(confidence.mean())
+        self._move_teacher()
         assert prediction is not None
         return {**found, "prediction": prediction}
 
@@ -146,6 +146,11 @@ class TestDG(Adapter):
     def learns_domains(self) -> bool:
         """False for self-training alone."""
         return self.settings.discrimination or self.settings.invariance
+
+    @property
+    def in_new_domain(self) -> bool:
+        """Whether the stream has just begun or the domain has just changed."""
+        return self.detector.count <= self.settings.change_batches
 
     @torch.no_grad()
     def _student_prediction(self, images: Tensor, view: Tensor) -> Tensor | None:
@@ -222,19 +227,12 @@ class TestDG(Adapter):
             output = self._run(view) if output is None else output  # pass 3, and a full backward
             embeddings = self._embed(output)
             loss = self._self_training(found, output.logits, taught, confidence)
-            own = loss
             if before is not None and reference is not None:
                 if s.prototype_updates == "twice":
                     reference = self._follow(found, before, embeddings.detach(), reference)
                     before = embeddings.detach()
-                pull = self._invariance(found, embeddings, reference, confidence)
-                if s.invariance_balance and own.requires_grad and pull.requires_grad:
-                    pull = pull * self._balance(own, pull, output.features)
-                loss = loss + pull
+                loss = loss + self._invariance(found, embeddings, reference, confidence)
             if loss.requires_grad:
-                if s.calm_uncertainty:
-                    share = ((1 - confidence.mean()) / s.calm_uncertainty).clamp(max=1)
-                    self.encoder_learner.optimizer.param_groups[0]["lr"] = s.learning_rate * share
                 self.encoder_learner.step(loss)
         if before is None or reference is None:
             return embeddings.detach()
@@ -258,26 +256,12 @@ class TestDG(Adapter):
         self, found: dict[str, Tensor], embeddings: Tensor, reference: Tensor, confidence: Tensor
     ) -> Tensor:
         s = self.settings
-        early = s.invariance_start == "first change" and not len(self.prototypes)
-        early = early or (s.invariance_start == "new domain" and not self.quick)
-        if not s.invariance or early or self.batches % 50 < s.invariance_pause:
+        if not s.invariance or self.batches % 50 < s.invariance_pause:
             return embeddings.new_zeros(())
-        count = len(self.prototypes) if s.reference != "augmented" else 0
-        if s.own_pairs and len(reference) > count:
-            loss = (embeddings - reference[count:]).abs().mean()
-            if count:
-                loss = (loss + invariance_loss(embeddings, reference[:count], s.pairing, self.generator)) / 2
-        else:
-            loss = invariance_loss(embeddings, reference, s.pairing, self.generator)
+        loss = invariance_loss(embeddings, reference, s.pairing, self.generator)
         found["invariance_loss"] = loss.detach()
         share = 1 - confidence.mean() if s.uncertainty_weighting else 1.0
         return s.invariance_weight * share * loss
-
-    def _balance(self, own: Tensor, pull: Tensor, features: Tensor) -> Tensor:
-        with torch.autocast(features.device.type, enabled=False):
-            (mine,) = torch.autograd.grad(own, features, retain_graph=True)
-            (other,) = torch.autograd.grad(pull, features, retain_graph=True)
-        return self.settings.invariance_balance * mine.float().norm() / other.float().norm().clamp(min=1e-12)
 
     # 3.4: prototypes follow the model
 
@@ -315,20 +299,12 @@ class TestDG(Adapter):
             return self.discriminator(embeddings)  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def _move_teacher(self, confidence: Tensor) -> None:
+    def _move_teacher(self) -> None:
         s = self.settings
         if self.source is not None:
-            for parameter, source in zip(self.model.parameters(), self.source.parameters(), strict=True):
-                back = torch.rand(parameter.shape, generator=self.generator, device=parameter.device) < s.restore
-                parameter.copy_(torch.where(back, source, parameter))
-        quick = s.change_momentum is not None and self.quick
-        if s.teacher_rate:
-            ours, theirs = _floating(self.teacher), _floating(self.model)
-            move = torch._foreach_sub(theirs, ours)
-            torch._foreach_mul_(move, s.teacher_rate * (1 - confidence))
-            torch._foreach_add_(ours, move)
-        else:
-            ema_update(self.teacher, self.model, s.change_momentum if quick else s.momentum)
+            restore(self.model.parameters(), self.source.parameters(), s.restore, self.generator)
+        quick = self.in_new_domain and s.change_momentum is not None
+        ema_update(self.teacher, self.model, s.change_momentum if quick else s.momentum)  # type: ignore[arg-type]
         if self.amplifier is not None and self.teacher_amplifier is not None:
             momentum = s.momentum if s.amplifier_momentum is None else s.amplifier_momentum
             ema_update(self.teacher_amplifier, self.amplifier, momentum)

@@ -16,12 +16,11 @@ class TestDGSettings(Settings):
 
     # 3.1 Domain change detection
     threshold: float = option(0.05, "jump of the mean confidence that means a new domain", low=0)
-    history: int = option(1, "batches that a batch is compared with (the released code: 2)", low=1)
+    history: int = option(10, "batches before it that a jump is measured against (paper: 1, released code: 2)", low=1)
+    recent: int = option(3, "newest batches that are averaged (paper: 1)", low=1)
     significance: float = option(
-        0.0, "standard errors that a jump must exceed too, against the mean of `history` batches; 0: not asked", low=0
+        4.0, "standard errors of the confidence that a jump must exceed too; 0 (paper): the threshold decides", low=0
     )
-    recent: int = option(3, "newest batches whose mean is compared, with `significance`", low=1)
-    smoothing: float = option(0.0, "moving average of the confidence, for batches of one image", low=0, high=0.999)
 
     # 3.2 Domain prototype selection
     queue_length: int = option(256, "embeddings of the current domain that are kept", low=1)
@@ -55,41 +54,34 @@ class TestDGSettings(Settings):
     uncertainty_weighting: bool = option(
         True, "weigh L_inv by one minus the teacher's mean confidence: ask for it where the domain is hard"
     )
-    invariance_balance: float = option(
-        0.0, "scale L_inv so that its pull on the features is this share of that of L_self; 0: no scaling", low=0
-    )
-    invariance_start: Literal["at once", "first change", "new domain"] = option("at once", "when L_inv begins")
-    own_pairs: bool = option(False, "pair an image with its own augmented view, where that is the reference")
     invariance_pause: int = option(0, "batches without L_inv in every 50 (released code: 20)", low=0, high=50)
 
     # Self-training
-    view: Literal["augmented", "same"] = option("augmented", "what the student sees: an augmented view, or the images")
+    view: Literal["same", "augmented"] = option("same", "what the student sees: the images, or an augmented view")
     augmentation: float = option(1.0, "strength of the augmented view", low=0)
     flip: bool = option(True, "mirror every other image of the augmented view; not for digits or text")
     mask: float = option(0.0, "share of the augmented view that is hidden", low=0, high=1)
     label_temperature: float = option(1.0, "of the teacher's soft label; below one sharpens it", low=0.01)
-    symmetric: bool = option(False, "average L_self with the cross-entropy the other way round")
+    symmetric: bool = option(True, "average L_self with the cross-entropy the other way round")
     confidence_weighting: bool = option(False, "weigh L_self by the teacher's confidence")
     diversity_weight: float = option(1.0, "weight of a term that keeps the mean prediction spread out", low=0)
     momentum: float = option(0.997, "of the teacher's moving average", low=0, high=1)
     change_momentum: float | None = option(
-        None, "of the teacher in the first batches of a domain; none: as always", low=0, high=1
+        0.99, "of the teacher in the first batches of a domain; none: as ever", low=0, high=1
     )
-    teacher_rate: float = option(0.0, "teacher moves by this times the uncertainty; 0: as momentum says", low=0)
-    change_batches: int = option(20, "batches of a domain that count as its first", low=0)
+    change_batches: int = option(50, "batches of a domain that count as its first", low=0)
     amplifier_momentum: float | None = option(None, "of the teacher's amplifier; none: as the teacher", low=0, high=1)
     predict: Literal["teacher", "student"] = option(
         "teacher", "whose prediction is returned; student with an augmented view costs one more pass"
     )
-    restore: float = option(0.0, "share of weights put back to the source after a batch (released: 0.1)", low=0, high=1)
+    restore: float = option(
+        5e-4, "share of weights put back to the source after a batch (released code: 0.1)", low=0, high=1
+    )
     batch_statistics: bool = option(False, "BatchNorm layers use the statistics of the batch")
 
     # Optimisation
     optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
     learning_rate: float = option(3e-5, "of encoder and head", low=0)
-    calm_uncertainty: float = option(
-        0.0, "uncertainty of the teacher below which the learning rate shrinks in proportion; 0: never", low=0, high=1
-    )
     amplifier_learning_rate: float = option(3e-6, "of the amplifier", low=0)
     extractor_learning_rate: float = option(1e-3, "of extractor and discriminator", low=0)
 
@@ -106,9 +98,13 @@ class TestDGSettings(Settings):
 RELEASED: dict[str, Any] = {
     "threshold": 0.1,
     "history": 2,
+    "recent": 1,
+    "significance": 0.0,
+    "change_momentum": None,
+    "restore": 0.0,
     "gamma": 1.0,
     "amplifier": True,
-    "view": "same",
+    "symmetric": False,
     "pairing": "random",
     "uncertainty_weighting": False,
     "diversity_weight": 0.0,
@@ -147,5 +143,17 @@ PRESETS: dict[str, dict[str, Any]] = {
         "invariance_weight": 0.006,
         "amplifier_momentum": 0.8,
     },
-    "digits-c": {"threshold": 0.2, "learning_rate": 1e-3, "momentum": 0.99, "flip": False},
+    "digits-c": {
+        "threshold": 0.2,
+        "history": 1,
+        "recent": 1,
+        "significance": 0.0,
+        "view": "augmented",
+        "symmetric": False,
+        "flip": False,
+        "learning_rate": 1e-3,
+        "momentum": 0.99,
+        "change_momentum": None,
+        "restore": 0.0,
+    },
 }
