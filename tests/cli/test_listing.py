@@ -1,8 +1,12 @@
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import testdg
 from testdg.cli.app import execute
@@ -47,6 +51,40 @@ def test_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert [entry["name"] for entry in found] == list(benchmarks())
     assert execute(["benchmarks"]) == 0
     assert "digits-c" in capsys.readouterr().out
+
+
+def test_a_data_folder_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "cifar10.npz", x_test=np.zeros((2, 32, 32, 3), np.uint8), y_test=[0, 1])
+    assert execute(["benchmarks", "--check", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert re.search(r"CIFAR-10 +wrong +2 test images, 0 training images", shown)
+    assert f"wrong  CIFAR-10: {tmp_path / 'cifar10.npz'} has 2 test images: expected 10000\n" in shown
+    assert execute(["benchmarks", "--check", str(tmp_path), "--json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["name"], found["folder"]) == ("CIFAR-10", str(tmp_path / "cifar10.npz"))
+    assert len(found["problems"]) == 1
+
+
+def test_a_data_folder_may_be_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "val" / "n01440764").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "val" / "n01440764" / "ILSVRC2012_val_00000001.JPEG")
+    assert execute(["benchmarks", "--check", str(tmp_path)]) == 0
+    assert re.search(r"ImageNet val +fine +1 images, 1 classes", capsys.readouterr().out)
+
+
+def test_a_data_folder_with_nothing_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["benchmarks", "--check", str(tmp_path)]) == 1
+    assert "holds no known data set: looked for CIFAR-10-C" in capsys.readouterr().out
+    assert execute(["benchmarks", "--check", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere does not exist" in capsys.readouterr().err
+
+
+def test_the_papers_input_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["benchmarks", "--json"]) == 0
+    found = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert found["cifar10-c"]["paper_input"] == "384 px bilinear; mean 0, std 1"
+    assert found["imagenet-c"]["paper_input"] == "256 px bilinear, centre 224; mean 0, std 1"
+    assert found["imagenet-c"]["classes"] == "by folder"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

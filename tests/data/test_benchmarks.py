@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from testdg.data.benchmarks import Benchmark, benchmarks, find_benchmark, load_benchmark, register
-from testdg.data.corrupted import CorruptedImages
+from testdg.data.corrupted import CorruptedImages, PixelCache
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER, corrupt_uint8
 from testdg.data.digits import load_digits
 from testdg.errors import UserError
@@ -47,6 +49,34 @@ def test_a_slice_does_not_depend_on_what_was_read_before() -> None:
     assert torch.equal(fresh.read(1000, 1010), used.read(990, 1010)[10:])
 
 
+@given(st.lists(st.integers(0, 11), min_size=1, max_size=8))
+def test_images_may_be_taken_in_any_order(indices: list[int]) -> None:
+    images = CorruptedImages(load_digits()[1].images[:12], "shot_noise", 5)
+    assert torch.equal(images.take(indices), images.read(0, 12)[indices])
+
+
+def test_a_cache_keeps_what_was_used_last_within_its_room() -> None:
+    cache = PixelCache(limit=2 * 3072)
+    images = CorruptedImages(load_digits()[1].images[:4], "fog", 5, cache=cache)
+    first = images.read(0, 4)
+    assert cache.size == 2 * 3072
+    assert [cache.get(("fog", 5, index)) is not None for index in range(4)] == [False, False, True, True]
+    assert torch.equal(images.read(0, 4), first)
+
+
+def test_a_domain_at_any_severity_is_made_once() -> None:
+    bench = load_benchmark("digits-c", images=5, severity=2)
+    assert bench.domain("fog") is bench.domain("fog", 2) is bench.domain("fog", 2)
+    assert (bench.domain("fog", 4).severity, len(bench.domain("fog", 4))) == (4, 5)
+    clean = load_digits()[1].images[:5]
+    expected = corrupt_uint8(clean, "fog", 4, indices=range(5), parameters="cifar")
+    assert torch.equal(bench.domain("fog", 4).source.read(0, 5), expected)
+    with pytest.raises(UserError, match="severity must be 1 to 5; got 0"):
+        bench.domain("fog", 0)
+    with pytest.raises(UserError, match="unknown corruption 'fogg'; did you mean 'fog'"):
+        bench.domain("fogg", 1)
+
+
 def test_the_extra_corruptions_make_a_stream_too() -> None:
     stream = load_benchmark("digits-c", images=5, domains=list(EXTRA)).stream(3)
     assert [batch.name for batch in stream] == [name for name in EXTRA for _ in range(2)]
@@ -60,6 +90,8 @@ def test_the_extra_corruptions_make_a_stream_too() -> None:
         ({"domains": ["frogg"]}, "unknown corruption 'frogg'; did you mean 'frost'|'fog'"),
         ({"domains": ["fog", "fog"]}, "named once each"),
         ({"domains": []}, "got none"),
+        ({"workers": 0}, "workers must be at least 1; got 0"),
+        ({"subset": "first:3"}, "digits-c is not made of image files: leave out subset"),
         ({"imagse": 3}, "unknown benchmark option 'imagse'; did you mean 'images'"),
     ],
 )
@@ -71,7 +103,7 @@ def test_bad_options_are_one_sentence(options: dict[str, object], sentence: str)
 def test_unknown_benchmark_suggests_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown benchmark 'cifar10c'; did you mean 'cifar10-c'"):
         find_benchmark("cifar10c")
-    assert {"digits-c", "cifar10-c"} <= benchmarks().keys()
+    assert {"digits-c", "cifar10-c", "cifar100-c", "imagenet-c"} <= benchmarks().keys()
 
 
 def test_a_name_cannot_be_taken_twice() -> None:

@@ -1,3 +1,4 @@
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 from PIL import Image
 
 from testdg.data.benchmarks import load_benchmark
-from testdg.data.cifar import read_batch, read_train
+from testdg.data.cifar import CIFAR100, read_batch, read_train
 from testdg.data.corruptions import STANDARD_ORDER, FrostTextures, corrupt_uint8
 from testdg.errors import UserError
 
@@ -24,6 +25,14 @@ def write_batch(folder: Path, name: str, seed: int, protocol: int = 2) -> np.nda
     data = pixels(seed)
     content = {b"batch_label": name.encode(), b"labels": [seed, *range(1, IMAGES)], b"data": data}
     (folder / name).write_bytes(pickle.dumps(content, protocol))
+    return data
+
+
+def write_hundred(folder: Path, name: str, seed: int) -> np.ndarray[Any, Any]:
+    folder.mkdir(parents=True, exist_ok=True)
+    data = pixels(seed)
+    fine, coarse = [99, *range(1, IMAGES)], [19] * IMAGES
+    (folder / name).write_bytes(pickle.dumps({b"data": data, b"fine_labels": fine, b"coarse_labels": coarse}, 2))
     return data
 
 
@@ -68,7 +77,11 @@ def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
         (pickle.dumps([1]), "holds a list: expected a dictionary"),
         (pickle.dumps({b"labels": [1]}), r"data must be uint8 of shape \(N, 3072\); got NoneType"),
         (pickle.dumps({b"data": np.zeros((2, 9), np.uint8)}), r"got uint8 \(2, 9\)"),
-        (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}), "labels must be a list of 2 numbers"),
+        (
+            pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}),
+            "labels must be a list of 2 whole numbers",
+        ),
+        (pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [10]}), "labels must be 0 to 9; got 10"),
     ],
 )
 def test_a_damaged_batch_is_named(tmp_path: Path, content: bytes, sentence: str) -> None:
@@ -86,6 +99,57 @@ def test_missing_training_batches_warn_and_are_counted(tmp_path: Path) -> None:
     assert train.labels[::IMAGES].tolist() == [1, 3]
     with pytest.raises(UserError, match=r"data_batch_1 is missing"):
         read_train(tmp_path / "cifar-10-batches-py" / "nowhere")
+
+
+def test_the_hundred_classes_are_in_alphabetical_order() -> None:
+    assert len(CIFAR100.classes) == 100
+    assert list(CIFAR100.classes) == sorted(set(CIFAR100.classes))
+
+
+def test_cifar_100_is_read_with_its_fine_labels(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-100-python"
+    data, train = write_hundred(folder, "test", 1), write_hundred(folder, "train", 2)
+    bench = load_benchmark("cifar100-c", tmp_path, domains=["fog"])
+    assert (bench.batch_size, len(bench.classes)) == (50, 100)
+    assert np.array_equal(bench.train().images.numpy(), train.reshape(-1, 3, 32, 32))
+    assert bench.test().labels.tolist() == [99, 1, 2, 3, 4, 5]
+    clean = torch.from_numpy(data).view(-1, 3, 32, 32)
+    expected = corrupt_uint8(clean, "fog", 5, indices=range(IMAGES), parameters="cifar")
+    assert torch.equal(bench.domain("fog").source.read(0, IMAGES), expected)
+
+
+@pytest.mark.parametrize("shape", [(IMAGES,), (IMAGES, 1)])
+def test_the_npz_form_holds_rows_of_pixels(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    images = pixels(4).reshape(-1, 32, 32, 3)
+    labels = np.arange(IMAGES).reshape(shape)
+    np.savez(tmp_path / "cifar10.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    bench = load_benchmark("cifar10-c", tmp_path)
+    assert np.array_equal(bench.test().images.numpy(), images.transpose(0, 3, 1, 2))
+    assert bench.train().labels.tolist() == list(range(IMAGES))
+    assert len(bench.domains()) == 15
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        ({"x_train": np.zeros((1, 32, 32, 3), np.uint8)}, "has no x_test: expected x_train"),
+        ({"x_test": np.zeros((1, 3, 32, 32), np.uint8), "y_test": [1]}, r"got uint8 \(1, 3, 32, 32\)"),
+        ({"x_test": np.zeros((1, 32, 32, 3)), "y_test": [1]}, r"x_test must be uint8.*got float64"),
+        ({"x_test": np.zeros((2, 32, 32, 3), np.uint8), "y_test": [1]}, "y_test must be 2 whole numbers"),
+        ({"x_test": np.zeros((1, 32, 32, 3), np.uint8), "y_test": [10]}, "labels must be 0 to 9; got 10"),
+        ({"x_test": np.array([{}], dtype=object), "y_test": [1]}, "damaged: Object arrays cannot be loaded"),
+    ],
+)
+def test_a_wrong_npz_is_named(tmp_path: Path, parts: dict[str, Any], sentence: str) -> None:
+    np.savez(tmp_path / "cifar10.npz", **parts)
+    with pytest.raises(UserError, match=rf"cifar10\.npz.*{sentence}"):
+        load_benchmark("cifar10-c", tmp_path).test()
+
+
+def test_a_damaged_npz_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cifar100.npz").write_bytes(b"PK no zip")
+    with pytest.raises(UserError, match=r"cifar100\.npz is damaged"):
+        load_benchmark("cifar100-c", tmp_path).test()
 
 
 def test_clean_batches_are_corrupted_on_the_fly(tmp_path: Path) -> None:
@@ -147,6 +211,56 @@ def test_a_damaged_or_wrong_array_is_named(tmp_path: Path) -> None:
     np.save(path, np.zeros((7, 32, 32, 3), np.uint8))
     with pytest.raises(UserError, match=r"fog\.npy holds uint8 \(7, 32, 32, 3\): expected"):
         load_benchmark("cifar10-c", tmp_path).domains()
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "sentence"),
+    [
+        ("fog.npy", np.zeros((5 * IMAGES, 32, 32, 3), np.float32), r"fog\.npy holds float32"),
+        ("fog.npy", np.zeros((0, 32, 32, 3), np.uint8), r"fog\.npy holds no images"),
+        ("fog.npy", np.zeros((20, 32, 32, 3), np.uint8), r"fog\.npy has 20 images, but labels\.npy 30 labels"),
+        ("labels.npy", np.zeros(7, np.uint8), r"has 30 images, but labels\.npy 7 labels"),
+        ("labels.npy", np.zeros(30, np.float32), r"labels\.npy holds float32 \(30,\)"),
+        ("labels.npy", np.full(30, 10, np.uint8), r"labels\.npy: labels must be 0 to 9; got 10"),
+        ("labels.npy", np.arange(30, dtype=np.uint8), r"labels\.npy: the labels of the five severities differ"),
+    ],
+)
+def test_arrays_and_labels_must_fit(tmp_path: Path, name: str, array: np.ndarray[Any, Any], sentence: str) -> None:
+    write_arrays(tmp_path / "CIFAR-10-C")
+    np.save(tmp_path / "CIFAR-10-C" / name, array)
+    with pytest.raises(UserError, match=sentence):
+        load_benchmark("cifar10-c", tmp_path).domains()
+
+
+def test_labels_may_be_those_of_one_severity(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "CIFAR-10-C")
+    np.save(tmp_path / "CIFAR-10-C" / "labels.npy", np.arange(IMAGES))
+    assert load_benchmark("cifar10-c", tmp_path).domain("fog", 2).labels.tolist() == list(range(IMAGES))
+
+
+def test_any_severity_and_any_images_of_an_array(tmp_path: Path) -> None:
+    arrays = write_arrays(tmp_path / "CIFAR-10-C")
+    bench = load_benchmark("cifar10-c", tmp_path)
+    rows = arrays["snow"][2 * IMAGES : 3 * IMAGES][[4, 0, 4]]
+    assert np.array_equal(bench.domain("snow", 3).source.take([4, 0, 4]).numpy(), rows.transpose(0, 3, 1, 2))
+    assert bench.domain("snow", 3) is bench.domain("snow", 3)
+
+
+def test_a_set_that_we_made_says_so(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "CIFAR-100-C")
+    manifest = tmp_path / "CIFAR-100-C" / "testdg-corrupt.json"
+    manifest.write_text(json.dumps({"generator": "testdg", "version": "9.1", "seed": 3, "frost": "procedural"}))
+    bench = load_benchmark("cifar100-c", tmp_path)
+    assert bench.describe()["data"] == "generated by testdg 9.1, seed 3, frost procedural"
+    manifest.write_text("{}")
+    with pytest.raises(UserError, match=r"testdg-corrupt\.json is damaged"):
+        bench.origin()
+
+
+def test_the_arrays_of_another_set_are_not_taken(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "CIFAR-10-C")
+    with pytest.raises(UserError, match="holds no CIFAR-100"):
+        load_benchmark("cifar100-c", tmp_path / "CIFAR-10-C").domains()
 
 
 def test_a_folder_without_cifar_says_what_is_expected(tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
-"""`testdg methods` and `testdg benchmarks`."""
+"""`testdg methods`, `testdg benchmarks` and `testdg benchmarks --check`."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -19,19 +23,53 @@ def list_methods(as_json: bool) -> None:
 
 
 def list_benchmarks(as_json: bool) -> None:
-    """Name, task, classes, batch size and needs of every benchmark."""
+    """Name, task, classes, batch size, the paper's input and needs of every benchmark."""
     found = [
         {
             "name": kind.name,
             "title": kind.title,
             "task": kind.task,
-            "classes": len(kind.classes),
+            "classes": len(kind.classes) or "by folder",
             "batch_size": kind.batch_size,
+            "paper_input": _paper_input(kind.paper),
             "needs": kind.needs or "nothing",
         }
         for kind in benchmarks().values()
     ]
     _show(found, as_json)
+
+
+def _paper_input(paper: Mapping[str, Any]) -> str:
+    """The size and normalisation of the paper's input, in words."""
+    if not paper:
+        return "none"
+    size, crop = paper["size"], paper.get("crop")
+    edge = size if isinstance(size, int) else size[0]
+    cut = f", centre {crop[0]}" if crop else ""
+    return f"{edge} px {paper['resample']}{cut}; mean {paper['mean'][0]:g}, std {paper['std'][0]:g}"
+
+
+def check_data(folder: Path, as_json: bool) -> bool:
+    """Show what a data folder holds and what is wrong with it; False where something is."""
+    from testdg.data.check import KNOWN, check_folder
+
+    checks = check_folder(folder)
+    fine = bool(checks) and not any(check.problems for check in checks)
+    if as_json:
+        print(json.dumps([{**asdict(check), "folder": str(check.folder)} for check in checks], indent=2))
+        return fine
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    if not checks:
+        console.print(f"{folder} holds no known data set: looked for {KNOWN}")
+        return fine
+    states = ["wrong" if check.problems else "fine" for check in checks]
+    pairs = zip(checks, states, strict=True)
+    _show([{"name": c.name, "state": state, "found": c.found, "place": str(c.folder)} for c, state in pairs], False)
+    for check in checks:
+        for kind, sentences in (("wrong", check.problems), ("note", check.notes)):
+            for sentence in sentences:
+                console.print(f"{kind}  {check.name}: {sentence}")
+    return fine
 
 
 def show_method(name: str, as_json: bool) -> None:
@@ -61,6 +99,8 @@ def _about(kind: type[Adapter]) -> dict[str, Any]:
         "title": kind.title,
         "tasks": list(kind.tasks),
         "needs": kind.needs or "nothing",
+        "source_data": kind.source_data or "none",
+        "reconstruction": "yes" if kind.reconstruction else "no",
         "citation": kind.citation,
     }
 
@@ -71,7 +111,8 @@ def _show(entries: list[dict[str, Any]], as_json: bool) -> None:
         return
     table = Table(box=box.SIMPLE, pad_edge=False)
     for key in entries[0]:
-        table.add_column(key.replace("_", " "), no_wrap=key == "name")
+        table.add_column(key.replace("_", " "), no_wrap=key == "name", overflow="fold")
     for entry in entries:
         table.add_row(*(", ".join(value) if isinstance(value, list) else str(value) for value in entry.values()))
-    Console(markup=False, highlight=False).print(table)
+    width = None if sys.stdout.isatty() else 200  # a file or a pipe has no width to keep to
+    Console(markup=False, highlight=False, width=width).print(table)

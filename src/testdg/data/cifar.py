@@ -1,24 +1,72 @@
-"""Readers of CIFAR folders: the pickled batches of the clean data, and the arrays of the corrupted data."""
+"""Readers of clean CIFAR-10 and CIFAR-100: the pickled batches, without executing them, or one .npz file."""
 
 from __future__ import annotations
 
 import pickle
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from testdg.data.arrays import read_archive, to_labels
+from testdg.data.corruptions import EXTRA, STANDARD_ORDER
 from testdg.data.stream import Samples
 from testdg.errors import UserError
 
-CLEAN_FOLDER = "cifar-10-batches-py"
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-SEVERITIES = 5
+
+@dataclass(frozen=True)
+class Cifar:
+    """Where a CIFAR set keeps what."""
+
+    title: str
+    folder: str
+    """Folder of the pickled batches (python version)."""
+    train: tuple[str, ...]
+    test: str
+    labels: str
+    """Key of the labels in a batch."""
+    archive: str
+    """The same images as one file with x_train, y_train, x_test, y_test."""
+    arrays: str
+    """Folder of the corrupted arrays."""
+    classes: tuple[str, ...]
+
+
+CIFAR10 = Cifar(
+    title="CIFAR-10",
+    folder="cifar-10-batches-py",
+    train=tuple(f"data_batch_{number}" for number in range(1, 6)),
+    test="test_batch",
+    labels="labels",
+    archive="cifar10.npz",
+    arrays="CIFAR-10-C",
+    classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+)
+
+_CLASSES_OF_100 = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
+man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
+pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
+tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+
+CIFAR100 = Cifar(
+    title="CIFAR-100",
+    folder="cifar-100-python",
+    train=("train",),
+    test="test",
+    labels="fine_labels",
+    archive="cifar100.npz",
+    arrays="CIFAR-100-C",
+    classes=tuple(_CLASSES_OF_100.split()),
+)
 
 
 def _latin1(text: str, encoding: str = "latin1") -> bytes:
@@ -61,7 +109,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = _ArraysOnly(file, encoding="bytes").load()
     except FileNotFoundError as error:
-        raise UserError(f"{path} is missing: expected a pickled batch of CIFAR-10 (python version)") from error
+        raise UserError(f"{path} is missing: expected a pickled batch of CIFAR (python version)") from error
     except _Refused as error:
         raise UserError(f"{path} asks for {error}, which is not an array and could execute code: refused") from error
     except OSError as error:
@@ -73,75 +121,57 @@ def read_pickle(path: Path) -> dict[str, Any]:
     return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in content.items()}
 
 
-def read_batch(path: Path) -> Samples:
+def read_batch(path: Path, kind: Cifar = CIFAR10) -> Samples:
     """Read one batch file: N rows of 3072 bytes, red, green, blue."""
     content = read_pickle(path)
-    data, labels = content.get("data"), content.get("labels")
+    data, labels = content.get("data"), content.get(kind.labels)
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
         found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         raise UserError(f"{path}: data must be uint8 of shape (N, 3072); got {found}")
-    if not isinstance(labels, list) or len(labels) != len(data):
-        raise UserError(f"{path}: labels must be a list of {len(data)} numbers")
-    return Samples(torch.from_numpy(data.copy()).view(-1, 3, 32, 32), torch.tensor(labels, dtype=torch.int64))
+    if not isinstance(labels, list) or len(labels) != len(data) or not all(isinstance(n, int) for n in labels):
+        raise UserError(f"{path}: {kind.labels} must be a list of {len(data)} whole numbers")
+    return Samples(torch.from_numpy(data.copy()).view(-1, 3, 32, 32), to_labels(path, labels, len(kind.classes)))
 
 
-def find_clean(data: Path) -> Path:
+def find_clean(data: Path, kind: Cifar = CIFAR10) -> Path:
     """Find the folder of clean batches: the data folder itself, or inside it."""
-    return next((f for f in (data / CLEAN_FOLDER, data) if (f / "test_batch").exists()), data / CLEAN_FOLDER)
+    folders = (data / kind.folder, data)
+    names = (kind.test, *kind.train)
+    return next((f for f in folders if any((f / name).is_file() for name in names)), folders[0])
 
 
-def read_test(data: Path) -> Samples:
-    """Read the clean test images."""
-    return read_batch(find_clean(data) / "test_batch")
+def find_arrays(data: Path, kind: Cifar) -> Path | None:
+    """Find the folder of stored arrays: inside the data folder, or the folder itself where no other set is meant."""
+    names = ["labels", *STANDARD_ORDER, *EXTRA]
+    others = {other.arrays for other in (CIFAR10, CIFAR100) if other is not kind}
+    folders = (data / kind.arrays, *([] if data.name in others else [data]))
+    return next((f for f in folders if any((f / f"{name}.npy").exists() for name in names)), None)
 
 
-def read_train(data: Path) -> Samples:
+def has_clean(data: Path, kind: Cifar = CIFAR10) -> bool:
+    """Whether clean test images are there, in either form."""
+    return (find_clean(data, kind) / kind.test).is_file() or (data / kind.archive).is_file()
+
+
+def read_test(data: Path, kind: Cifar = CIFAR10) -> Samples:
+    """Read the clean test images: the pickled batch, or the .npz file where there is none."""
+    batch = find_clean(data, kind) / kind.test
+    if not batch.exists() and (data / kind.archive).exists():
+        return read_archive(data / kind.archive, "test", len(kind.classes))
+    return read_batch(batch, kind)
+
+
+def read_train(data: Path, kind: Cifar = CIFAR10) -> Samples:
     """Read the clean training images that are there; warn where some are missing."""
-    folder = find_clean(data)
-    there = [folder / name for name in TRAIN_BATCHES if (folder / name).exists()]
+    folder = find_clean(data, kind)
+    there = [folder / name for name in kind.train if (folder / name).exists()]
+    if not there and (data / kind.archive).exists():
+        return read_archive(data / kind.archive, "train", len(kind.classes))
     if not there:
-        raise UserError(f"{folder / TRAIN_BATCHES[0]} is missing: expected the training batches of CIFAR-10")
-    parts = [read_batch(path) for path in there]
+        raise UserError(f"{folder / kind.train[0]} is missing: expected the training batches of {kind.title}")
+    parts = [read_batch(path, kind) for path in there]
     train = Samples(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
-    if len(there) < len(TRAIN_BATCHES):
-        missing = ", ".join(name for name in TRAIN_BATCHES if not (folder / name).exists())
+    if len(there) < len(kind.train):
+        missing = ", ".join(name for name in kind.train if not (folder / name).exists())
         warnings.warn(f"{folder}: {missing} missing; {len(train)} training images are there", stacklevel=2)
     return train
-
-
-class CorruptedArray:
-    """One severity of an array file of CIFAR-10-C, read from disk as it is asked for."""
-
-    def __init__(self, path: Path, severity: int) -> None:
-        rows = _open_array(path)
-        if rows.dtype != np.uint8 or rows.ndim != 4 or rows.shape[1:] != (32, 32, 3) or len(rows) % SEVERITIES:
-            expected = "expected uint8 (50000, 32, 32, 3), five severities stacked"
-            raise UserError(f"{path} holds {rows.dtype} {rows.shape}: {expected}")
-        each = len(rows) // SEVERITIES
-        self.rows = rows[(severity - 1) * each : severity * each]
-
-    def __len__(self) -> int:
-        """Number of images."""
-        return len(self.rows)
-
-    def read(self, start: int, stop: int) -> Tensor:
-        """Images `start` to `stop`."""
-        return torch.from_numpy(np.array(self.rows[start:stop])).permute(0, 3, 1, 2).contiguous()
-
-
-def read_labels(path: Path, images: int) -> Tensor:
-    """Read the labels of one severity; they repeat for each."""
-    labels = _open_array(path)
-    if labels.ndim != 1 or len(labels) < images or not np.issubdtype(labels.dtype, np.integer):
-        raise UserError(f"{path} holds {labels.dtype} {labels.shape}: expected at least {images} whole numbers")
-    return torch.from_numpy(np.array(labels[:images])).long()
-
-
-def _open_array(path: Path) -> np.ndarray[Any, np.dtype[Any]]:
-    try:
-        array: np.ndarray[Any, np.dtype[Any]] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is missing: expected the arrays of CIFAR-10-C and their labels.npy") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} is damaged: {error}; download it again") from error
-    return array

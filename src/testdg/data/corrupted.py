@@ -1,23 +1,61 @@
-"""Clean images under one corruption, made when they are first read and kept as uint8."""
+"""Clean images under one corruption, made when they are read and kept, as uint8, while there is room."""
 
 from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
-from testdg.data.corruptions import FrostTextures, corrupt_uint8
+from testdg.data.corruptions import FrostTextures, ParameterSet, corrupt_uint8
+from testdg.data.stream import ImageSource
 
-_CHUNK = 500  # images corrupted at a time: a stream starts, and seeks, without waiting for the whole domain
+
+class PixelCache:
+    """Images by key, up to a number of bytes; those that were not used for the longest time go first."""
+
+    def __init__(self, limit: int = 1 << 30) -> None:
+        self.limit, self.size = limit, 0
+        self._kept: OrderedDict[Hashable, Tensor] = OrderedDict()
+
+    def get(self, key: Hashable) -> Tensor | None:
+        """An image that is kept, or None."""
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return self._kept.get(key)
+
+    def put(self, key: Hashable, image: Tensor) -> None:
+        """Keep an image."""
+        if key not in self._kept:
+            self._kept[key] = image
+            self.size += image.nbytes
+        while self.size > self.limit:
+            self.size -= self._kept.popitem(last=False)[1].nbytes
 
 
 class CorruptedImages:
-    """A domain made on the fly from clean images, uint8, (N, 3, H, W)."""
+    """A domain made on the fly from clean images, uint8, (N, 3, H, W).
+
+    `positions` are the images' places in their data set, which the noise depends on (0, 1, ... if left out);
+    domains that share a `cache` share its room.
+    """
 
     def __init__(
-        self, clean: Tensor, name: str, severity: int, *, seed: int = 0, frost: FrostTextures | None = None
+        self,
+        clean: Tensor | ImageSource,
+        name: str,
+        severity: int,
+        *,
+        seed: int = 0,
+        frost: FrostTextures | None = None,
+        parameters: ParameterSet = "cifar",
+        positions: Sequence[int] | None = None,
+        cache: PixelCache | None = None,
     ) -> None:
         self.clean, self.name, self.severity, self.seed, self.frost = clean, name, severity, seed, frost
-        self._chunks: dict[int, Tensor] = {}
+        self.parameters, self.positions = parameters, positions or range(len(clean))
+        self._cache = PixelCache() if cache is None else cache
 
     def __len__(self) -> int:
         """Number of images."""
@@ -25,20 +63,34 @@ class CorruptedImages:
 
     def read(self, start: int, stop: int) -> Tensor:
         """Images `start` to `stop`, corrupted."""
-        first, last = start // _CHUNK, (stop - 1) // _CHUNK
-        made = torch.cat([self._chunk(number) for number in range(first, last + 1)])
-        return made[start - first * _CHUNK : stop - first * _CHUNK]
+        return self.take(range(start, min(stop, len(self))))
 
-    def _chunk(self, number: int) -> Tensor:
-        if number not in self._chunks:
-            indices = range(number * _CHUNK, min((number + 1) * _CHUNK, len(self.clean)))
-            self._chunks[number] = corrupt_uint8(
-                self.clean[indices.start : indices.stop],
-                self.name,
-                self.severity,
-                indices=indices,
-                seed=self.seed,
-                parameters="cifar",
-                frost=self.frost,
-            )
-        return self._chunks[number]
+    def take(self, indices: Sequence[int]) -> Tensor:
+        """The images at some indices, in their order, corrupted."""
+        keys = {index: (self.name, self.severity, index) for index in indices}
+        found = {index: image for index, key in keys.items() if (image := self._cache.get(key)) is not None}
+        missing = [index for index in keys if index not in found]
+        if missing:
+            found.update(zip(missing, self._make(missing), strict=True))
+        for index in missing:
+            self._cache.put(keys[index], found[index])
+        return torch.stack([found[index] for index in indices])
+
+    def _clean(self, indices: list[int]) -> Tensor:
+        if isinstance(self.clean, Tensor):
+            return self.clean[indices]
+        if indices == list(range(indices[0], indices[0] + len(indices))):
+            return self.clean.read(indices[0], indices[-1] + 1)  # files read the next ones ahead
+        return self.clean.take(indices)
+
+    def _make(self, indices: list[int]) -> Tensor:
+        positions = [self.positions[index] for index in indices]
+        return corrupt_uint8(
+            self._clean(indices),
+            self.name,
+            self.severity,
+            indices=positions,
+            seed=self.seed,
+            parameters=self.parameters,
+            frost=self.frost,
+        )

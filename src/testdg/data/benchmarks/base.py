@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,12 +25,26 @@ class Options:
     domains: Sequence[str] | None = None
     """Names of the domains, in the order of the stream; None for the benchmark's own."""
     corruption_seed: int = 0
+    subset: str | Path | None = None
+    """Of image files: "all", "first:N" for the first N of each class, or a list file, one <class>/<file> per line."""
+    skip_unreadable: bool = False
+    """Try every image file first, and leave out and count those that cannot be decoded."""
+    workers: int | None = None
+    """Processes that decode image files; None for one per core, at most 16."""
 
     def __post_init__(self) -> None:
         if self.images is not None and self.images < 1:
             raise UserError(f"images per domain must be at least 1; got {self.images}")
-        if not 1 <= self.severity <= 5:
-            raise UserError(f"severity must be 1 to 5; got {self.severity}")
+        if self.workers is not None and self.workers < 1:
+            raise UserError(f"workers must be at least 1; got {self.workers}")
+        check_severity(self.severity)
+
+
+def check_severity(severity: int) -> int:
+    """Refuse a severity that does not exist."""
+    if severity not in range(1, 6):
+        raise UserError(f"severity must be 1 to 5; got {severity}")
+    return severity
 
 
 class Benchmark(ABC):
@@ -39,12 +53,20 @@ class Benchmark(ABC):
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     task: ClassVar[str] = "classification"
-    classes: ClassVar[tuple[str, ...]] = ()
+    classes: tuple[str, ...] = ()
+    """Names of the classes, in the order of a model's outputs; empty on the class where the data tell them."""
     batch_size: ClassVar[int] = 40
     needs: ClassVar[str] = ""
     """What the data folder must hold; empty where no folder is needed."""
     embedded: ClassVar[bool] = False
     """True where the benchmark brings its images and its source model is trained on the spot."""
+
+    image_files: ClassVar[bool] = False
+    """True where the images are files, so that `subset` and `skip_unreadable` apply."""
+    has_severities: ClassVar[bool] = False
+    """True where the domains exist at severities 1 to 5."""
+    paper: ClassVar[Mapping[str, Any]] = {}
+    """How the paper prepares images: values of a model's `Preprocessing`; empty where the paper has no such data."""
 
     def __init__(self, data: Path | None = None, options: Options | None = None) -> None:
         if data is None and self.needs:
@@ -53,10 +75,30 @@ class Benchmark(ABC):
             raise UserError(f"data folder {data} does not exist: expected a folder with {self.needs or 'images'}")
         self.data = data
         self.options = options or Options()
+        if not self.image_files and (self.options.subset is not None or self.options.skip_unreadable):
+            raise UserError(f"{self.name} is not made of image files: leave out subset and skip_unreadable")
+
+        self._made: dict[tuple[str, int], Domain] = {}
+
+    @property
+    @abstractmethod
+    def order(self) -> tuple[str, ...]:
+        """Names of the domains, in the order of the stream."""
 
     @abstractmethod
+    def make_domain(self, name: str, severity: int) -> Domain:
+        """Open or make one domain."""
+
+    def domain(self, name: str, severity: int | None = None) -> Domain:
+        """One domain by name, at a severity of 1 to 5 (the chosen one if left out); made once."""
+        severity = self.options.severity if severity is None else check_severity(severity)
+        if (name, severity) not in self._made:
+            self._made[name, severity] = self.make_domain(name, severity)
+        return self._made[name, severity]
+
     def domains(self) -> tuple[Domain, ...]:
         """The domains, in the order of the stream."""
+        return tuple(self.domain(name) for name in self.order)
 
     @abstractmethod
     def train(self) -> Samples:
@@ -73,6 +115,10 @@ class Benchmark(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that identify the images."""
+
+    def unreadable(self) -> list[str]:
+        """Image files of the stream that could not be decoded and were left out (`skip_unreadable`)."""
+        return []
 
     def stream(self, batch_size: int | None = None) -> Stream:
         """The domains cut into batches."""

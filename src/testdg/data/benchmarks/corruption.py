@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from testdg.data.benchmarks.base import Benchmark, fingerprint
-from testdg.data.corrupted import CorruptedImages
+from testdg.data.corrupted import CorruptedImages, PixelCache
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER, FrostTextures
 from testdg.data.stream import Domain, Samples
 from testdg.errors import UserError, unknown
@@ -14,13 +14,14 @@ from testdg.errors import UserError, unknown
 class CorruptionBenchmark(Benchmark):
     """Clean test images, corrupted on the fly."""
 
+    has_severities = True
+
     @property
     def order(self) -> tuple[str, ...]:
         """Names of the corruptions, in the order of the stream."""
         chosen = tuple(STANDARD_ORDER if self.options.domains is None else self.options.domains)
         for name in chosen:
-            if name not in (*STANDARD_ORDER, *EXTRA):
-                raise unknown("corruption", name, (*STANDARD_ORDER, *EXTRA))
+            check_corruption(name)
         if not chosen or len(set(chosen)) < len(chosen):
             raise UserError(f"domains must be named once each, at least one; got {', '.join(chosen) or 'none'}")
         return chosen
@@ -37,17 +38,16 @@ class CorruptionBenchmark(Benchmark):
         return FrostTextures.from_folder(folder) if folder is not None and folder.is_dir() else None
 
     @cached_property
-    def _domains(self) -> tuple[Domain, ...]:
-        return tuple(self.make_domain(name) for name in self.order)
+    def cache(self) -> PixelCache:
+        """Room for corrupted images, shared by the domains."""
+        return PixelCache()
 
-    def domains(self) -> tuple[Domain, ...]:
-        """The corruptions, in the order of the stream."""
-        return self._domains
-
-    def make_domain(self, name: str) -> Domain:
+    def make_domain(self, name: str, severity: int) -> Domain:
         """Make one corruption of the clean images."""
-        severity, seed = self.options.severity, self.options.corruption_seed
-        images = CorruptedImages(self.clean.images, name, severity, seed=seed, frost=self.frost)
+        check_corruption(name)
+        seed = self.options.corruption_seed
+        clean = self.clean.images
+        images = CorruptedImages(clean, name, severity, seed=seed, frost=self.frost, cache=self.cache)
         return Domain(name, severity, images, self.clean.labels)
 
     def origin(self) -> str:
@@ -58,3 +58,9 @@ class CorruptionBenchmark(Benchmark):
     def fingerprint(self) -> str:
         """Identify the clean images and labels."""
         return fingerprint([self.clean.images, self.clean.labels])
+
+
+def check_corruption(name: str) -> None:
+    """Refuse a corruption that does not exist."""
+    if name not in (*STANDARD_ORDER, *EXTRA):
+        raise unknown("corruption", name, (*STANDARD_ORDER, *EXTRA))

@@ -1,0 +1,109 @@
+"""Arrays on disk: the five stacked severities of a CIFAR-C set, mapped into memory and never loaded whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from testdg.data.stream import Samples
+from testdg.errors import UserError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SEVERITIES = 5
+
+
+class CorruptedArray:
+    """One severity of an array file of a CIFAR-C set, read from disk as it is asked for."""
+
+    def __init__(self, path: Path, severity: int) -> None:
+        rows = open_array(path)
+        check_corrupted(path, rows)
+        each = len(rows) // SEVERITIES
+        self.rows = rows[(severity - 1) * each : severity * each]
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.rows)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Images `start` to `stop`."""
+        return to_images(self.rows[start:stop])
+
+    def take(self, indices: Sequence[int]) -> Tensor:
+        """The images at some indices, in their order."""
+        return to_images(self.rows[list(indices)])
+
+
+def open_array(path: Path) -> Array:
+    """Map an array file into memory."""
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing: expected the arrays of a CIFAR-C set and their labels.npy") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path} is damaged: {error}; download it again") from error
+    return array
+
+
+def check_corrupted(path: Path, rows: Array) -> None:
+    """Refuse what is not five severities of 32 x 32 images."""
+    if rows.dtype != np.uint8 or rows.ndim != 4 or rows.shape[1:] != (32, 32, 3) or len(rows) % SEVERITIES:
+        expected = "expected uint8 (50000, 32, 32, 3), five severities stacked"
+        raise UserError(f"{path} holds {rows.dtype} {rows.shape}: {expected}")
+    if not len(rows):
+        raise UserError(f"{path} holds no images: download it again")
+
+
+def read_labels(array: Path, images: int, classes: int) -> Tensor:
+    """Read the labels beside an array, for the images of one severity; in the published sets they repeat for each."""
+    path = array.with_name("labels.npy")
+    labels = open_array(path)
+    if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 1:
+        raise UserError(f"{path} holds {labels.dtype} {labels.shape}: expected a row of whole numbers")
+    if len(labels) not in (images, SEVERITIES * images):
+        counts = f"{array} has {SEVERITIES * images} images, but {path.name} {len(labels)} labels"
+        raise UserError(f"{counts}: expected five severities of the same images; download both again")
+    if len(labels) > images and not np.array_equal(labels, np.tile(labels[:images], SEVERITIES)):
+        raise UserError(f"{path}: the labels of the five severities differ; download it again")
+    return to_labels(path, labels[:images], classes)
+
+
+def to_labels(path: Path, labels: Any, classes: int) -> Tensor:
+    """Labels as a tensor; refuse numbers that name no class."""
+    numbers = torch.from_numpy(np.array(labels, dtype=np.int64)).reshape(-1)
+    wrong = numbers[(numbers < 0) | (numbers >= classes)]
+    if len(wrong):
+        raise UserError(f"{path}: labels must be 0 to {classes - 1}; got {int(wrong[0])}")
+    return numbers
+
+
+def to_images(rows: Array) -> Tensor:
+    """Copy (N, H, W, 3) to a tensor (N, 3, H, W)."""
+    return torch.from_numpy(np.array(rows)).permute(0, 3, 1, 2).contiguous()
+
+
+def read_archive(path: Path, part: str, classes: int) -> Samples:
+    """Read `x_<part>` (N, 32, 32, 3) and `y_<part>` of an .npz file."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            images, labels = _member(path, archive, f"x_{part}"), _member(path, archive, f"y_{part}")
+    except UserError:
+        raise
+    except Exception as error:  # a damaged zip file raises nearly anything
+        raise UserError(f"{path} is damaged: {error}; make it again") from error
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (32, 32, 3):
+        raise UserError(f"{path}: x_{part} must be uint8 of shape (N, 32, 32, 3); got {images.dtype} {images.shape}")
+    if not np.issubdtype(labels.dtype, np.integer) or labels.size != len(images):
+        raise UserError(f"{path}: y_{part} must be {len(images)} whole numbers; got {labels.dtype} {labels.shape}")
+    return Samples(to_images(images), to_labels(path, labels, classes))
+
+
+def _member(path: Path, archive: Mapping[str, Array], name: str) -> Array:
+    if name not in archive:
+        raise UserError(f"{path} has no {name}: expected x_train, y_train, x_test and y_test")
+    return archive[name]

@@ -1,0 +1,144 @@
+"""Decoding of image files in worker processes, so that a stream of files keeps an accelerator busy.
+
+Each worker is this module run as a program: it reads one request per line and writes, for each path of it, a line
+(null, or why the file cannot be read) and the pixels. It ends when its input does, whatever becomes of its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from testdg.errors import UserError
+
+EDGE, SIDE = 256, 224
+IMAGE_BYTES = SIDE * SIDE * 3
+SUFFIXES = (".jpeg", ".jpg", ".png")
+_MOST_WORKERS = 16
+
+
+def fit(picture: Image.Image) -> Image.Image:
+    """An RGB picture of 224 x 224: as it is, or its shortest edge resized to 256 (bilinear) and its middle cut out."""
+    picture = picture.convert("RGB")
+    if picture.size == (SIDE, SIDE):
+        return picture
+    short = min(picture.size)
+    width, height = (EDGE * length // short for length in picture.size)
+    left, top = round((width - SIDE) / 2), round((height - SIDE) / 2)
+    resized = picture.resize((width, height), Image.Resampling.BILINEAR)
+    return resized.crop((left, top, left + SIDE, top + SIDE))
+
+
+def decode(path: str) -> bytes | str:
+    """The pixels of an image file, (3, 224, 224) uint8; or, as text, why it cannot be read."""
+    try:
+        with Image.open(path) as picture:
+            return np.asarray(fit(picture)).transpose(2, 0, 1).tobytes()
+    except UnidentifiedImageError:
+        return "no image format fits it"
+    except Exception as error:  # a damaged picture raises nearly anything
+        return " ".join(str(error).split()) or type(error).__name__
+
+
+def serve() -> None:
+    """Answer requests until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and decides
+    warnings.simplefilter("ignore")
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        for path in request["paths"]:
+            found = decode(path)
+            why = found if isinstance(found, str) else None
+            sys.stdout.buffer.write(json.dumps(why).encode() + b"\n")
+            if isinstance(found, bytes) and request["pixels"]:
+                sys.stdout.buffer.write(found)
+            sys.stdout.buffer.flush()
+
+
+class Decoder:
+    """Some worker processes, each started when it is first needed, with a thread that waits for it."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or min(os.cpu_count() or 1, _MOST_WORKERS)
+        self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="decoder")
+        self._own = threading.local()
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.close = weakref.finalize(self, _close, self._threads, self._started)
+
+    def submit(self, paths: Sequence[str], *, pixels: bool = True) -> list[Future[list[bytes | str]]]:
+        """Ask for some files; each future gives a share of them, in order: their pixels, or why there are none."""
+        size = -(-len(paths) // self.workers) or 1
+        shares = [list(paths[start : start + size]) for start in range(0, len(paths), size)]
+        return [self._threads.submit(self._ask, share, pixels) for share in shares]
+
+    def _ask(self, paths: list[str], pixels: bool) -> list[bytes | str]:
+        worker = self._worker()
+        try:
+            return list(_answers(worker, paths, pixels))
+        except UserError:
+            self._own.worker = None
+            raise
+
+    def _worker(self) -> subprocess.Popen[bytes]:
+        """The worker of this thread."""
+        if getattr(self._own, "worker", None) is None:
+            command = [sys.executable, "-P", "-m", "testdg.data.decoder"]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            pipe = subprocess.PIPE
+            self._own.worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment)
+            self._started.append(self._own.worker)
+        worker: subprocess.Popen[bytes] = self._own.worker
+        return worker
+
+
+def _answers(worker: subprocess.Popen[bytes], paths: list[str], pixels: bool) -> Iterator[bytes | str]:
+    """Send a request and read its answers; the file that a worker died over is named."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    try:
+        worker.stdin.write(json.dumps({"paths": paths, "pixels": pixels}).encode() + b"\n")
+        worker.stdin.flush()
+    except BrokenPipeError:
+        raise _died(worker, paths[0]) from None
+    for path in paths:
+        line = worker.stdout.readline()
+        why = json.loads(line) if line.endswith(b"\n") else None
+        size = IMAGE_BYTES if pixels and why is None else 0
+        content = worker.stdout.read(size)
+        if not line.endswith(b"\n") or len(content) < size:
+            raise _died(worker, path)
+        yield content if why is None else why
+
+
+def _died(worker: subprocess.Popen[bytes], path: str) -> UserError:
+    worker.kill()
+    remedy = "look at the file and at the memory that is left, and start the run again"
+    return UserError(f"a decoding process died (exit code {worker.wait()}) while it read {path}: {remedy}")
+
+
+def _close(threads: ThreadPoolExecutor, started: list[subprocess.Popen[bytes]]) -> None:
+    """End the workers; nobody waits for the threads, since one of them may be the caller."""
+    threads.shutdown(wait=False, cancel_futures=True)
+    for worker in started:
+        worker.kill()
+        for pipe in (worker.stdin, worker.stdout):
+            with suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
+        worker.wait()
+
+
+if __name__ == "__main__":
+    serve()

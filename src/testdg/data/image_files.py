@@ -1,0 +1,166 @@
+"""Images in files, `<class>/<file>`: listing, choosing and reading them ahead of the stream."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future
+from itertools import groupby, islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from testdg.data.decoder import SIDE, SUFFIXES, Decoder
+from testdg.errors import UserError
+
+_AHEAD = 4  # batches that are decoded before they are asked for
+
+Pieces = list[Future[list[bytes | str]]]
+
+
+class ImageFiles:
+    """Image files of any size, read as uint8, (N, 3, 224, 224); the batches that follow are decoded meanwhile."""
+
+    def __init__(self, folder: Path, names: Sequence[str], decoder: Decoder) -> None:
+        self.folder, self.names, self.decoder = folder, tuple(names), decoder
+        self._ahead: dict[range, Pieces] = {}
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.names)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Images `start` to `stop`; the next ranges of the same length are asked for, too."""
+        wanted = range(start, min(stop, len(self)))
+        pieces = self._ahead.pop(wanted, None)
+        if pieces is None:  # somebody seeks: what was read ahead is of no use
+            self._forget()
+            pieces = self._submit(wanted)
+        for number in range(_AHEAD):
+            begin = wanted.stop + number * len(wanted)
+            following = range(begin, min(begin + len(wanted), len(self)))
+            if following and following not in self._ahead:
+                self._ahead[following] = self._submit(following)
+        return self._gather(wanted, pieces)
+
+    def take(self, indices: Sequence[int]) -> Tensor:
+        """The images at some indices, in their order."""
+        return self._gather(indices, self._submit(indices))
+
+    def first(self, count: int | None) -> ImageFiles:
+        """The first files only."""
+        return ImageFiles(self.folder, self.names[:count], self.decoder)
+
+    def unreadable(self) -> list[str]:
+        """Names of the files that cannot be decoded: each one is tried."""
+        found: list[str] = []
+        for start in range(0, len(self), 1000):
+            names = self.names[start : start + 1000]
+            answers = _answers(self.decoder.submit(self._paths(names), pixels=False))
+            found += [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, str)]
+        return found
+
+    def without(self, names: Sequence[str]) -> ImageFiles:
+        """The same files without some; at least one must be left."""
+        gone = set(names)
+        left = [name for name in self.names if name not in gone]
+        if not left:
+            raise UserError(f"{self.folder}: none of its {len(self)} images can be decoded, first {self.names[0]}")
+        return ImageFiles(self.folder, left, self.decoder)
+
+    def _paths(self, names: Sequence[str]) -> list[str]:
+        return [str(self.folder / name) for name in names]
+
+    def _submit(self, indices: Sequence[int]) -> Pieces:
+        return self.decoder.submit(self._paths([self.names[index] for index in indices]))
+
+    def _forget(self) -> None:
+        for pieces in self._ahead.values():
+            for piece in pieces:
+                piece.cancel()
+        self._ahead.clear()
+
+    def _gather(self, indices: Sequence[int], pieces: Pieces) -> Tensor:
+        answers = _answers(pieces)
+        for index, answer in zip(indices, answers, strict=True):
+            if isinstance(answer, str):
+                self._forget()
+                remedy = "restore the file, or leave such files out with skip_unreadable"
+                raise UserError(f"{self.folder / self.names[index]} cannot be read as an image: {answer}; {remedy}")
+        pixels = bytearray().join(answer for answer in answers if isinstance(answer, bytes))
+        rows = torch.frombuffer(pixels, dtype=torch.uint8) if pixels else torch.empty(0, dtype=torch.uint8)
+        return rows.view(-1, 3, SIDE, SIDE)
+
+
+def _answers(pieces: Pieces) -> list[bytes | str]:
+    return [answer for piece in pieces for answer in piece.result()]
+
+
+def list_classes(folder: Path) -> list[str]:
+    """Names of the class folders, sorted."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+
+def list_images(folder: Path) -> list[str]:
+    """All images of a folder as `<class>/<file>`, sorted by class and then by file."""
+    names = []
+    for kind in list_classes(folder):
+        files = sorted(name for name in os.listdir(folder / kind) if name.lower().endswith(SUFFIXES))
+        names += [f"{kind}/{name}" for name in files if not name.startswith(".")]
+    if not names:
+        raise UserError(f"{folder} holds no images: expected <class>/<file>.JPEG in it")
+    return names
+
+
+def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None) -> list[str]:
+    """Those of a folder's images that a subset names: all, the first N of each class, or a list file's."""
+    if subset is None or str(subset) == "all":
+        return list(names)
+    if str(subset).startswith("first:"):
+        return _first_of_each(names, str(subset).removeprefix("first:"))
+    wanted, there = read_list(Path(subset)), set(names)
+    absent = [name for name in wanted if name not in there]
+    if absent:
+        counted = f"{len(absent)} of {len(wanted)} images that are"
+        raise UserError(f"list {subset} names {counted} not in {folder}, first {absent[0]}: complete the folder")
+    return wanted
+
+
+def _first_of_each(names: Sequence[str], count: str) -> list[str]:
+    if not count.isdecimal() or int(count) < 1:
+        raise UserError(f"subset 'first:{count}' must name how many images of each class, for example 'first:5'")
+    groups = groupby(names, key=lambda name: name.split("/")[0])
+    return [name for _, group in groups for name in islice(group, int(count))]
+
+
+def read_list(path: Path) -> list[str]:
+    """Read a list of images, one `<class>/<file>` per line, in its order."""
+    names = _lines(path, "expected 'all', 'first:N' or a list file with one <class>/<file> per line")
+    for number, name in enumerate(names, 1):
+        if name.count("/") != 1 or ".." in name.split("/"):
+            raise UserError(f"{path}, line {number}: expected <class>/<file>; got {name!r}")
+    if len(set(names)) < len(names):
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise UserError(f"{path} names {twice} twice: name every image once")
+    return names
+
+
+def read_classes(path: Path) -> list[str]:
+    """Read a list of classes: the first word of each line, in the order of the model's outputs."""
+    classes = [line.split()[0] for line in _lines(path, "expected one class per line")]
+    if len(set(classes)) < len(classes):
+        raise UserError(f"{path} names a class twice: name every class once")
+    return classes
+
+
+def _lines(path: Path, expected: str) -> list[str]:
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a list that can be read: {expected}") from error
+    found = [line for line in lines if line]
+    if not found:
+        raise UserError(f"{path} is empty: {expected}")
+    return found
