@@ -17,6 +17,7 @@ SHORT = Recipe(width=16, depth=1, heads=2, epochs=1)
 def test_the_source_model_of_digits_c_knows_clean_digits(shared_cache: Path) -> None:
     bench = load_benchmark("digits-c")
     model = source_model(bench)
+    assert model.name == "digits-c-tiny-vit-e7fb0363"  # the recipe, which published numbers depend on
     test = bench.test()
     with torch.no_grad():
         right = model(to_float(test.images)).logits.argmax(1) == test.labels

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import torch
 
 from testdg.data.benchmarks import Benchmark
-from testdg.errors import UserError
+from testdg.errors import UserError, unknown
 from testdg.evaluation.observer import Observer
 from testdg.evaluation.training import Recipe, trained_model
-from testdg.models import VisionModel, load_model
+from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
+from testdg.models.architectures import architecture_name
+from testdg.models.transfer import with_classes, with_size
 
 
 def source_model(
@@ -19,10 +22,16 @@ def source_model(
     *,
     device: torch.device | str = "cpu",
     observer: Observer | None = None,
+    preprocessing: str = "model",
 ) -> VisionModel:
-    """Load the model to adapt and check that it fits the benchmark."""
+    """Load the model to adapt, with its own preprocessing or the "paper"'s, and check that it fits the benchmark."""
+    if preprocessing not in ("model", "paper"):
+        raise unknown("preprocessing", preprocessing, ("model", "paper"))
+    if preprocessing == "paper" and not benchmark.paper:
+        raise UserError(f"the paper has no {benchmark.name}: leave out --preprocessing paper")
+    wanted = Preprocessing(**benchmark.paper) if preprocessing == "paper" else None
     if model is not None:
-        found = load_model(model)
+        found = load_model(model, preprocessing=wanted)
     elif benchmark.embedded:
         found = trained_model(benchmark, Recipe(), (observer or Observer()).training)
     else:
@@ -32,4 +41,38 @@ def source_model(
     if found.classes != len(benchmark.classes):
         classes = len(benchmark.classes)
         raise UserError(f"model {found.name} tells {found.classes} classes apart; {benchmark.name} has {classes}")
+    if wanted is not None and found.preprocessing != wanted:
+        raise UserError(f"model {found.name} was loaded with its own preprocessing: give the paper's to load_model")
     return found.to(device)
+
+
+def starting_model(
+    benchmark: Benchmark, model: str | Path | torch.nn.Module, size: int | None = None, seed: int = 0
+) -> VisionModel:
+    """Give a model to train for a benchmark: with a new classifier where classes differ, and for images of a size.
+
+    "tiny" stands for a small vision transformer with random weights.
+    """
+    if benchmark.task != "classification":
+        raise UserError(f"{benchmark.name} is for {benchmark.task}: only models for classification are trained")
+    if model == "tiny":
+        return _tiny(len(benchmark.classes), size or 32, seed)
+    with torch.random.fork_rng(devices=[]):  # networks draw initial weights before they read their own
+        found = copy.deepcopy(load_model(model))
+    if found.task != benchmark.task:
+        raise UserError(f"model {found.name} is for {found.task}; {benchmark.name} is for {benchmark.task}")
+    if not hasattr(found.network, "save_pretrained") and architecture_name(found.network) is None:
+        remedy = "use a model of transformers, or one of this package"
+        raise UserError(f"model {found.name} cannot be written as a folder that is read back: {remedy}")
+    if found.classes != len(benchmark.classes):
+        found = with_classes(found, benchmark.classes, seed)
+    return found if size is None else with_size(found, size)
+
+
+def _tiny(classes: int, size: int, seed: int) -> VisionModel:
+    if size % 4:
+        raise UserError(f"the tiny model takes images whose side is a multiple of 4; got {size}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = TinyViT(classes, size)
+    return VisionModel(network, "head", Preprocessing((size, size), mean=(0.5,) * 3, std=(0.5,) * 3), "tiny")

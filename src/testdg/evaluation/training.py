@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from torch import Tensor
 from testdg.data.benchmarks import Benchmark
 from testdg.data.stream import to_float
 from testdg.errors import UserError
+from testdg.fitting import fit
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 
 
@@ -94,24 +94,19 @@ def train(benchmark: Benchmark, recipe: Recipe, progress: Callable[[int, int], N
         network = TinyViT(len(benchmark.classes), **shape)
     preprocessing = Preprocessing((recipe.size,) * 2, mean=(recipe.mean,) * 3, std=(recipe.std,) * 3)
     model = VisionModel(network, "head", preprocessing, name)
-    steps = recipe.epochs * (len(images) // recipe.batch_size)
-    optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
-    with torch.inference_mode(False), torch.enable_grad():
-        for step, chosen in enumerate(_batches(len(images), recipe, generator)):
-            logits = model(augment(images[chosen], recipe, generator)).logits
-            loss = F.cross_entropy(logits, labels[chosen], label_smoothing=recipe.smoothing)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
-            progress(step + 1, steps)
+    order = _batches(len(images), recipe, generator)
+
+    def step(images: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(model(images).logits, labels, label_smoothing=recipe.smoothing)
+
+    fit(
+        step,
+        torch.optim.Adam(model.parameters(), recipe.learning_rate),
+        ((augment(images[chosen], recipe, generator), labels[chosen]) for chosen in order),
+        steps=len(order),
+        after=lambda done, _: progress(done, len(order)),
+    )
     return model.eval()
-
-
-def _rate(step: int, steps: int) -> float:
-    """Warm up over the first tenth, then follow a cosine down to zero."""
-    return min(1.0, 10 * (step + 1) / steps) * (1 + math.cos(math.pi * step / steps)) / 2
 
 
 def _batches(images: int, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:

@@ -9,9 +9,10 @@ from typing import Any
 from torch import nn
 
 from testdg.errors import UserError
+from testdg.models import resnet
+from testdg.models.architectures import ARCHITECTURES
 from testdg.models.model import SegmentationModel, VisionModel
 from testdg.models.preprocessing import Preprocessing, from_preprocessor_config, read_preprocessor
-from testdg.models.tiny import ARCHITECTURES
 
 
 def load_model(
@@ -24,7 +25,8 @@ def load_model(
     """Load a model, in evaluation mode and single precision.
 
     `source` is a folder with `config.json` and safetensors weights, a hub id (`google/vit-base-patch16-224`),
-    a timm model (`timm:vit_base_patch16_384`), or any module with a linear classifier. The model's own size,
+    a timm model (`timm:vit_base_patch16_384`), the weights of a CIFAR ResNet (`resnet20.safetensors`, or a folder
+    with that file alone), or any module with a linear classifier. The model's own size,
     mean and standard deviation are used unless `preprocessing` is given; `head` names the classifier of an
     unusual module.
     """
@@ -34,6 +36,8 @@ def load_model(
         model = wrap(source, preprocessing or Preprocessing(), head, name or type(source).__name__)
     elif str(source).startswith(("timm:", "timm/")):
         model = _from_timm(str(source), preprocessing, head)
+    elif (weights := _lone_weights(Path(source))) is not None:
+        model = _from_weights(weights, preprocessing, head)
     elif Path(source).is_dir():
         model = _from_folder(Path(source), preprocessing, head)
     else:
@@ -53,6 +57,26 @@ def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, nam
         found = f"is a {type(layers[head]).__name__}" if head in layers else "does not exist"
         raise UserError(f"layer {head!r} of {name} {found}; its linear layers are {', '.join(linears[-5:]) or 'none'}")
     return VisionModel(network, head or linears[-1], preprocessing, name)
+
+
+def _lone_weights(path: Path) -> Path | None:
+    """Find weights that come without a configuration: a safetensors file, or a folder with one and no config.json."""
+    if path.suffix == ".safetensors" and not path.is_dir():
+        return path
+    found = list(path.glob("*.safetensors")) if not (path / "config.json").exists() else []
+    return found[0] if len(found) == 1 else None
+
+
+def _from_weights(path: Path, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        network = resnet.resnet_from_weights(load_file(path), str(path))
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be read: {_first_line(error)}") from error
+    preprocessing = preprocessing or read_preprocessor(path.parent) or resnet.PREPROCESSING
+    return wrap(network, preprocessing, head, path.stem)
 
 
 def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.models.architectures import architecture_name
 from testdg.models.preprocessing import Preprocessing, write_preprocessor
-from testdg.models.tiny import architecture_name
 
 NORM_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 

@@ -1,0 +1,60 @@
+"""`testdg train`: a source model for a benchmark, trained on its clean images."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from testdg.cli.bar import Bar
+from testdg.data.benchmarks import load_benchmark
+from testdg.evaluation.fine_tuning import FineTuning, fine_tune
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What the user asked for."""
+
+    benchmark: str
+    data: Path | None
+    model: str
+    out: Path
+    device: str
+    recipe: dict[str, Any]
+
+
+def train_command(request: TrainRequest, *, as_json: bool) -> None:
+    """Train the model and tell its error on clean images."""
+    _quieten(request.model)
+    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    with warnings.catch_warnings(), Bar(console) as bar:
+        warnings.showwarning = lambda message, *_, **__: console.print(f"note   {message}", markup=False)
+        about = _train(request, bar)
+    if as_json:
+        print(json.dumps(about, indent=2))
+        return
+    images = f"{about['test_images']} clean test images of {about['benchmark']}"
+    console.print(f"model  {request.out} ({about['seconds']:.0f} s)", markup=False)
+    console.print(f"error  {about['clean_error']:.2f} % on {images}", markup=False)
+
+
+def _quieten(model: str) -> None:
+    """Keep other libraries' chatter away; only the download of a model keeps its bar."""
+    for library in ("TRANSFORMERS", "HF_HUB"):
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")
+    if model == "tiny" or Path(model).exists():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def _train(request: TrainRequest, bar: Bar) -> dict[str, Any]:
+    def tell(done: int, steps: int, loss: float, error: float) -> None:
+        bar.update(f"step {done} of {steps}, loss {loss:.3f}, error {error:.1f} %", done, steps)
+
+    recipe = FineTuning(**request.recipe)
+    benchmark = load_benchmark(request.benchmark, request.data)
+    return fine_tune(benchmark, request.model, request.out, recipe, device=request.device, tell=tell)

@@ -1,0 +1,90 @@
+"""The folder of a trained model: it appears when it is complete, and its training is safe against being killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from testdg.errors import UserError
+from testdg.files import locked, replace_text, writing
+from testdg.methods.state import read_folder, write_folder
+from testdg.models import VisionModel
+
+
+class TrainingFolder:
+    """The folder of a trained model, and the one beside it where its training is kept until it is complete."""
+
+    def __init__(self, out: Path, about: dict[str, Any]) -> None:
+        self.out, self.about = out, about
+        self.work = out.resolve().with_name(out.resolve().name + ".training")
+
+    def result(self) -> dict[str, Any] | None:
+        """Read a complete training; None where there is none, and a sentence where there is something else."""
+        path = self.out / "training.json"
+        if not path.exists():
+            if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+                raise UserError(f"{self.out} exists and is no trained model of ours: choose another --out")
+            return None
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            self._check(found, self.out)
+        except UserError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged ({error}): choose another --out, or delete the folder") from error
+        return found
+
+    def held(self) -> AbstractContextManager[None]:
+        """Make the working folder and keep others out of it."""
+        with writing(self.work):
+            self.work.mkdir(parents=True, exist_ok=True)
+        return locked(self.work / ".lock", f"{self.work} is being written by another training: wait for it")
+
+    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Read the last saved state; None where there is none."""
+        state = self.work / "state"
+        if not state.exists() and not state.with_name("state.old").exists():
+            return None
+        try:
+            tensors, note = read_folder(state)
+            if missing := {"about", "step", "seconds"} - note.keys():
+                raise UserError(f"{state} is damaged: it lacks {min(missing)}")
+        except UserError as error:
+            raise UserError(f"{error}; delete {self.work} to start again") from error
+        self._check(note["about"], self.work)
+        return tensors, note
+
+    def save(self, tensors: dict[str, Tensor], step: int, seconds: float) -> None:
+        """Save the state of a training after some steps, in one step."""
+        with writing(self.work):
+            write_folder(self.work / "state", tensors, {"about": self.about, "step": step, "seconds": seconds})
+
+    def finish(self, model: VisionModel, about: dict[str, Any]) -> dict[str, Any]:
+        """Write the model beside its place, force it to disk, and rename it; the working folder goes."""
+        fresh = self.work / "model"
+        with writing(self.work):
+            shutil.rmtree(fresh, ignore_errors=True)
+            model.save(fresh)
+            replace_text(fresh / "training.json", json.dumps(about, indent=2) + "\n")
+            for path in fresh.iterdir():
+                with path.open("r+b") as file:
+                    os.fsync(file.fileno())
+            if self.out.exists():
+                self.out.rmdir()  # it is empty
+            fresh.rename(self.out)
+        shutil.rmtree(self.work, ignore_errors=True)
+        return about
+
+    def _check(self, found: dict[str, Any], place: Path) -> None:
+        """Refuse a training that differs from the one that is asked for."""
+        flat, asked = ({**values["recipe"], **values} for values in (found, self.about))
+        for key, value in asked.items():
+            if key != "recipe" and flat.get(key) != value:
+                remedy = "choose another --out, or delete the folder"
+                raise UserError(f"{place} holds a training with {key} {flat.get(key)}, not {value}: {remedy}")

@@ -1,0 +1,63 @@
+"""The training loop: any loss, any optimiser, a learning rate that warms up and follows a cosine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+Step = Callable[[Tensor, Tensor], Tensor]
+"""Gives the loss of a batch of images and labels."""
+
+
+def fit(
+    step: Step,
+    optimizer: Optimizer,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    steps: int,
+    start: int = 0,
+    clip: float | None = None,
+    after: Callable[[int, Tensor], None] | None = None,
+) -> None:
+    """Minimise a loss over batches of images and labels, of which `batches` gives number `start` to the last.
+
+    The optimiser's learning rates are the peaks of the schedule. `clip` bounds the norm of the gradient; `after`
+    hears the number of steps done and the loss, which stays on its device.
+    """
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    with torch.inference_mode(False), torch.enable_grad():
+        for number, (images, labels) in enumerate(batches, start):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * rate(number, steps)
+            loss = step(images, labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], clip)
+            optimizer.step()
+            if after is not None:
+                after(number + 1, loss.detach())
+
+
+def rate(step: int, steps: int) -> float:
+    """Warm up over the first tenth, then follow a cosine down to zero."""
+    return min(1.0, 10 * (step + 1) / steps) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def moments(optimizer: Optimizer) -> dict[str, Tensor]:
+    """What an optimiser remembers of each parameter, flat: `<parameter>.<name>`."""
+    state = optimizer.state_dict()["state"]
+    return {f"{i}.{key}": value for i, entry in state.items() for key, value in entry.items()}
+
+
+def load_moments(optimizer: Optimizer, remembered: dict[str, Tensor]) -> None:
+    """Put back what `moments` gave."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in remembered.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

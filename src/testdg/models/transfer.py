@@ -1,0 +1,98 @@
+"""What changes when a model moves to other data: its classifier and the size of its input."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from math import isqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from testdg.errors import UserError
+from testdg.models.model import VisionModel
+from testdg.models.tiny import TinyViT
+
+
+def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> VisionModel:
+    """Give the model with a new linear classifier, drawn from a seed."""
+    network = copy.deepcopy(model.network)
+    parent, _, leaf = model.head.rpartition(".")
+    old = network.get_submodule(model.head)
+    if not isinstance(old, nn.Linear):
+        raise UserError(f"the classifier {model.head!r} of {model.name} is not linear, so it cannot be replaced")
+    fresh = nn.Linear(old.in_features, len(classes), device="meta").to_empty(device=old.weight.device)
+    weights = torch.randn(fresh.weight.shape, generator=torch.Generator().manual_seed(seed)) * 0.02
+    fresh.load_state_dict({"weight": weights, "bias": torch.zeros(len(classes))})
+    setattr(network.get_submodule(parent), leaf, fresh)
+    _name_classes(network, classes)
+    return VisionModel(network, model.head, model.preprocessing, model.name)
+
+
+def _name_classes(network: Any, classes: Sequence[str]) -> None:
+    """Write the classes where the network's configuration keeps them."""
+    config: Any = getattr(network, "config", None)
+    if isinstance(config, dict):
+        config["classes"] = len(classes)
+    elif hasattr(config, "id2label"):
+        config.id2label = dict(enumerate(classes))
+        config.label2id = {name: number for number, name in enumerate(classes)}
+        network.num_labels = len(classes)
+
+
+def with_size(model: VisionModel, size: int) -> VisionModel:
+    """Give the model for images of size x size; position embeddings are interpolated."""
+    preprocessing = dataclasses.replace(model.preprocessing, size=(size, size), crop=None)
+    fresh = _empty_copy(model.network, size)
+    weights = model.network.state_dict()
+    for name, value in fresh.state_dict().items():
+        if "position" in name and value.ndim == 3 and value.shape != weights[name].shape:
+            weights[name] = _interpolate(weights[name], value.shape[1])
+    try:
+        fresh.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"model {model.name} cannot take images of {size} x {size}: {reason}") from error
+    changed = VisionModel(fresh, model.head, preprocessing, model.name).train(model.training)
+    check_input(changed)
+    return changed
+
+
+def _empty_copy(network: nn.Module, size: int) -> nn.Module:
+    """Make a network of the same kind for another size of images; one that knows no size is copied."""
+    config: Any = getattr(network, "config", None)
+    with torch.random.fork_rng(devices=[]):
+        if isinstance(network, TinyViT):
+            return TinyViT(**{**config, "size": size})
+        if isinstance(getattr(config, "image_size", None), int):
+            config = copy.deepcopy(config)
+            config.image_size = size
+            kind: Any = type(network)
+            return kind(config)  # type: ignore[no-any-return]
+    return copy.deepcopy(network)
+
+
+def _interpolate(positions: Tensor, count: int) -> Tensor:
+    """Resize the square part of position embeddings, (1, T, D), to `count` in all; the tokens before it stay."""
+    old, new = (isqrt(number) for number in (positions.shape[1], count))
+    extra = positions.shape[1] - old**2  # class tokens and the like: fewer than would make a larger square
+    square = positions[:, extra:].mT.reshape(1, -1, old, old)  # (1, D, old, old)
+    resized = F.interpolate(square, (new, new), mode="bicubic", align_corners=False)
+    return torch.cat([positions[:, :extra], resized.flatten(2).mT], 1)
+
+
+@torch.no_grad()
+def check_input(model: VisionModel) -> None:
+    """Try one empty image of the model's own size."""
+    height, width = model.preprocessing.input_size or (32, 32)
+    training = model.training
+    try:
+        model.eval()(torch.zeros(1, model.channels, height, width, device=model.device))
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"model {model.name} cannot take images of {height} x {width}: {reason}") from error
+    finally:
+        model.train(training)

@@ -1,0 +1,85 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from testdg.cli.app import execute
+from testdg.evaluation.fine_tuning import FineTuning
+from testdg.models import TinyCNN, load_model
+
+SMALL = ["--images", "40", "--epochs", "1", "--batch-size", "20", "--device", "cpu"]
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    torch.manual_seed(0)
+    load_model(TinyCNN(classes=7, width=4)).save(tmp_path / "cnn")
+    return [
+        "train",
+        "--benchmark",
+        "digits-c",
+        "--model",
+        str(tmp_path / "cnn"),
+        "--out",
+        str(tmp_path / "out"),
+        *SMALL,
+    ]
+
+
+def test_train_writes_a_model_that_runs(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    about = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert lines[0].startswith("100 %  step 2 of 2, loss ")
+    assert lines[-1] == f"error  {about['clean_error']:.2f} % on 797 clean test images of digits-c"
+    assert about["recipe"]["images"] == 40
+    run = ["run", "--model", str(tmp_path / "out"), "--out", str(tmp_path / "runs"), "--method", "source"]
+    assert execute([*run, "--images", "4", "--domains", "fog", "--device", "cpu"]) == 0
+
+
+def test_json_and_the_second_time(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*arguments, "--json"]) == 0
+    first = capsys.readouterr().out
+    assert json.loads(first)["benchmark"] == "digits-c"
+    assert execute([*arguments, "--json"]) == 0
+    assert capsys.readouterr().out == first  # seconds included: nothing was trained again
+
+
+def test_the_defaults_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[FineTuning] = []
+
+    def remember(*values: Any, **_: Any) -> None:
+        asked.append(values[3])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("testdg.cli.train.fine_tune", remember)
+    assert execute(["train", "--benchmark", "digits-c", "--model", "tiny", "--out", str(tmp_path / "out")]) == 130
+    assert asked == [FineTuning()]
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--benchmark", "digit-c"], "unknown benchmark 'digit-c'; did you mean 'digits-c'?"),
+        (["--benchmark", "cifar10-c"], "cifar10-c needs a data folder"),
+        (["--model", "./nowhere"], "model './nowhere' is neither a folder here nor a model"),
+        (["--model", "x.safetensors"], "x.safetensors cannot be read"),
+        (["--epochs", "0"], "epochs must be at least 1; got 0"),
+        (["--learning-rate", "-1"], "learning_rate must be at least 0 and finite; got -1.0"),
+        (["--precision", "fp8"], "precision must be fp32 or bf16; got 'fp8'"),
+        (["--model", "tiny", "--image-size", "30"], "multiple of 4; got 30"),
+        (["--device", "gpu"], "unknown device 'gpu'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_nothing_is_written(
+    arguments: list[str], more: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute([*arguments, *more]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["cnn"]
