@@ -39,6 +39,8 @@ def test_run_shows_protocol_table_and_figure(
     table = lines.index(next(line for line in lines if line.startswith("error, %")))
     assert lines[table].split() == ["error,", "%", "Source", "TENT", "gain"]
     assert [line.split()[0] for line in lines[table + 1 : table + 4]] == ["fog", "contrast", "mean"]
+    assert lines[table + 5].split() == ["mean", "Source", "TENT", "gain"]
+    assert [line.split()[0] for line in lines[table + 6 : table + 9]] == ["early", "NLL", "ECE,"]
     assert shown.index("benchmark  digits-c") < shown.index("error, %")
     (figure,) = (tmp_path / "runs").glob("digits-c-tent-*/figure.png")
     assert f"figure  {figure}" in lines
@@ -108,6 +110,50 @@ def test_held_out_and_precision(arguments: list[str], capsys: pytest.CaptureFixt
     assert "bf16 on cpu" in shown
 
 
+@pytest.mark.parametrize(
+    ("protocol", "first_rows", "words"),
+    [
+        ("gradual", ["fog", "contrast", "mean"], "gradual: 2 domains in order 0, severity 1 to 5 and back"),
+        ("cyclic,rounds=2", ["round 1", "round 2", "mean"], "cyclic: 2 domains in order, 2 rounds, severity 5"),
+        ("mixed,seed=3", ["fog", "contrast", "mean"], "batches of 20, domains mixed (seed 3), reset once"),
+        ("dirichlet", ["fog", "contrast", "mean"], "classes bunched (Dirichlet 0.1, seed 0)"),
+        ("continual,resets=domain", ["fog", "contrast", "mean"], "reset at every domain"),
+    ],
+)
+def test_every_protocol_has_its_table_and_figure(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], protocol: str, first_rows: list[str], words: str
+) -> None:
+    assert execute([*arguments, "--protocol", protocol]) == 0
+    shown = capsys.readouterr().out
+    assert words in shown
+    table = shown[shown.index("error, %") :].splitlines()
+    assert [line.partition("  ")[0] for line in table[1:4]] == first_rows
+    assert Path(shown.splitlines()[-1].split()[-1]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_all_orders_give_mean_and_deviation(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*arguments, "--protocol", "orders"]) == 0
+    shown = capsys.readouterr().out
+    table = shown[shown.index("mean error, %") :].splitlines()
+    assert [line.partition("  ")[0] for line in table[1:13]] == [f"order {k}" for k in range(10)] + [
+        "mean",
+        "deviation",
+    ]
+    assert execute([*arguments, "--protocol", "orders", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    errors = [result["mean_error"] for result in found["orders"]]
+    assert len(errors) == 10
+    assert found["mean_error"] == pytest.approx(sum(errors) / 10)
+    assert found["deviation"] == pytest.approx((sum((e - sum(errors) / 10) ** 2 for e in errors) / 9) ** 0.5)
+
+
+def test_the_domains_of_a_visit_are_told_one_by_one(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*arguments, "--protocol", "cyclic,rounds=2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    told = [line.rpartition("  ")[0].strip() for line in lines[1:5]]
+    assert told == ["fog, round 1", "contrast, round 1", "fog, round 2", "contrast, round 2"]
+
+
 def test_the_second_run_goes_no_stream(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     execute([*arguments, "--json"])
     first = capsys.readouterr().out
@@ -136,7 +182,11 @@ def test_the_second_run_goes_no_stream(arguments: list[str], capsys: pytest.Capt
         (["--severity", "9"], "severity must be 1 to 5; got 9"),
         (["--domains", "fogg"], "unknown corruption 'fogg'; did you mean 'fog'?"),
         (["--protocol", "held-out"], "held-out tests on the last 5 domains; the stream has only 2"),
-        (["--protocol", "gradul"], "unknown protocol 'gradul'"),
+        (["--protocol", "gradul"], "unknown protocol 'gradul'; did you mean 'gradual'?"),
+        (["--protocol", "cyclic,rounds=0"], "protocol cyclic: rounds must be a whole number from 1 to 10000; got 0"),
+        (["--protocol", "own.toml"], "protocol file own.toml cannot be read: No such file or directory"),
+        (["--protocol", "gradual", "--severity", "3"], "gradual chooses the severities itself: leave out --severity"),
+        (["--protocol", "order-1", "--domains", "spatter"], "order 1 is one of the fifteen corruptions; 'spatter'"),
         (["--precision", "fp8"], "precision must be fp32 or bf16; got 'fp8'"),
         (["--device", "gpu"], "unknown device 'gpu'"),
         (["--seed", "-1"], "seed must be in [0, 4294967295]; got -1"),
@@ -156,7 +206,16 @@ def test_a_mistake_is_one_sentence_and_code_2(
 def test_a_mistake_is_told_before_anything_is_computed(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for mistake in (["--set", "steps=0"], ["--protocol", "held-out"], ["--preset", "x"], ["--precision", "fp8"]):
+    own = tmp_path / "own.toml"
+    own.write_text('order = ["fogg"]')
+    bad_file = ["--protocol", str(own)]
+    for mistake in (
+        ["--set", "steps=0"],
+        ["--protocol", "held-out"],
+        bad_file,
+        ["--preset", "x"],
+        ["--precision", "fp8"],
+    ):
         assert execute([*arguments, *mistake]) == 2
     assert not (tmp_path / "runs").exists()
     assert capsys.readouterr().out == ""

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testdg.data.stream import Domain, Samples, Stream
+from testdg.data.sampling import Sampling
+from testdg.data.stream import Domain, Samples, Segment, Stream
 from testdg.errors import UserError
 
 
@@ -25,22 +26,71 @@ def test_batches_cover_every_domain_in_order_and_never_span_two(sizes: list[int]
     batches = list(stream)
     assert [b.number for b in batches] == list(range(len(stream)))
     for index, size in enumerate(sizes):
-        mine = [b for b in batches if b.domain == index]
-        assert [i for b in mine for i in b.indices] == list(range(size))
+        mine = [b for b in batches if index in b.segments]
+        assert all(set(b.segments.tolist()) == {index} and b.name == f"d{index}" for b in mine)
+        assert [i for b in mine for i in b.indices.tolist()] == list(range(size))
+        assert [i for b in mine for i in b.positions.tolist()] == list(range(size))
         assert torch.cat([b.labels for b in mine]).tolist() == list(range(size))
         assert {len(b.labels) for b in mine[:-1]} <= {batch_size}
         assert stream.ends_domain(mine[-1].number)
         assert not any(stream.ends_domain(b.number) for b in mine[:-1])
+        assert [b.number for b in mine if stream.starts_domain(b.number)] == [mine[0].number]
 
 
-@settings(max_examples=40, deadline=None)
-@given(sizes=sizes, batch_size=st.integers(1, 20), data=st.data())
-def test_starting_at_a_batch_is_the_tail_of_the_stream(sizes: list[int], batch_size: int, data: st.DataObject) -> None:
-    stream = Stream([domain(f"d{i}", size, i * 20) for i, size in enumerate(sizes)], batch_size)
-    start = data.draw(st.integers(0, len(stream)))
-    tail, whole = list(stream.batches(start)), list(stream)[start:]
+samplings = st.builds(Sampling, st.sampled_from(["file", "mixed", "dirichlet"]), seed=st.integers(0, 99))
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=sizes, batch_size=st.integers(1, 20), sampling=samplings, data=st.data())
+def test_starting_at_a_batch_is_the_tail_of_the_stream(
+    sizes: list[int], batch_size: int, sampling: Sampling, data: st.DataObject
+) -> None:
+    def stream() -> Stream:
+        return Stream([domain(f"d{i}", size, i * 20) for i, size in enumerate(sizes)], batch_size, sampling)
+
+    start = data.draw(st.integers(0, len(stream())))
+    tail, whole = list(stream().batches(start)), list(stream())[start:]
     assert [b.number for b in tail] == [b.number for b in whole]
     assert all(torch.equal(a.images, b.images) for a, b in zip(tail, whole, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=sizes, batch_size=st.integers(1, 20), sampling=samplings)
+def test_every_image_comes_once_with_its_own_label_and_place(
+    sizes: list[int], batch_size: int, sampling: Sampling
+) -> None:
+    stream = Stream([domain(f"d{i}", size, i * 20) for i, size in enumerate(sizes)], batch_size, sampling)
+    seen: list[tuple[int, int]] = []
+    before = [0] * len(sizes)
+    for batch in stream:
+        levels = (batch.images[:, 0, 0, 0] * 255).round().int()
+        assert levels.tolist() == (batch.segments * 20 + batch.indices).tolist()
+        assert batch.labels.tolist() == batch.indices.tolist()
+        for segment, index, position in zip(batch.segments, batch.indices, batch.positions, strict=True):
+            assert position == before[segment]
+            before[segment] += 1
+            seen.append((int(segment), int(index)))
+    assert sorted(seen) == [(s, i) for s, size in enumerate(sizes) for i in range(size)]
+
+
+def test_mixed_batches_span_domains_and_other_samplings_do_not() -> None:
+    domains = [domain(f"d{i}", 10) for i in range(4)]
+    mixed = list(Stream(domains, 10, Sampling("mixed")))
+    assert all(b.name == "mixed" and len(set(b.segments.tolist())) > 1 for b in mixed)
+    bunched = list(Stream(domains, 10, Sampling("dirichlet")))
+    assert [set(b.segments.tolist()) for b in bunched] == [{0}, {1}, {2}, {3}]
+
+
+def test_rounds_and_tests_are_mixed_each_for_itself() -> None:
+    domains = [domain(f"d{i}", 5) for i in range(2)]
+    segments = [Segment(d, number) for number in (1, 2) for d in domains] + [Segment(d, 1, False) for d in domains]
+    stream = Stream(segments, 4, Sampling("mixed"))
+    assert [(b.block.round, b.learn) for b in stream] == [(1, True)] * 3 + [(2, True)] * 3 + [(1, False)] * 3
+    for first, batch in zip([0, 0, 0, 2, 2, 2, 4, 4, 4], stream, strict=True):
+        assert set(batch.segments.tolist()) <= {first, first + 1}
+    orders = [[b.indices.tolist() for b in stream][first : first + 3] for first in (0, 3)]
+    assert orders[0] != orders[1]
+    assert [n for n in range(9) if stream.ends_domain(n)] == [2, 5, 8]
 
 
 def test_images_are_floats_between_0_and_1() -> None:

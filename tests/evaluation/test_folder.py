@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from testdg.errors import UserError
-from testdg.evaluation import Result, run
-from testdg.evaluation.files import locked, replace_text, writing
+from testdg.evaluation import Result, comparable, read_result, run
+from testdg.files import locked, replace_text, writing
 from testdg.models import VisionModel
+from testdg.report import result_tables
+from testdg.report.protocol import protocol_lines
 
 
 def small_run(model: VisionModel, out: Path, **more: Any) -> Result:
@@ -41,29 +43,69 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("batches", [1, 3, 4])
+@pytest.mark.parametrize(
+    ("batches", "protocol"),
+    [
+        *((batches, "continual") for batches in (1, 3, 4)),
+        (3, "continual,resets=domain"),
+        (7, "gradual"),
+        (5, "cyclic"),
+        (3, "mixed"),
+        (4, "dirichlet"),
+    ],
+)
 def test_a_stopped_run_goes_on_from_its_state(
-    model: VisionModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
+    model: VisionModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, protocol: str
 ) -> None:
     from testdg.evaluation.folder import RunFolder
 
-    whole = small_run(model, tmp_path / "whole", save_every=0)
+    whole = small_run(model, tmp_path / "whole", save_every=0, protocol=protocol)
     save = RunFolder.save
 
     def save_and_stop(self: RunFolder, adapter: Any, done: int, seconds: float) -> None:
         save(self, adapter, done, seconds)
         if done == batches:
-            self.append([{"batch": done, "domain": "fog", "phase": "adapt", "images": 4, "errors": 4}])
+            self.append([{"batch": done, "domain": "fog", "phase": "adapt", "images": 4, "errors": 4, "parts": []}])
             raise Stop
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "save", save_and_stop)
         with pytest.raises(Stop):
-            small_run(model, tmp_path / "stopped", save_every=0)
-    resumed = small_run(model, tmp_path / "stopped", save_every=0)
+            small_run(model, tmp_path / "stopped", save_every=0, protocol=protocol)
+    resumed = small_run(model, tmp_path / "stopped", save_every=0, protocol=protocol)
     assert without_seconds(resumed) == without_seconds(whole)
     name = "events.jsonl"
     assert (resumed.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+
+
+def test_any_run_folder_can_be_read(model: VisionModel, tmp_path: Path) -> None:
+    result = small_run(model, tmp_path)
+    assert read_result(result.folder) == result
+    assert read_result(str(result.folder)).folder == result.folder
+    with pytest.raises(UserError, match=r"holds no result\.json: it is no run folder, or its run is not complete"):
+        read_result(tmp_path)
+
+
+def test_a_result_from_before_the_other_scores_can_be_read(model: VisionModel, tmp_path: Path) -> None:
+    new = small_run(model, tmp_path)
+    stored = json.loads((new.folder / "result.json").read_text())
+    for domain in stored["domains"]:
+        for key in ("severity", "round", "early_error", "nll", "ece"):
+            del domain[key]
+    for key in ("means", "held_out_means", "skipped"):
+        del stored[key]
+    for key in ("task", "order", "rounds", "sampling", "concentration", "sampling_seed"):
+        del stored["protocol"][key]
+    (new.folder / "result.json").write_text(json.dumps(stored))
+    old = read_result(new.folder)
+    assert [(d.name, d.error, d.images, d.nll) for d in old.domains] == [
+        (d.name, d.error, d.images, None) for d in new.domains
+    ]
+    assert comparable(old, new)
+    tables = result_tables(["old", "new"], [old, new])
+    assert [row.values[0] == row.values[1] for row in tables[0].rows] == [True] * 3
+    assert [row.values[0] for row in tables[1].rows] == [None] * 3
+    assert "digits-c, continual: 2 domains in order, severity 5" in protocol_lines(old.protocol)[0]
 
 
 def without_seconds(result: Result) -> dict[str, Any]:
@@ -114,7 +156,9 @@ def test_the_events_of_a_complete_run_are_checked(model: VisionModel, tmp_path: 
         small_run(model, tmp_path)
 
 
-@pytest.mark.parametrize(("key", "value"), [("errors", None), ("images", "4"), ("domain", 3), ("batch", 5)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("errors", None), ("images", "4"), ("domain", 3), ("batch", 5), ("parts", {})]
+)
 def test_an_event_of_the_wrong_kind_is_damage(model: VisionModel, tmp_path: Path, key: str, value: object) -> None:
     path = small_run(model, tmp_path).folder / "events.jsonl"
     first, rest = path.read_text().split("\n", 1)

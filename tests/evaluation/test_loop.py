@@ -9,9 +9,10 @@ from torch import Tensor
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import Stream
 from testdg.errors import UserError
-from testdg.evaluation import Observer, Protocol, Result, run
+from testdg.evaluation import Observer, Plan, Protocol, Result, run
 from testdg.evaluation.device import find_device
 from testdg.evaluation.loop import run_stream
+from testdg.evaluation.scores import Classification
 from testdg.methods import adapt
 from testdg.methods.source import Source
 from testdg.models import VisionModel
@@ -19,14 +20,15 @@ from testdg.models import VisionModel
 SIX = ["fog", "contrast", "snow", "brightness", "pixelate", "jpeg_compression"]
 
 
-def stream(images: int = 10, batch_size: int = 4, domains: list[str] | None = None) -> Stream:
-    return load_benchmark("digits-c", images=images, domains=domains or ["fog", "contrast"]).stream(batch_size)
+def stream(images: int = 10, batch_size: int = 4, domains: list[str] | None = None, **plan: Any) -> Stream:
+    benchmark = load_benchmark("digits-c", images=images, domains=domains or ["fog", "contrast"])
+    return Plan(**plan).stream(benchmark, batch_size)
 
 
-def evaluate(adapter: Any, batches: Stream, adapted: int = 99) -> tuple[list[dict[str, Any]], list[int]]:
+def evaluate(adapter: Any, batches: Stream, **more: Any) -> tuple[list[dict[str, Any]], list[int]]:
     events: list[dict[str, Any]] = []
     saved: list[int] = []
-    run_stream(adapter, batches, adapted=adapted, start=0, write=events.extend, save=saved.append)
+    run_stream(adapter, batches, Classification(), start=0, write=events.extend, save=saved.append, **more)
     return events, saved
 
 
@@ -51,11 +53,11 @@ def test_a_batch_is_scored_with_the_prediction_made_before_its_update(model: Vis
 
 def test_held_out_domains_are_predicted_and_teach_nothing(model: VisionModel) -> None:
     adapter, reference = (adapt(model, "tent", learning_rate=0.1) for _ in range(2))
-    batches = stream(domains=SIX)
-    events, _ = evaluate(adapter, batches, adapted=1)
+    batches = stream(domains=SIX, held_out=5)
+    events, _ = evaluate(adapter, batches)
     assert [event["phase"] for event in events] == ["adapt"] * 3 + ["held_out"] * 15
     for batch in batches.batches():
-        if batch.domain == 0:
+        if batch.learn:
             reference(batch.images)
     frozen = [int((reference.predict(b.images).argmax(1) != b.labels).sum()) for b in batches.batches(3)]
     assert [event["errors"] for event in events[3:]] == frozen
@@ -87,10 +89,35 @@ class Talkative(Source):
 
 def test_what_the_adapter_tells_is_in_the_events(model: VisionModel) -> None:
     events, _ = evaluate(Talkative(model), stream(images=2, batch_size=2, domains=["fog"]))
+    (part,) = events[0]["parts"]
     assert json.loads(json.dumps(events[0], allow_nan=False)) == {
-        "batch": 0, "domain": "fog", "phase": "adapt", "images": 2, "errors": events[0]["errors"],
-        "change": True, "confidence": 0.25, "count": 7, "lost": None, "plain": 1.5,
+        "batch": 0, "domain": "fog", "severity": 5, "round": 1, "phase": "adapt", "images": 2,
+        "errors": part["errors"], "change": True, "confidence": 0.25, "count": 7, "lost": None, "plain": 1.5,
+        "parts": [part],
     }  # fmt: skip
+    assert (part["segment"], part["images"], part["early"][1]) == (0, 2, 1)
+
+
+def test_resets_start_every_domain_from_the_source(model: VisionModel) -> None:
+    both = evaluate(adapt(model, "tent", learning_rate=0.1), stream(), resets=True)[0]
+    alone = evaluate(adapt(model, "tent", learning_rate=0.1), stream(domains=["contrast"]))[0]
+    keys = ("images", "errors", "entropy")
+    assert [[e[k] for k in keys] for e in both[3:]] == [[e[k] for k in keys] for e in alone]
+    continual = evaluate(adapt(model, "tent", learning_rate=0.1), stream())[0]
+    assert [e["entropy"] for e in continual[3:]] != [e["entropy"] for e in both[3:]]
+
+
+def test_a_mixed_batch_is_counted_for_each_of_its_domains(model: VisionModel) -> None:
+    batches = stream(images=10, batch_size=5, domains=SIX, sampling="mixed")
+    events, saved = evaluate(adapt(model, "source"), batches)
+    assert saved == [12]
+    for batch, event in zip(batches, events, strict=True):
+        with torch.no_grad():
+            wrong = model(batch.images).logits.argmax(1) != batch.labels
+        counts = {(p["segment"], p["images"], p["errors"]) for p in event["parts"]}
+        there = set(batch.segments.tolist())
+        assert counts == {(s, int((batch.segments == s).sum()), int(wrong[batch.segments == s].sum())) for s in there}
+        assert (event["domain"], event["errors"]) == ("mixed", int(wrong.sum()))
 
 
 def test_the_adapter_sees_images_only(model: VisionModel) -> None:

@@ -1,13 +1,11 @@
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
-from rich.console import Console
 
 from testdg.errors import UserError
-from testdg.report import draw_stream, make_rows, plain_table, rich_table
+from testdg.report import draw_stream
 from testdg.report.figure import read_events
 from testdg.report.protocol import protocol_lines, protocol_note
 
@@ -21,37 +19,6 @@ PROTOCOL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_plain_table_is_aligned_with_mean_and_gain_last() -> None:
-    rows = make_rows(["fog", "snow"], [], [{"fog": 10.0, "snow": 20.0}, {"fog": 8.0, "snow": 23.0}])
-    assert plain_table(["Source", "TENT"], rows) == [
-        "error, %  Source  TENT  gain",
-        "fog         10.0   8.0  +2.0",
-        "snow        20.0  23.0  -3.0",
-        "mean        15.0  15.5  -0.5",
-    ]
-
-
-def test_a_table_in_the_making_has_gaps_and_no_mean() -> None:
-    rows = make_rows(["fog", "snow"], [], [{"fog": 10.0, "snow": 20.0}, {"fog": 8.0}])
-    assert [row.cells() for row in rows] == [
-        ["fog", "10.0", "8.0", "+2.0"], ["snow", "20.0", "", ""], ["mean", "15.0", "", ""],
-    ]  # fmt: skip
-
-
-def test_held_out_domains_have_their_own_mean() -> None:
-    rows = make_rows(["fog"], ["snow", "frost"], [{"fog": 10.0, "snow": 20.0, "frost": 30.0}])
-    assert [row.cells() for row in rows[1:]] == [
-        ["mean", "10.0"], ["snow (held out)", "20.0"], ["frost (held out)", "30.0"], ["mean (held out)", "25.0"],
-    ]  # fmt: skip
-
-
-def test_a_rich_table_shows_the_same_numbers() -> None:
-    console = Console(record=True, width=80, file=io.StringIO())
-    console.print(rich_table(["Source", "TENT"], make_rows(["fog"], [], [{"fog": 10.0}, {"fog": 8.0}])))
-    shown = console.export_text()
-    assert all(text in shown for text in ("Source", "TENT", "fog", "10.0", "8.0", "+2.0"))
-
-
 def test_the_protocol_in_words_leaves_nothing_out() -> None:
     shown = "\n".join(protocol_lines(PROTOCOL))
     texts = [
@@ -62,8 +29,27 @@ def test_the_protocol_in_words_leaves_nothing_out() -> None:
     assert "batches of 4" in protocol_note(PROTOCOL)
 
 
-def events(errors: int, change_at: int = -1) -> list[dict[str, Any]]:
-    fixed = {"phase": "adapt", "images": 4, "errors": errors}
+@pytest.mark.parametrize(
+    ("changes", "texts"),
+    [
+        ({"rounds": 3, "held_out": [], "severity": [1, 3]}, ["1 domains in order, 3 rounds, severities 1 3"]),
+        ({"severity": "gradual", "order": "order 4"}, ["domains in order 4, severity 1 to 5 and back; then frozen"]),
+        ({"sampling": "mixed", "sampling_seed": 7}, ["1 domains, severity 5", "batches of 4, domains mixed (seed 7)"]),
+        (
+            {"sampling": "dirichlet", "concentration": 0.1, "sampling_seed": 0},
+            ["batches of 4, classes bunched (Dirichlet 0.1, seed 0), reset once at the start, domain changes not told"],
+        ),
+        ({"resets": "at every domain"}, ["reset at every domain, which tells the method where domains change"]),
+        ({"severity": "none", "held_out": []}, ["1 domains in order\n"]),
+    ],
+)
+def test_every_kind_of_stream_has_words(changes: dict[str, Any], texts: list[str]) -> None:
+    shown = "\n".join(protocol_lines({**PROTOCOL, **changes}))
+    assert [text for text in texts if text not in shown] == []
+
+
+def events(errors: int, change_at: int = -1, **more: Any) -> list[dict[str, Any]]:
+    fixed = {"phase": "adapt", "images": 4, "errors": errors, **more}
     return [{"batch": i, "domain": "fog" if i < 5 else "snow", "change": i == change_at, **fixed} for i in range(10)]
 
 
@@ -75,6 +61,38 @@ def test_a_figure_is_a_picture_that_shows_the_runs(tmp_path: Path) -> None:
         assert first.tobytes() != second.tobytes()
         colours = {colour for _, colour in first.convert("RGB").getcolors(1 << 24) or []}
     assert {(0, 0, 0), (0xD5, 0x5E, 0x00)} <= colours
+
+
+def visits(rounds: int, names: int, severities: list[int]) -> list[dict[str, Any]]:
+    """One batch for every visit."""
+    return [
+        {"domain": f"domain_{name}", "severity": severity, "round": number, "phase": "adapt", "images": 4, "errors": 1}
+        for number in range(1, rounds + 1)
+        for name in range(names)
+        for severity in severities
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stream", "labels"),
+    [
+        (visits(1, 15, [1, 2, 3, 4, 5, 4, 3, 2, 1]), [f"domain {n}" for n in range(15)]),
+        (visits(2, 3, [5]), [f"domain {n} ({r})" for r in (1, 2) for n in range(3)]),
+        (visits(10, 15, [5]), [f"round {n}" for n in range(1, 11)]),
+        (visits(1, 90, [5]), [f"domain {n}" for n in range(0, 90, 3)]),
+        ([{**event, "phase": "held_out"} for event in visits(1, 2, [5])], ["domain 0 *", "domain 1 *"]),
+    ],
+)
+def test_names_above_the_figure_are_as_many_as_there_is_room_for(
+    stream: list[dict[str, Any]], labels: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.axes import Axes
+
+    written: list[str] = []
+    text = Axes.text
+    monkeypatch.setattr(Axes, "text", lambda self, x, y, s, **kw: (written.append(s), text(self, x, y, s, **kw))[1])
+    draw_stream(tmp_path / "a.png", {"Source": stream}, "title")
+    assert written == labels
 
 
 def test_events_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,7 +11,10 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from testdg.evaluation import Observer, Protocol
-from testdg.report.table import make_rows, rich_table
+from testdg.evaluation.plan import Visit
+from testdg.evaluation.result import Tally
+from testdg.evaluation.scores import find_score
+from testdg.report import error_table, rich_table
 
 
 class Display(Observer):
@@ -19,30 +23,27 @@ class Display(Observer):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.titles: dict[str, str] = {}
-        self.counts: dict[str, dict[str, list[int]]] = {}
+        self.tallies: dict[str, Tally] = {}
         self.method = ""
-        self.protocol: Protocol | None = None
 
     def expect(self, titles: dict[str, str]) -> None:
         """Name the methods to come, in the order of the columns."""
-        self.titles = titles
+        self.titles, self.tallies = titles, {}
 
     def started(self, method: str, protocol: Protocol, batches: int, events: list[dict[str, Any]]) -> None:
         """Begin a column."""
-        self.method, self.protocol = method, protocol
-        self.counts[method] = {}
+        self.method = method
+        self.tallies[method] = Tally(find_score(protocol.task), protocol.visits())
         self.progress(events)
 
     def progress(self, events: list[dict[str, Any]]) -> None:
         """Add up errors."""
-        for event in events:
-            count = self.counts[self.method].setdefault(event["domain"], [0, 0])
-            count[0] += event["errors"]
-            count[1] += event["images"]
+        self.tallies[self.method].add(events)
 
-    def errors(self, method: str) -> dict[str, float]:
-        """Error of each domain so far, in percent."""
-        return {name: 100 * wrong / images for name, (wrong, images) in self.counts.get(method, {}).items()}
+    def errors(self, method: str) -> dict[int, float]:
+        """Error of each visit so far, in percent."""
+        tally = self.tallies.get(method)
+        return {} if tally is None else {number: tally.result(number).error for number in tally.images}
 
     def __enter__(self) -> Self:
         """Begin to show."""
@@ -64,19 +65,20 @@ class PlainDisplay(Display):
 
     def started(self, method: str, protocol: Protocol, batches: int, events: list[dict[str, Any]]) -> None:
         """Tell what begins."""
-        self.told: set[str] = set()
+        self.told: set[int] = set()
         self.sizes = _sizes(protocol)
         done = f", {len(events)} done already" if events else ""
-        self.console.print(f"{self.titles.get(method, method)}: {batches} batches{done}")
+        self.console.print(f"{_title(self, method, protocol)}: {batches} batches{done}")
         super().started(method, protocol, batches, events)
 
     def progress(self, events: list[dict[str, Any]]) -> None:
-        """Tell each domain once it is complete."""
+        """Tell each visit once it is complete."""
         super().progress(events)
-        for name, (wrong, images) in self.counts[self.method].items():
-            if name not in self.told and images == self.sizes[name]:
-                self.told.add(name)
-                self.console.print(f"  {name:<20}{100 * wrong / images:5.1f} %")
+        tally = self.tallies[self.method]
+        for number in sorted({part["segment"] for event in events for part in event["parts"]} - self.told):
+            if tally.images[number] == self.sizes[tally.visits[number].name]:
+                self.told.add(number)
+                self.console.print(f"  {_label(tally.visits, number):<20}{tally.result(number).error:5.1f} %")
 
 
 class LiveDisplay(Display):
@@ -97,7 +99,7 @@ class LiveDisplay(Display):
 
     def started(self, method: str, protocol: Protocol, batches: int, events: list[dict[str, Any]]) -> None:
         """Begin a column and a bar."""
-        self._new_task(self.titles.get(method, method), batches)
+        self._new_task(_title(self, method, protocol), batches)
         super().started(method, protocol, batches, events)
 
     def progress(self, events: list[dict[str, Any]]) -> None:
@@ -112,11 +114,11 @@ class LiveDisplay(Display):
         self.task = self.bar.add_task(description, total=total)
 
     def _render(self) -> Group:
-        if self.protocol is None:
+        if not self.tallies:
             return Group(self.bar)
-        columns = [self.errors(name) for name in self.titles]
-        rows = make_rows(self.protocol.domains, self.protocol.held_out, columns)
-        return Group(rich_table(list(self.titles.values()), rows), self.bar)
+        visits = next(iter(self.tallies.values())).visits
+        table = error_table(list(self.titles.values()), visits, [self.errors(name) for name in self.titles])
+        return Group(rich_table(table), self.bar)
 
     def __enter__(self) -> Self:
         """Begin to draw."""
@@ -133,6 +135,18 @@ class LiveDisplay(Display):
 def _sizes(protocol: Protocol) -> dict[str, int]:
     names, images = [*protocol.domains, *protocol.held_out], protocol.images_per_domain
     return dict(zip(names, [images] * len(names) if isinstance(images, int) else images, strict=True))
+
+
+def _title(display: Display, method: str, protocol: Protocol) -> str:
+    title = display.titles.get(method, method)
+    return f"{title}, {protocol.order}" if protocol.order.startswith("order ") else title
+
+
+def _label(visits: Sequence[Visit], number: int) -> str:
+    """Name a visit, with severity and round where there are several."""
+    visit = visits[number]
+    severity = f", {visit.severity}" if len({v.severity for v in visits}) > 1 else ""
+    return visit.name + severity + (f", round {visit.round}" if visits[-1].round > 1 else "")
 
 
 def make_display(console: Console) -> Display:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,15 @@ from rich.console import Console
 
 from testdg.cli.progress import Display, make_display
 from testdg.data.benchmarks import Benchmark, load_benchmark
-from testdg.evaluation import Result, run, source_model
+from testdg.evaluation import Plan, Result, read_plans, run, source_model
 from testdg.evaluation.device import find_device
-from testdg.evaluation.protocol import split_domains
 from testdg.evaluation.run import choose_preset
 from testdg.methods import find_method, parse_settings
 from testdg.methods.settings import make_settings
-from testdg.report import draw_stream
+from testdg.models import VisionModel
+from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
 from testdg.report.figure import read_events
 from testdg.report.protocol import protocol_lines, protocol_note
-from testdg.report.table import plain_table, rich_table, rows_of
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,24 @@ class Request:
     severity: int
     domains: str | None
     out: Path
+    subset: str | None = None
+    skip_unreadable: bool = False
+    preprocessing: str = "model"
 
 
 def run_command(request: Request, *, as_json: bool) -> None:
-    """Run Source and the method, and show both."""
+    """Run Source and the method, and show both; a protocol of several orders is one run of both for each."""
     _quieten(request)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     with make_display(console) as display:
-        results = run_methods(request, display)
+        runs = run_methods(request, display)
     if as_json:
-        print(json.dumps(results[-1].to_dict(), indent=2))
+        found = [results[-1] for results in runs]
+        print(json.dumps(found[0].to_dict() if len(found) == 1 else spread(found), indent=2))
+    elif len(runs) == 1:
+        show(console, runs[0])
     else:
-        show(console, results)
+        show_orders(console, runs)
 
 
 def _quieten(request: Request) -> None:
@@ -65,23 +71,35 @@ def _quieten(request: Request) -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
-def run_methods(request: Request, display: Display) -> list[Result]:
-    """Run Source and then the method (Source alone where it is the method) on one stream."""
+def run_methods(request: Request, display: Display) -> list[list[Result]]:
+    """Run Source and then the method (Source alone where it is the method) on the stream of each plan."""
     kind = find_method(request.method)
     settings = {"seed": request.seed, "precision": request.precision, **parse_settings(kind.Settings, request.pairs)}
-    benchmark = _load_benchmark(request)
-    stream = benchmark.stream(request.batch_size)
+    plans, benchmark = read_plans(request.protocol), _load_benchmark(request)
     device = find_device(request.device)
     # Mistakes that the run would find by itself, but only after a source model was trained and Source has run.
     make_settings(kind.Settings, {**kind.preset(choose_preset(kind, benchmark, request.preset)), **settings})
-    split_domains(request.protocol, [domain.name for domain in stream.domains])
-    display.expect({"source": find_method("source").title, request.method: kind.title})
-    model = source_model(benchmark, request.model, device=device, observer=display)
+    for plan in plans:
+        plan.stream(plan.choose(benchmark), request.batch_size)
+    model = source_model(benchmark, request.model, device=device, observer=display, preprocessing=request.preprocessing)
+    return [_run_plan(request, plan, benchmark, model, settings, display) for plan in plans]
+
+
+def _run_plan(
+    request: Request,
+    plan: Plan,
+    benchmark: Benchmark,
+    model: VisionModel,
+    settings: dict[str, Any],
+    display: Display,
+) -> list[Result]:
+    titles = {name: find_method(name).title for name in ("source", request.method)}
+    display.expect(titles)
     common: dict[str, Any] = {
         "model": model,
-        "protocol": request.protocol,
-        "batch_size": stream.batch_size,
-        "device": device.type,
+        "protocol": plan,
+        "batch_size": request.batch_size,
+        "device": model.device.type,
         "out": request.out,
         "observer": display,
     }
@@ -95,23 +113,58 @@ def _load_benchmark(request: Request) -> Benchmark:
     names = None if request.domains is None else [name.strip() for name in request.domains.split(",")]
     domains = None if names is None else [name for name in names if name]
     return load_benchmark(
-        request.benchmark, request.data, images=request.images, severity=request.severity, domains=domains
+        request.benchmark,
+        request.data,
+        images=request.images,
+        severity=request.severity,
+        domains=domains,
+        subset=request.subset,
+        skip_unreadable=request.skip_unreadable,
     )
 
 
 def show(console: Console, results: list[Result]) -> None:
-    """Print protocol, table and the place of the figure."""
-    titles = [find_method(result.method["name"]).title for result in results]
-    result, rows = results[-1], rows_of(results)
+    """Print protocol, tables and the place of the figure."""
+    titles, result = _titles(results), results[-1]
     console.print("\n".join(protocol_lines(result.protocol)), markup=False)
-    console.print()
-    if console.is_terminal:
-        console.print(rich_table(titles, rows))
-    else:
-        console.print("\n".join(plain_table(titles, rows)), markup=False)
-    console.print()
+    _show_tables(console, result_tables(titles, results))
+    if result.skipped:
+        console.print(f"{result.skipped} images could not be read and were left out", markup=False)
     figure = result.folder / "figure.png"
     if not figure.exists():
         runs = {title: read_events(found.folder) for title, found in zip(titles, results, strict=True)}
         draw_stream(figure, runs, f"{titles[-1]} on {result.protocol['benchmark']}", protocol_note(result.protocol))
     console.print(f"run     {result.folder} ({result.seconds:.0f} s)\nfigure  {figure}", markup=False)
+
+
+def show_orders(console: Console, runs: list[list[Result]]) -> None:
+    """Print the protocol of the first order, the table of all, and the run folders."""
+    console.print("\n".join(protocol_lines(runs[0][-1].protocol)), markup=False)
+    console.print(f"orders     {len(runs)}, one run each; the first is described above", markup=False)
+    _show_tables(console, [orders_table(_titles(runs[0]), runs)])
+    for results in runs:
+        console.print(f"{results[-1].protocol['order']}  {results[-1].folder}", markup=False)
+
+
+def spread(results: list[Result]) -> dict[str, Any]:
+    """Results of one method on several orders, with the mean and the standard deviation of their errors."""
+    errors = [result.mean_error for result in results]
+    return {
+        "mean_error": statistics.fmean(errors),
+        "deviation": statistics.stdev(errors),
+        "orders": [result.to_dict() for result in results],
+    }
+
+
+def _titles(results: list[Result]) -> list[str]:
+    return [find_method(result.method["name"]).title for result in results]
+
+
+def _show_tables(console: Console, tables: list[Table]) -> None:
+    for table in tables:
+        console.print()
+        if console.is_terminal:
+            console.print(rich_table(table))
+        else:
+            console.print("\n".join(plain_table(table)), markup=False)
+    console.print()

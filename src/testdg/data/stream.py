@@ -1,32 +1,37 @@
-"""Streams: domains one after the other, cut into batches, in file order and seekable."""
+"""Streams: domains one after the other or mixed, cut into batches, seekable."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import cached_property
+from itertools import accumulate, groupby
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from testdg.data.sampling import Sampling
 from testdg.errors import UserError
 
 
 class ImageSource(Protocol):
-    """Where a domain's pictures come from: any object that knows its length and reads a range."""
+    """Where a domain's pictures come from: any object that knows its length and reads a range or a choice."""
 
     def __len__(self) -> int:
         """Number of images."""
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Images `start` to `stop`, uint8, (N, 3, H, W)."""
+        """Images `start` to `stop`, uint8, (N, 3, H, W); label maps are (N, H, W)."""
+
+    def take(self, indices: Sequence[int]) -> Tensor:
+        """The images at some indices, in their order."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Images in memory, uint8, (N, 3, H, W), with their labels."""
+    """Images in memory, uint8, (N, 3, H, W), with their labels: int64 (N), or uint8 maps (N, H, W)."""
 
     images: Tensor
     labels: Tensor
@@ -39,6 +44,10 @@ class Samples:
         """Images `start` to `stop`."""
         return self.images[start:stop]
 
+    def take(self, indices: Sequence[int]) -> Tensor:
+        """The images at some indices, in their order."""
+        return self.images[list(indices)]
+
     def first(self, count: int | None) -> Samples:
         """The first images only."""
         return Samples(self.images[:count], self.labels[:count])
@@ -46,31 +55,70 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """One kind of image: a name, a severity, and its pictures with labels."""
+    """One kind of image: a name, a severity (None where there are none), and its pictures with labels.
+
+    Labels are int64 numbers, one per image; or uint8 maps, (N, H, W), with 255 where a pixel has no class, which may be
+    read like the images and need not have their size.
+    """
 
     name: str
-    severity: int
+    severity: int | None
     source: ImageSource
-    labels: Tensor
+    labels: Tensor | ImageSource
 
     def __len__(self) -> int:
         """Number of images."""
         return len(self.labels)
 
     def read(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Images in [0, 1] (float, NCHW) and labels (int64) of a range."""
-        return to_float(self.source.read(start, stop)), self.labels[start:stop]
+        """Images in [0, 1] (float, NCHW) and labels of a range."""
+        labels = self.labels[start:stop] if isinstance(self.labels, Tensor) else self.labels.read(start, stop)
+        return to_float(self.source.read(start, stop)), labels
+
+    def take(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Images in [0, 1] (float, NCHW) and labels at some indices."""
+        labels = self.labels[list(indices)] if isinstance(self.labels, Tensor) else self.labels.take(indices)
+        return to_float(self.source.take(indices)), labels
+
+    def image_labels(self) -> Tensor:
+        """One label per image, for orders that depend on it; -1 where labels are maps."""
+        if isinstance(self.labels, Tensor) and self.labels.ndim == 1:
+            return self.labels
+        return torch.full((len(self),), -1)
+
+
+class Segment(NamedTuple):
+    """A visit to a domain: in which round, and whether the adapter learns there or is only tested."""
+
+    domain: Domain
+    round: int = 1
+    learn: bool = True
 
 
 class Batch(NamedTuple):
-    """Some images of one domain; `number` counts the batches of the stream, `indices` the images of the domain."""
+    """Some images of one segment, or of several where domains are mixed.
+
+    `number` counts the batches of the stream; of each image, `segments` says where it belongs, `indices` which
+    image of its domain it is, and `positions` how many images of its segment came before.
+    """
 
     number: int
-    domain: int
-    name: str
+    block: Block
     images: Tensor
     labels: Tensor
-    indices: range
+    segments: Tensor
+    indices: Tensor
+    positions: Tensor
+
+    @property
+    def name(self) -> str:
+        """The domain, or "mixed"."""
+        return self.block.name
+
+    @property
+    def learn(self) -> bool:
+        """Whether the adapter learns from this batch or is only tested on it."""
+        return self.block.learn
 
 
 def to_float(levels: Tensor) -> Tensor:
@@ -78,20 +126,77 @@ def to_float(levels: Tensor) -> Tensor:
     return levels.to(torch.float32) / 255
 
 
-class Stream:
-    """The batches of several domains, in order.
+class Block:
+    """Segments that are shown together: one, or several that are mixed. No batch spans two blocks."""
 
-    Images keep their order, the last short batch of a domain is kept, and no batch spans two domains.
+    def __init__(self, segments: Sequence[Segment], first: int, sampling: Sampling) -> None:
+        self.segments, self.first, self.sampling = tuple(segments), first, sampling
+        self.starts = [0, *accumulate(len(segment.domain) for segment in segments)]
+        self.name = segments[0].domain.name if len(segments) == 1 else "mixed"
+        self.round, self.learn = segments[0].round, segments[0].learn
+        levels = {segment.domain.severity for segment in segments}
+        self.severity = levels.pop() if len(levels) == 1 else None
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return self.starts[-1]
+
+    @cached_property
+    def _order(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Segment, index and position of every image, in the order of the stream."""
+        labels = torch.cat([segment.domain.image_labels() for segment in self.segments])
+        order = self.sampling.order(labels, self.first)
+        starts = torch.tensor(self.starts)
+        segments = torch.bucketize(order, starts[1:], right=True)
+        positions = torch.empty_like(order)
+        for number in range(len(self.segments)):
+            mine = segments == number
+            positions[mine] = torch.arange(int(mine.sum()))
+        return segments, order - starts[segments], positions
+
+    def read(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Images and labels of a range, and where they belong: segment, index, position."""
+        if self.sampling.kind == "file":
+            indices = torch.arange(start, stop)
+            return *self.segments[0].domain.read(start, stop), torch.full_like(indices, self.first), indices, indices
+        segments, indices, positions = (values[start:stop] for values in self._order)
+        images, labels = self._take(segments, indices)
+        return images, labels, segments + self.first, indices, positions
+
+    def _take(self, segments: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Read segment by segment, and put the images back in order."""
+        places = [(segments == number).nonzero().flatten() for number in range(len(self.segments))]
+        found = [
+            segment.domain.take(indices[place].tolist())
+            for segment, place in zip(self.segments, places, strict=True)
+            if len(place)
+        ]
+        back = torch.cat(places).argsort()
+        return torch.cat([images for images, _ in found])[back], torch.cat([labels for _, labels in found])[back]
+
+
+class Stream:
+    """The batches of several segments (or plain domains), in order.
+
+    The last short batch of a block is kept, and no batch spans two: a block is one segment or, where domains are
+    mixed, one round of them.
     """
 
-    def __init__(self, domains: Sequence[Domain], batch_size: int) -> None:
+    def __init__(self, segments: Sequence[Segment | Domain], batch_size: int, sampling: Sampling | None = None) -> None:
         if batch_size < 1:
             raise UserError(f"batch size must be at least 1; got {batch_size}")
-        if not domains:
+        if not segments:
             raise UserError("a stream needs at least one domain; got none")
-        self.domains = tuple(domains)
+        self.segments = tuple(Segment(item) if isinstance(item, Domain) else item for item in segments)
+        self.sizes = torch.tensor([len(segment.domain) for segment in self.segments])
         self.batch_size = batch_size
-        self._ends = list(accumulate(-(-len(domain) // batch_size) for domain in self.domains))
+        self.blocks = _make_blocks(self.segments, sampling or Sampling())
+        self._ends = list(accumulate(-(-len(block) // batch_size) for block in self.blocks))
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """The domain of each segment."""
+        return tuple(segment.domain for segment in self.segments)
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -110,16 +215,27 @@ class Stream:
         if not 0 <= number < len(self):
             raise IndexError(f"the stream has {len(self)} batches; there is no number {number}")
         index = bisect_right(self._ends, number)
-        domain, first = self.domains[index], self._ends[index - 1] if index else 0
+        block, first = self.blocks[index], self._ends[index - 1] if index else 0
         begin = (number - first) * self.batch_size
-        indices = range(begin, min(begin + self.batch_size, len(domain)))
-        images, labels = domain.read(indices.start, indices.stop)
-        return Batch(number, index, domain.name, images, labels, indices)
+        return Batch(number, block, *block.read(begin, min(begin + self.batch_size, len(block))))
+
+    def starts_domain(self, number: int) -> bool:
+        """Whether a batch is the first of its domain, or of a round of mixed ones."""
+        return number == 0 or number in self._ends
 
     def ends_domain(self, number: int) -> bool:
-        """Whether a batch is the last of its domain."""
+        """Whether a batch is the last of its domain, or of a round of mixed ones."""
         return number + 1 in self._ends
 
     def __repr__(self) -> str:
-        """Domains, batches and batch size."""
-        return f"Stream({len(self.domains)} domains, {len(self)} batches of {self.batch_size})"
+        """Segments, batches and batch size."""
+        return f"Stream({len(self.segments)} domains, {len(self)} batches of {self.batch_size})"
+
+
+def _make_blocks(segments: Sequence[Segment], sampling: Sampling) -> list[Block]:
+    """One block per segment; where domains are mixed, one per round, and one for the tests."""
+    numbered = enumerate(segments)
+    if sampling.kind != "mixed":
+        return [Block([segment], number, sampling) for number, segment in numbered]
+    groups = [list(group) for _, group in groupby(numbered, key=lambda item: (item[1].round, item[1].learn))]
+    return [Block([segment for _, segment in group], group[0][0], sampling) for group in groups]

@@ -12,9 +12,9 @@ from typing import Any
 import tomli_w
 
 from testdg.errors import UserError
-from testdg.evaluation.files import replace_text, writing
 from testdg.evaluation.loop import Event
 from testdg.evaluation.result import Result
+from testdg.files import replace_text, writing
 from testdg.methods import Adapter
 from testdg.methods.state import read_folder
 
@@ -45,14 +45,10 @@ class RunFolder:
 
     def result(self) -> Result | None:
         """Read the result of a complete run; None where the run is not complete."""
-        path = self.path / "result.json"
-        if not path.exists():
+        if not (self.path / "result.json").exists():
             return None
         self._check_config()
-        try:
-            return Result.from_dict(json.loads(path.read_text(encoding="utf-8")), self.path)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise self._damaged(path.name, error) from error
+        return read_result(self.path)
 
     def resume(self, adapter: Adapter) -> tuple[int, float]:
         """Bring the adapter to the last saved state, cut later events, and tell batches and seconds done."""
@@ -115,14 +111,30 @@ class RunFolder:
             raise self._damaged(path.name, "it belongs to another configuration")
 
     def _damaged(self, name: str, reason: object) -> UserError:
-        return UserError(f"{self.path / name} is damaged ({reason}); delete the folder {self.path} to start again")
+        return damaged(self.path, name, reason)
+
+
+def damaged(folder: Path, name: str, reason: object) -> UserError:
+    """Make the error for a file of a run folder that cannot be used."""
+    return UserError(f"{folder / name} is damaged ({reason}); delete the folder {folder} to start again")
+
+
+def read_result(folder: str | Path) -> Result:
+    """Read the result of a run folder."""
+    path = Path(folder) / "result.json"
+    try:
+        return Result.from_dict(json.loads(path.read_text(encoding="utf-8")), path.parent)
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} holds no result.json: it is no run folder, or its run is not complete") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(path.parent, path.name, error) from error
 
 
 def _read_event(number: int, line: bytes) -> Event:
     event: Event = json.loads(line)
     if event["batch"] != number:
         raise ValueError(f"line {number + 1} is batch {event['batch']}")
-    for key, kind in {"domain": str, "phase": str, "images": int, "errors": int}.items():
+    for key, kind in {"domain": str, "phase": str, "images": int, "errors": int, "parts": list}.items():
         if not isinstance(event[key], kind):
             raise TypeError(f"line {number + 1}: {key} is {event[key]!r}")
     return event

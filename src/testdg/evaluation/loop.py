@@ -4,44 +4,60 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from testdg.data.stream import Batch, Stream
+from testdg.evaluation.scores import Score, measure
 from testdg.methods import Adapter
 
 Event = dict[str, Any]
-_GROUP = 32  # batches whose scalars come to the host together
+_GROUP = 32  # batches whose numbers come to the host together
+
+
+class Pending(NamedTuple):
+    """A batch whose numbers are still on the device: the sums of its parts, and what the adapter tells about it."""
+
+    event: Event
+    parts: list[dict[str, Any]]
+    sums: Tensor
+    told: dict[str, Tensor | float | bool]
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that must come to the host."""
+        return [self.sums, *(value for value in self.told.values() if isinstance(value, Tensor))]
+
+    def complete(self, score: Score, numbers: Iterator[list[float]]) -> Event:
+        """The event, with the numbers of `tensors` filled in."""
+        flat, width = next(numbers), self.sums.shape[1]
+        rows = [flat[start : start + width] for start in range(0, len(flat), width)]
+        parts = [{**part, **score.pack(row)} for part, row in zip(self.parts, rows, strict=True)]
+        told = {k: _plain(next(numbers)[0], v.dtype) if isinstance(v, Tensor) else v for k, v in self.told.items()}
+        return {**self.event, "errors": sum(part["errors"] for part in parts), **told, "parts": parts}
 
 
 @dataclass
 class Recorder:
-    """Keeps the scalars of batches on the device and hands them on in groups."""
+    """Keeps the numbers of batches on the device and hands them on in groups."""
 
+    score: Score
     write: Callable[[list[Event]], None]
-    pending: list[tuple[Event, dict[str, Tensor | float | bool]]] = field(default_factory=list)
+    pending: list[Pending] = field(default_factory=list)
 
-    def add(self, event: Event, scalars: dict[str, Tensor | float | bool]) -> None:
+    def add(self, batch: Pending) -> None:
         """Remember a batch."""
-        self.pending.append((event, scalars))
+        self.pending.append(batch)
         if len(self.pending) >= _GROUP:
             self.flush()
 
     def flush(self) -> None:
         """Bring everything to the host in one transfer and write it."""
-        tensors = [value for _, scalars in self.pending for value in scalars.values() if isinstance(value, Tensor)]
-        numbers = iter(_to_host(tensors))
-        events = []
-        for event, scalars in self.pending:
-            found = {
-                key: _plain(next(numbers), value.dtype) if isinstance(value, Tensor) else value
-                for key, value in scalars.items()
-            }
-            events.append({**event, **found})
+        numbers = _to_host([tensor for batch in self.pending for tensor in batch.tensors()])
+        events = [batch.complete(self.score, numbers) for batch in self.pending]
         self.pending = []
         if events:
             self.write(events)
@@ -50,22 +66,25 @@ class Recorder:
 def run_stream(
     adapter: Adapter,
     stream: Stream,
+    score: Score,
     *,
-    adapted: int,
+    resets: bool = False,
     start: int,
     write: Callable[[list[Event]], None],
     save: Callable[[int], None],
     save_every: float = 60.0,
 ) -> None:
-    """Evaluate the batches from `start` on; the first `adapted` domains are learnt from, the others only predicted.
+    """Evaluate the batches from `start` on; `resets` brings the adapter back to the source at every domain.
 
     `write` gets events in order; `save` gets the number of batches done, after their events were written.
     """
-    recorder, saved = Recorder(write), time.monotonic()
+    recorder, saved = Recorder(score, write), time.monotonic()
     for batch in stream.batches(start):
-        learning = batch.domain < adapted
-        logits = adapter(batch.images) if learning else adapter.predict(batch.images)
-        recorder.add(_about(batch, learning), _scores(adapter, batch, logits, learning))
+        if resets and batch.number and stream.starts_domain(batch.number):
+            adapter.reset()
+        logits = adapter(batch.images) if batch.learn else adapter.predict(batch.images)
+        parts, sums = measure(score, stream, batch, logits)
+        recorder.add(Pending(_about(batch), parts, sums, _told(adapter) if batch.learn else {}))
         ends = stream.ends_domain(batch.number)
         if ends or time.monotonic() - saved >= save_every:
             recorder.flush()
@@ -73,20 +92,29 @@ def run_stream(
             saved = time.monotonic()
 
 
-def _about(batch: Batch, learning: bool) -> Event:
-    phase = "adapt" if learning else "held_out"
-    return {"batch": batch.number, "domain": batch.name, "phase": phase, "images": len(batch.labels)}
+def _about(batch: Batch) -> Event:
+    return {
+        "batch": batch.number,
+        "domain": batch.name,
+        "severity": batch.block.severity,
+        "round": batch.block.round,
+        "phase": "adapt" if batch.learn else "held_out",
+        "images": len(batch.images),
+    }
 
 
-def _scores(adapter: Adapter, batch: Batch, logits: Tensor, learning: bool) -> dict[str, Tensor | float | bool]:
-    """Errors of a batch and what the adapter tells about it, still on the device."""
-    errors = (logits.argmax(1) != batch.labels.to(logits.device, non_blocking=True)).sum()
-    told = adapter.diagnostics if learning else {}
-    return {"errors": errors, **{k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in told.items()}}
+def _told(adapter: Adapter) -> dict[str, Tensor | float | bool]:
+    """What the adapter tells about a batch, still on the device."""
+    return {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in adapter.diagnostics.items()}
 
 
-def _to_host(tensors: list[Tensor]) -> list[float]:
-    return torch.stack([tensor.float() for tensor in tensors]).tolist() if tensors else []
+def _to_host(tensors: list[Tensor]) -> Iterator[list[float]]:
+    """Bring tensors to the host together; each becomes a flat list."""
+    if not tensors:
+        return iter(())
+    kind = torch.float32 if tensors[0].device.type == "mps" else torch.float64  # MPS has no double precision
+    flat = torch.cat([tensor.flatten().to(tensors[0].device, kind) for tensor in tensors]).cpu()
+    return (part.tolist() for part in torch.split(flat, [tensor.numel() for tensor in tensors]))
 
 
 def _plain(number: float, kind: torch.dtype) -> float | int | bool | None:

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from testdg.data.benchmarks import Benchmark
-from testdg.errors import UserError, unknown
+from testdg.data.stream import Stream
+from testdg.evaluation.plan import Plan, Severity, Visit, make_visits
 from testdg.methods import Adapter
 
-Kind = Literal["continual", "held-out"]
-HELD_OUT_DOMAINS = 5
+RESETS = {"once": "once at the start", "domain": "at every domain"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
     """How a number was made; stored and printed with it."""
 
-    kind: Kind
+    kind: str
     benchmark: str
+    task: str
     data: str
     data_fingerprint: str
+    order: str
     domains: tuple[str, ...]
     held_out: tuple[str, ...]
-    severity: int
+    severity: Severity
+    rounds: int
     images_per_domain: int | tuple[int, ...]
+    sampling: str
+    concentration: float | None
+    sampling_seed: int | None
     batch_size: int
     resets: str
     model: str
@@ -35,6 +41,10 @@ class Protocol:
     seed: int
     tuning: str
 
+    def visits(self) -> list[Visit]:
+        """Every visit of the stream, in order."""
+        return make_visits(self.domains, self.held_out, self.severity, self.rounds)
+
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON."""
         plain = plain_values(asdict(self))
@@ -43,39 +53,45 @@ class Protocol:
 
 
 def make_protocol(
-    benchmark: Benchmark, adapter: Adapter, *, kind: str, batch_size: int, tuning: str, fingerprint: str
+    plan: Plan, benchmark: Benchmark, stream: Stream, adapter: Adapter, *, tuning: str, fingerprint: str
 ) -> Protocol:
     """Gather everything that the number of a run depends on."""
     about = benchmark.describe()
-    adapted, held_out = split_domains(kind, about.pop("domains"))
-    images = about.pop("images_per_domain")
-    return Protocol(
-        kind=kind,  # type: ignore[arg-type]
-        domains=adapted,
-        held_out=held_out,
-        images_per_domain=tuple(images) if isinstance(images, list) else images,
-        batch_size=batch_size,
-        resets="once at the start",
-        model=adapter.model.name,
-        model_fingerprint=fingerprint,
-        preprocessing=adapter.model.preprocessing.describe(),
-        precision=adapter.settings.precision,
-        device=adapter.model.device.type,
-        seed=adapter.settings.seed,
-        tuning=tuning,
-        **about,
-    )
+    adapted, held_out = plan.split(benchmark)
+    sizes = {segment.domain.name: len(segment.domain) for segment in stream.segments}
+    chosen = {
+        "kind": plan.name,
+        "task": benchmark.task,
+        "order": _order(plan),
+        "domains": adapted,
+        "held_out": held_out,
+        "severity": plan.levels(benchmark),
+        "rounds": plan.rounds,
+        "images_per_domain": _one_or_all([sizes[name] for name in (*adapted, *held_out)]),
+        "sampling": plan.sampling,
+        "concentration": plan.concentration if plan.sampling == "dirichlet" else None,
+        "sampling_seed": None if plan.sampling == "file" else plan.seed,
+        "batch_size": stream.batch_size,
+        "resets": RESETS[plan.resets],
+        "model": adapter.model.name,
+        "model_fingerprint": fingerprint,
+        "preprocessing": adapter.model.preprocessing.describe(),
+        "precision": adapter.settings.precision,
+        "device": adapter.model.device.type,
+        "seed": adapter.settings.seed,
+        "tuning": tuning,
+    }
+    return Protocol(**{**about, **chosen})
 
 
-def split_domains(kind: str, names: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Domains that are adapted to, and domains that only test."""
-    if kind not in get_args(Kind):
-        raise unknown("protocol", kind, get_args(Kind))
-    if kind == "continual":
-        return tuple(names), ()
-    if len(names) <= HELD_OUT_DOMAINS:
-        raise UserError(f"held-out tests on the last {HELD_OUT_DOMAINS} domains; the stream has only {len(names)}")
-    return tuple(names[:-HELD_OUT_DOMAINS]), tuple(names[-HELD_OUT_DOMAINS:])
+def _order(plan: Plan) -> str:
+    if isinstance(plan.order, tuple):
+        return "the protocol's own"
+    return "the benchmark's" if plan.order == "benchmark" else f"order {plan.order}"
+
+
+def _one_or_all(sizes: list[int]) -> int | tuple[int, ...]:
+    return sizes[0] if len(set(sizes)) == 1 else tuple(sizes)
 
 
 def plain_values(value: Any) -> Any:

@@ -1,27 +1,55 @@
-"""Result: errors per domain, with the protocol that they belong to."""
+"""Result: the scores of every visit to a domain, with the protocol that they belong to."""
 
 from __future__ import annotations
 
 import platform
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import testdg
+from testdg.evaluation.plan import Visit
+from testdg.evaluation.scores import Metric, Score, find_score
+
+METRICS = ("error", "early_error", "nll", "ece", "miou")
 
 
 @dataclass(frozen=True)
 class DomainResult:
-    """The error on one domain, in percent."""
+    """The scores of one visit, in percent but for `nll`; None where a score is not known or has no meaning.
+
+    For segmentation `error` counts pixels, and `class_iou` has a number per class, None for one that never occurs.
+    """
 
     name: str
     error: float
     images: int
+    severity: int | None = None
+    round: int = 1
+    early_error: float | None = None
+    nll: float | None = None
+    ece: float | None = None
+    miou: float | None = None
+    class_iou: tuple[float | None, ...] | None = None
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DomainResult:
-        """Read what `asdict` gave."""
-        return cls(str(values["name"]), float(values["error"]), int(values["images"]))
+        """Read what `asdict` gave; older results have fewer scores."""
+        optional = {key: values.get(key) for key in METRICS if key != "error"}
+        classes = values.get("class_iou")
+        return cls(
+            name=str(values["name"]),
+            error=float(values["error"]),
+            images=int(values["images"]),
+            severity=values.get("severity"),
+            round=int(values.get("round", 1)),
+            class_iou=None if classes is None else tuple(classes),
+            **{key: None if value is None else float(value) for key, value in optional.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -35,16 +63,28 @@ class Result:
     seconds: float
     versions: dict[str, str]
     folder: Path = field(compare=False)
+    skipped: int = 0
+    """Images of the stream that could not be read and were left out."""
+
+    @property
+    def metric(self) -> Metric:
+        """The number that tables show: the error, or mIoU for segmentation."""
+        return find_score(self.protocol.get("task", "classification")).metric
+
+    @property
+    def mean_score(self) -> float | None:
+        """Unweighted mean of that number over the visits that were learnt from."""
+        return means(self.domains)[self.metric.key]
 
     @property
     def mean_error(self) -> float:
-        """Unweighted mean over the domains that were adapted to."""
-        return mean(self.domains)
+        """Unweighted mean over the visits that were learnt from."""
+        return statistics.fmean(domain.error for domain in self.domains)
 
     @property
     def held_out_mean(self) -> float | None:
         """Unweighted mean over the held-out domains."""
-        return None if self.held_out is None else mean(self.held_out)
+        return None if self.held_out is None else statistics.fmean(domain.error for domain in self.held_out)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON."""
@@ -53,8 +93,11 @@ class Result:
             "method": self.method,
             "domains": [asdict(domain) for domain in self.domains],
             "mean_error": self.mean_error,
+            "means": means(self.domains),
             "held_out": None if self.held_out is None else [asdict(domain) for domain in self.held_out],
             "held_out_mean": self.held_out_mean,
+            "held_out_means": None if self.held_out is None else means(self.held_out),
+            "skipped": self.skipped,
             "seconds": self.seconds,
             "versions": self.versions,
         }
@@ -71,27 +114,45 @@ class Result:
             seconds=float(values["seconds"]),
             versions=values["versions"],
             folder=folder,
+            skipped=int(values.get("skipped", 0)),
         )
 
 
-def mean(domains: list[DomainResult]) -> float:
-    """Unweighted mean error."""
-    return sum(domain.error for domain in domains) / len(domains)
+def means(domains: Sequence[DomainResult]) -> dict[str, float | None]:
+    """Unweighted mean of every score; None where a domain has none."""
+    found = {key: [getattr(domain, key) for domain in domains] for key in METRICS}
+    return {key: None if None in values else statistics.fmean(values) for key, values in found.items()}
 
 
-def summarise(events: list[dict[str, Any]], phase: str) -> list[DomainResult]:
-    """Add up the batches of each domain, in the order of the stream."""
-    counts: dict[str, list[int]] = {}
-    for event in events:
-        if event["phase"] == phase:
-            count = counts.setdefault(event["domain"], [0, 0])
-            count[0] += event["errors"]
-            count[1] += event["images"]
-    return [DomainResult(name, 100 * errors / images, images) for name, (errors, images) in counts.items()]
+class Tally:
+    """Adds up events, visit by visit."""
+
+    def __init__(self, score: Score, visits: Sequence[Visit]) -> None:
+        self.score, self.visits = score, tuple(visits)
+        self.images: dict[int, int] = {}
+        self._sums: dict[int, np.ndarray[Any, np.dtype[np.float64]]] = {}
+
+    def add(self, events: Iterable[dict[str, Any]]) -> None:
+        """Add the parts of some batches."""
+        for part in (part for event in events for part in event["parts"]):
+            number, sums = part["segment"], self.score.unpack(part)
+            self.images[number] = self.images.get(number, 0) + part["images"]
+            self._sums[number] = self._sums[number] + sums if number in self._sums else sums
+
+    def result(self, number: int) -> DomainResult:
+        """The scores of one visit, as far as its events are there."""
+        visit, images = self.visits[number], self.images[number]
+        metrics: dict[str, Any] = self.score.metrics(self._sums[number], images)
+        return DomainResult(visit.name, images=images, severity=visit.severity, round=visit.round, **metrics)
+
+    def results(self, *, learn: bool) -> list[DomainResult]:
+        """The scores of all visits of one kind, in the order of the stream."""
+        return [self.result(number) for number, visit in enumerate(self.visits) if visit.learn == learn]
 
 
 def versions() -> dict[str, str]:
     """Versions of what computed a result."""
     import torch
 
-    return {"testdg": testdg.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    found = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
+    return {"testdg": testdg.__version__, **found}

@@ -13,13 +13,17 @@ from torch import nn
 from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.data.stream import Stream
 from testdg.evaluation.device import find_device
-from testdg.evaluation.files import locked
 from testdg.evaluation.folder import RunFolder, run_name
 from testdg.evaluation.loop import Event, run_stream
 from testdg.evaluation.observer import Observer
-from testdg.evaluation.protocol import Protocol, make_protocol, plain_values
-from testdg.evaluation.result import Result, summarise, versions
+from testdg.evaluation.plan import Plan
+from testdg.evaluation.plans import read_plan
+from testdg.evaluation.protocol import RESETS, Protocol, make_protocol, plain_values
+from testdg.evaluation.result import Result, Tally, versions
+from testdg.evaluation.scores import find_score
 from testdg.evaluation.source_model import source_model
+from testdg.evaluation.warm_up import source_batches
+from testdg.files import locked
 from testdg.methods import Adapter, find_method
 
 SAVE_EVERY = 60.0  # seconds between two saved states within a domain
@@ -33,7 +37,7 @@ def run(
     data: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     preset: str | None = None,
-    protocol: str = "continual",
+    protocol: str | Path | Plan = "continual",
     batch_size: int | None = None,
     device: str = "auto",
     out: str | Path = "runs",
@@ -43,28 +47,24 @@ def run(
 ) -> Result:
     """Adapt a model to a benchmark's stream and give the errors.
 
-    `preset` names the published settings of a benchmark ("none" for the method's defaults; left out, an embedded
-    benchmark applies its own), and `settings` win over it. `options` are those of the benchmark (images, severity,
-    domains, corruption_seed). A run that was stopped goes on where its folder under `out` left off, and a complete
-    one is read back.
+    `protocol` is a name, a TOML file or a plan (docs/protocols.md). `preset` names the published settings of a
+    benchmark ("none" for the method's defaults; left out, an embedded benchmark applies its own), and `settings` win
+    over it. `options` are those of the benchmark (images, severity, domains, corruption_seed). A run that was stopped
+    goes on where its folder under `out` left off, and a complete one is read back.
     """
     observer = observer or Observer()
     kind = find_method(method)
     bench = load_benchmark(benchmark, data, **options) if isinstance(benchmark, str) else benchmark
-    stream = bench.stream(batch_size)
+    plan = read_plan(protocol)
+    bench = plan.choose(bench)
+    stream = plan.stream(bench, batch_size)
     fixed, chosen = dict(settings or {}), choose_preset(kind, bench, preset)
     values = {**kind.preset(chosen), **fixed}
     source = source_model(bench, model, device=find_device(device), observer=observer)
     adapter = kind(source, **values)
-    about = make_protocol(
-        bench,
-        adapter,
-        kind=protocol,
-        batch_size=stream.batch_size,
-        tuning=_tuning(chosen, fixed),
-        fingerprint=source.fingerprint(),
-    )
-    return _Run(adapter, stream, about, Path(out), observer, save_every).result()
+    tuning = _tuning(chosen, fixed)
+    about = make_protocol(plan, bench, stream, adapter, tuning=tuning, fingerprint=source.fingerprint())
+    return _Run(adapter, bench, stream, about, Path(out), observer, save_every).result()
 
 
 def choose_preset(method: type[Adapter], benchmark: Benchmark, wanted: str | None) -> str | None:
@@ -85,10 +85,18 @@ class _Run:
     """One run, from whatever its folder holds to its result."""
 
     def __init__(
-        self, adapter: Adapter, stream: Stream, protocol: Protocol, out: Path, observer: Observer, save_every: float
+        self,
+        adapter: Adapter,
+        benchmark: Benchmark,
+        stream: Stream,
+        protocol: Protocol,
+        out: Path,
+        observer: Observer,
+        save_every: float,
     ) -> None:
-        self.adapter, self.stream, self.protocol = adapter, stream, protocol
+        self.adapter, self.benchmark, self.stream, self.protocol = adapter, benchmark, stream, protocol
         self.observer, self.save_every = observer, save_every
+        self.score = find_score(protocol.task)
         method = {"name": adapter.name, "settings": plain_values(dataclasses.asdict(adapter.settings))}
         config = {"protocol": protocol.to_dict(), "method": method}
         self.folder = RunFolder(out / run_name(config), config)
@@ -98,6 +106,7 @@ class _Run:
         """Give the result that is there, or run to the end."""
         found = self.folder.result()
         if found is None:
+            self.source = source_batches(self.adapter, self.benchmark)  # tells what is missing before a folder is made
             self.folder.create()
             busy = f"{self.folder.path} is being written by another run: wait for it, or choose another --out"
             with locked(self.folder.path / ".lock", busy):
@@ -111,10 +120,13 @@ class _Run:
         done, before = self.folder.resume(self.adapter)
         self.seconds, self._begun = before, time.monotonic()
         self._tell_start(done)
+        if self.adapter.awaits_source:
+            self.adapter.warm_up(self.source)
         run_stream(
             self.adapter,
             self.stream,
-            adapted=len(self.protocol.domains),
+            self.score,
+            resets=self.protocol.resets == RESETS["domain"],
             start=done,
             write=self._write,
             save=self._save,
@@ -138,13 +150,15 @@ class _Run:
         self.folder.save(self.adapter, batches, self._elapsed())
 
     def _summary(self) -> Result:
-        events = self.folder.events(len(self.stream))
+        tally = Tally(self.score, self.protocol.visits())
+        tally.add(self.folder.events(len(self.stream)))
         return Result(
             protocol=self.folder.config["protocol"],
             method=self.folder.config["method"],
-            domains=summarise(events, "adapt"),
-            held_out=summarise(events, "held_out") if self.protocol.held_out else None,
+            domains=tally.results(learn=True),
+            held_out=tally.results(learn=False) if self.protocol.held_out else None,
             seconds=round(self._elapsed(), 3),
             versions=versions(),
             folder=self.folder.path,
+            skipped=len(self.benchmark.unreadable()),
         )

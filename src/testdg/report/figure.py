@@ -14,6 +14,7 @@ from testdg.errors import UserError
 # Okabe and Ito's colours, which the colour-blind tell apart.
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00")
 Events = Sequence[Mapping[str, Any]]
+_MOST_LABELS = 30  # names of domains that fit above the axes
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
@@ -39,7 +40,8 @@ def draw_stream(path: Path, runs: Mapping[str, Events], title: str, note: str = 
     _draw_domains(axes, events, positions)
     for colour, (name, run) in zip(COLOURS, runs.items(), strict=False):
         _draw_run(axes, name, run, positions, window, colour)
-    axes.set(xlabel="images seen", ylabel=f"error, % (mean of {window} batches)", xlim=(0, positions[-1]))
+    seen = "images seen (darker: more severe)" if _several_severities(events) else "images seen"
+    axes.set(xlabel=seen, ylabel=f"error, % (mean of {window} batches)", xlim=(0, positions[-1]))
     axes.set_ylim(0, min(100, axes.get_ylim()[1] * 1.02))
     axes.set_title(f"{note}\n\n\n\n\n\n" if note else "", loc="left", fontsize=8, color="#444444")
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
@@ -61,8 +63,8 @@ def draw_stream(path: Path, runs: Mapping[str, Events], title: str, note: str = 
 def _draw_run(axes: Any, name: str, run: Events, positions: Any, window: int, colour: str) -> None:
     errors = np.array([event["errors"] for event in run], float)
     images = np.array([event["images"] for event in run], float)
-    domains = [event["domain"] for event in run]
-    curve = 100 * _rolling(errors, domains, window) / _rolling(images, domains, window)
+    visits = [_visit(event) for event in run]
+    curve = 100 * _rolling(errors, visits, window) / _rolling(images, visits, window)
     axes.plot(
         positions, curve, color=colour, linewidth=1.6, label=f"{name} ({100 * errors.sum() / images.sum():.1f} %)"
     )
@@ -72,26 +74,57 @@ def _draw_run(axes: Any, name: str, run: Events, positions: Any, window: int, co
         axes.plot(changes, floor, "^", color=colour, clip_on=False, markersize=7, label=f"{name}: change detected")
 
 
-def _rolling(values: Any, domains: Sequence[str], window: int) -> Any:
-    """Sum over the last batches of the same domain."""
+def _visit(event: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells one visit from the next."""
+    return event.get("round", 1), event["phase"], event["domain"], event.get("severity")
+
+
+def _rolling(values: Any, visits: Sequence[tuple[Any, ...]], window: int) -> Any:
+    """Sum over the last batches of the same visit."""
     result = np.empty_like(values)
     start = 0
     for number in range(len(values)):
-        if domains[number] != domains[start]:
+        if visits[number] != visits[start]:
             start = number
         result[number] = values[max(start, number + 1 - window) : number + 1].sum()
     return result
 
 
 def _draw_domains(axes: Any, events: Events, positions: Any) -> None:
-    """Shade every other domain and write its name above."""
-    begin, shade = 0, False
-    for number, event in enumerate(events):
-        last = number + 1 == len(events) or events[number + 1]["domain"] != event["domain"]
-        if last:
-            end = positions[number]
-            axes.axvspan(begin, end, color="#000000", alpha=0.06 if shade else 0, linewidth=0)
-            label = event["domain"].replace("_", " ") + (" *" if event["phase"] == "held_out" else "")
-            place = ((begin + end) / 2, 1.01)
-            axes.text(*place, label, transform=axes.get_xaxis_transform(), rotation=35, fontsize=8, ha="left")
-            begin, shade = end, not shade
+    """Shade every other visit, or each by its severity, and write names above."""
+    ends = [0, *positions]
+    severities = _several_severities(events)
+    for count, (first, stop) in enumerate(_spans(events, 4)):
+        alpha = 0.025 * (events[first].get("severity") or 0) if severities else 0.06 * (count % 2)
+        axes.axvspan(ends[first], ends[stop], color="#000000", alpha=alpha, linewidth=0)
+    domains, rounds = _spans(events, 3), _spans(events, 1)
+    many = len(domains) > _MOST_LABELS and len(rounds) > 1
+    labelled, written = rounds if many else domains, -np.inf
+    for first, stop in labelled:
+        middle = (ends[first] + ends[stop]) / 2
+        if first and (many or severities):
+            axes.axvline(ends[first], color="#888888", linewidth=0.8)
+        if middle - written >= positions[-1] / _MOST_LABELS:
+            label = f"round {events[first]['round']}" if many else _label(events[first], len(rounds))
+            place = {"transform": axes.get_xaxis_transform(), "rotation": 35, "fontsize": 8, "ha": "left"}
+            axes.text(middle, 1.01, label, **place)
+            written = middle
+
+
+def _several_severities(events: Events) -> bool:
+    return len({event.get("severity") for event in events}) > 1
+
+
+def _spans(events: Events, fields: int) -> list[tuple[int, int]]:
+    """First batch, and the one after the last, of each run of batches that agree in the first fields of a visit."""
+    keys = [_visit(event)[:fields] for event in events]
+    firsts = [number for number in range(len(keys)) if number == 0 or keys[number] != keys[number - 1]]
+    return list(zip(firsts, [*firsts[1:], len(keys)], strict=True))
+
+
+def _label(event: Mapping[str, Any], rounds: int) -> str:
+    """Name of a domain, with the round where there are several and a star where it only tests."""
+    name = str(event["domain"]).replace("_", " ")
+    if event["phase"] == "held_out":
+        return f"{name} *"
+    return f"{name} ({event['round']})" if rounds > 1 else name

@@ -8,13 +8,10 @@ from typing import Any
 
 def protocol_lines(protocol: dict[str, Any]) -> list[str]:
     """Say everything that a number depends on in a few lines."""
-    order = f"{len(protocol['domains'])} domains in order, severity {protocol['severity']}"
-    if protocol["held_out"]:
-        order += f"; then frozen and tested on {len(protocol['held_out'])} more"
     about = {
-        "benchmark": f"{protocol['benchmark']}, {protocol['kind']}: {order}",
+        "benchmark": f"{protocol['benchmark']}, {protocol['kind']}: {_course(protocol)}",
         "data": f"{protocol['data']} ({protocol['data_fingerprint']}); {images_per_domain(protocol)} images per domain",
-        "stream": f"batches of {protocol['batch_size']}, reset {protocol['resets']}, domain changes not told",
+        "stream": f"{_batches(protocol)}, reset {protocol['resets']}, {_told(protocol)}",
         "model": f"{protocol['model']} ({protocol['model_fingerprint']}); {_input(protocol['preprocessing'])}",
         "numbers": f"{protocol['precision']} on {protocol['device']}, seed {protocol['seed']}",
         "settings": protocol["tuning"],
@@ -24,17 +21,59 @@ def protocol_lines(protocol: dict[str, Any]) -> list[str]:
 
 def protocol_note(protocol: dict[str, Any]) -> str:
     """Say the same in one short line, to stand in a figure."""
-    return (
-        f"{protocol['kind']}, severity {protocol['severity']}, {images_per_domain(protocol)} images per domain, "
-        f"batches of {protocol['batch_size']}, model {protocol['model']}, seed {protocol['seed']}, "
-        f"data {protocol['data']}"
-    )
+    parts = [
+        protocol["kind"],
+        _severity(protocol),
+        f"{images_per_domain(protocol)} images per domain",
+        _batches(protocol),
+        f"model {protocol['model']}",
+        f"seed {protocol['seed']}",
+        f"data {protocol['data']}",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def images_per_domain(protocol: dict[str, Any]) -> str:
     """One number, or the range of several."""
     images = protocol["images_per_domain"]
     return str(images) if isinstance(images, int) else f"{min(images)} to {max(images)}"
+
+
+def _course(protocol: dict[str, Any]) -> str:
+    """Which domains come, in which order, how often and how strong."""
+    order = protocol.get("order", "the benchmark's")
+    rounds = protocol.get("rounds", 1)
+    mixed = protocol.get("sampling") == "mixed"
+    parts = [
+        f"{len(protocol['domains'])} domains"
+        + ("" if mixed else f" in {order if order.startswith('order ') else 'order'}"),
+        f"{rounds} rounds" if rounds > 1 else "",
+        _severity(protocol),
+    ]
+    tested = f"; then frozen and tested on {len(protocol['held_out'])} more" if protocol["held_out"] else ""
+    return ", ".join(part for part in parts if part) + tested
+
+
+def _severity(protocol: dict[str, Any]) -> str:
+    severity = protocol["severity"]
+    if isinstance(severity, list):
+        return f"severities {' '.join(map(str, severity))}"
+    return {"none": "", "gradual": "severity 1 to 5 and back"}.get(severity, f"severity {severity}")
+
+
+def _told(protocol: dict[str, Any]) -> str:
+    once = protocol["resets"] == "once at the start"
+    return "domain changes not told" if once else "which tells the method where domains change"
+
+
+def _batches(protocol: dict[str, Any]) -> str:
+    sampling, seed = protocol.get("sampling", "file"), protocol.get("sampling_seed")
+    text = f"batches of {protocol['batch_size']}"
+    if sampling == "mixed":
+        return f"{text}, domains mixed (seed {seed})"
+    if sampling == "dirichlet":
+        return f"{text}, classes bunched (Dirichlet {protocol['concentration']:g}, seed {seed})"
+    return text
 
 
 def _input(preprocessing: dict[str, Any]) -> str:

@@ -1,0 +1,111 @@
+"""Plan: which domains a stream visits, in which order, how its images are drawn, and when the adapter is reset."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, NamedTuple
+
+from testdg.data.benchmarks import Benchmark, Options
+from testdg.data.sampling import Kind, Sampling
+from testdg.data.stream import Segment, Stream
+from testdg.errors import UserError
+from testdg.evaluation.orders import in_order
+from testdg.evaluation.plan_rules import mistakes
+
+Severity = int | None | Literal["gradual"] | tuple[int, ...]
+FIRST_RAMP = (5, 4, 3, 2, 1)
+LATER_RAMP = (1, 2, 3, 4, 5, 4, 3, 2, 1)
+
+
+class Visit(NamedTuple):
+    """One visit to a domain, by name; the adapter learns there or is only tested."""
+
+    name: str
+    severity: int | None
+    round: int
+    learn: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a benchmark becomes a stream; docs/protocols.md explains the fields."""
+
+    name: str = "continual"
+    order: Literal["benchmark"] | int | tuple[str, ...] = "benchmark"
+    severity: Literal["benchmark", "gradual"] | tuple[int, ...] = "benchmark"
+    rounds: int = 1
+    held_out: int = 0
+    sampling: Kind = "file"
+    concentration: float = 0.1
+    seed: int = 0
+    resets: Literal["once", "domain"] = "once"
+
+    def __post_init__(self) -> None:
+        found = mistakes(asdict(self))
+        if str(self.order) == "all":
+            found.append("order all is ten plans: read_plans gives them")
+        if found:
+            raise UserError(f"protocol {self.name}: {'; '.join(found)}")
+
+    def choose(self, benchmark: Benchmark) -> Benchmark:
+        """The benchmark with the domains that the plan names; the same where it names none."""
+        if isinstance(self.order, str | int):
+            return benchmark
+        if benchmark.options.domains not in (None, self.order):
+            raise UserError(f"protocol {self.name} names its domains itself: leave out --domains")
+        chosen = copy.copy(benchmark)
+        chosen.options = replace(benchmark.options, domains=self.order)
+        return chosen
+
+    def split(self, benchmark: Benchmark) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the domains that are adapted to, and of those that only test, in order."""
+        names = in_order(self.order, benchmark.order) if isinstance(self.order, int) else list(benchmark.order)
+        kept = len(names) - self.held_out
+        if kept < 1:
+            raise UserError(f"{self.name} tests on the last {self.held_out} domains; the stream has only {len(names)}")
+        return tuple(names[:kept]), tuple(names[kept:])
+
+    def levels(self, benchmark: Benchmark) -> Severity:
+        """The severity, or the severities that every domain goes through."""
+        if self.severity == "benchmark":
+            return benchmark.options.severity if has_severities(benchmark) else None
+        if not has_severities(benchmark):
+            raise UserError(f"{self.name} goes through severities; {benchmark.name} has none: use another protocol")
+        if benchmark.options.severity != Options().severity:
+            raise UserError(f"{self.name} chooses the severities itself: leave out --severity")
+        return self.severity
+
+    def stream(self, benchmark: Benchmark, batch_size: int | None = None) -> Stream:
+        """The stream of a benchmark under this plan."""
+        if self.sampling == "dirichlet" and benchmark.task != "classification":
+            raise UserError(f"sampling dirichlet needs one label per image; {benchmark.name} is for {benchmark.task}")
+        severity = self.levels(benchmark)
+        visits = make_visits(*self.split(benchmark), severity, self.rounds)
+        segments = [Segment(benchmark.domain(v.name, v.severity), v.round, v.learn) for v in visits]
+        sampling = Sampling(self.sampling, self.concentration, self.seed)
+        return Stream(segments, benchmark.batch_size if batch_size is None else batch_size, sampling)
+
+
+def has_severities(benchmark: Benchmark) -> bool:
+    """Whether a benchmark has its domains at several severities."""
+    return benchmark.has_severities
+
+
+def make_visits(domains: Sequence[str], held_out: Sequence[str], severity: Severity, rounds: int) -> list[Visit]:
+    """Every visit of a stream, in order: the rounds over the domains, then the tests."""
+    stations = [(name, number, True) for number in range(1, rounds + 1) for name in domains]
+    stations += [(name, 1, False) for name in held_out]
+    return [
+        Visit(name, level, number, learn)
+        for place, (name, number, learn) in enumerate(stations)
+        for level in _ramp(severity, place)
+    ]
+
+
+def _ramp(severity: Severity, place: int) -> Iterable[int | None]:
+    """Severities that the domain at a place of the stream goes through."""
+    if severity == "gradual":
+        return LATER_RAMP if place else FIRST_RAMP
+    return severity if isinstance(severity, tuple) else (severity,)

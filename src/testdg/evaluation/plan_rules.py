@@ -1,0 +1,75 @@
+"""What the values of a plan may be; all mistakes are told at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from testdg.data.sampling import Kind
+from testdg.evaluation.orders import ORDERS
+
+
+def _whole(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(fits(item) for item in value)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and value.strip() != ""
+
+
+_KINDS = get_args(Kind)
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (_text, "a text"),
+    "order": (
+        lambda value: value in ("benchmark", "all") or _whole(0, len(ORDERS) - 1)(value) or _list_of(_text)(value),
+        f"benchmark, all, a number from 0 to {len(ORDERS) - 1} or a list of domains",
+    ),
+    "severity": (
+        lambda value: value in ("benchmark", "gradual") or _list_of(_whole(1, 5))(value),
+        "benchmark, gradual or a list of severities from 1 to 5",
+    ),
+    "rounds": (_whole(1, 10_000), "a whole number from 1 to 10000"),
+    "held_out": (_whole(0, 10_000), "a whole number of domains, 0 or more"),
+    "sampling": (lambda value: value in _KINDS, f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"),
+    "concentration": (lambda value: type(value) in (int, float) and 1e-6 <= value <= 1e6, "a number from 1e-6 to 1e6"),
+    "seed": (_whole(0, 2**32 - 1), "a whole number from 0 to 4294967295"),
+    "resets": (lambda value: value in ("once", "domain"), "once or domain"),
+}
+
+
+def mistakes(values: Mapping[str, Any]) -> list[str]:
+    """Everything that is wrong with the values of a plan, a phrase each."""
+    found = [_unknown_key(key) for key in values if key not in RULES]
+    found += [
+        f"{key} must be {rule}; got {values[key]!r}"
+        for key, (fits, rule) in RULES.items()
+        if key in values and not fits(values[key])
+    ]
+    return found + _contradictions({"sampling": "file", "concentration": 0.1, "seed": 0, **values})
+
+
+def _contradictions(values: Mapping[str, Any]) -> list[str]:
+    found = []
+    sampling = values["sampling"]
+    mixed, resets = sampling == "mixed", values.get("resets") == "domain"
+    if mixed and resets:
+        found.append("resets at every domain need domains one after the other; sampling is mixed")
+    if mixed and values.get("severity") == "gradual":
+        found.append("gradual severities come one after the other; sampling is mixed")
+    if resets and values.get("held_out"):
+        found.append("held_out tests what was learnt from all domains; resets = domain forgets it")
+    if values["concentration"] != 0.1 and sampling != "dirichlet":
+        found.append(f"concentration belongs to sampling dirichlet; sampling is {sampling}")
+    if values["seed"] != 0 and sampling == "file":
+        found.append("seed belongs to sampling mixed or dirichlet; sampling is file")
+    return found
+
+
+def _unknown_key(key: str) -> str:
+    near = difflib.get_close_matches(key, RULES, n=1, cutoff=0.5)
+    return f"unknown key {key!r}, " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(RULES)}")

@@ -1,0 +1,80 @@
+"""Plans by name, with options (`cyclic,rounds=5`), or from a TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from testdg.errors import UserError, unknown
+from testdg.evaluation.orders import ORDERS
+from testdg.evaluation.plan import Plan
+from testdg.evaluation.plan_rules import mistakes
+
+PLANS: dict[str, dict[str, Any]] = {
+    "continual": {},
+    "held-out": {"held_out": 5},
+    "gradual": {"severity": "gradual", "order": 0},
+    "cyclic": {"rounds": 3},
+    "mixed": {"sampling": "mixed"},
+    "dirichlet": {"sampling": "dirichlet"},
+    "orders": {"order": "all"},
+    **{f"order-{number}": {"order": number} for number in range(len(ORDERS))},
+}
+
+
+def read_plans(text: str | Path | Plan) -> list[Plan]:
+    """Read a protocol: its name or TOML file, then `,key=value` as often as needed. Ten plans for `order=all`."""
+    if isinstance(text, Plan):
+        return [text]
+    name, *pairs = str(text).split(",")
+    base = _read_file(Path(name)) if name.endswith(".toml") else _named(name)
+    values = {**base, **dict(_read_pair(pair) for pair in pairs)}
+    if found := mistakes(values):
+        raise UserError(f"protocol {name}: {'; '.join(found)}")
+    if values.get("order") != "all":
+        return [_make(values)]
+    plans = [_make({**values, "order": number}) for number in range(len(ORDERS))]
+    return [replace(plan, name=f"order-{plan.order}") for plan in plans] if name == "orders" else plans
+
+
+def read_plan(text: str | Path | Plan) -> Plan:
+    """Read a protocol that is one run."""
+    plan, *more = read_plans(text)
+    if more:
+        raise UserError(f"protocol {text} is {1 + len(more)} runs, one for each order: choose one, such as order=0")
+    return plan
+
+
+def _make(values: dict[str, Any]) -> Plan:
+    frozen: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return Plan(**frozen)
+
+
+def _named(name: str) -> dict[str, Any]:
+    if name not in PLANS:
+        raise unknown("protocol", name, PLANS)
+    return {"name": name, **PLANS[name]}
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return {"name": path.stem, **tomllib.loads(path.read_text(encoding="utf-8"))}
+    except OSError as error:
+        raise UserError(f"protocol file {path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"protocol file {path} is not TOML: {error}") from error
+
+
+def _read_pair(pair: str) -> tuple[str, Any]:
+    """Read `key=value`: a number where it is one, else a text."""
+    key, equals, text = pair.partition("=")
+    if not equals:
+        raise UserError(f"a protocol takes options as key=value, as in cyclic,rounds=5; got {pair!r}")
+    for kind in (int, float):
+        try:
+            return key.strip(), kind(text)
+        except ValueError:
+            continue
+    return key.strip(), text.strip()

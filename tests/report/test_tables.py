@@ -1,0 +1,134 @@
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from testdg.errors import UserError
+from testdg.evaluation import DomainResult, Result
+from testdg.evaluation.plan import Visit, make_visits
+from testdg.report import Table, error_table, orders_table, plain_table, result_tables, rich_table
+
+TWO = make_visits(["fog", "snow"], [], 5, 1)
+
+
+def cells(table: Table) -> list[list[str]]:
+    return [table.cells(row) for row in table.rows]
+
+
+def result(found: list[DomainResult], held_out: list[DomainResult] | None = None, **protocol: Any) -> Result:
+    return Result({"order": "order 0", **protocol}, {}, found, held_out, 1.0, {}, Path("run"))
+
+
+def test_a_plain_table_is_aligned_with_mean_and_gain_last() -> None:
+    table = error_table(["Source", "TENT"], TWO, [{0: 10.0, 1: 20.0}, {0: 8.0, 1: 23.0}])
+    assert plain_table(table) == [
+        "error, %  Source  TENT  gain",
+        "fog         10.0   8.0  +2.0",
+        "snow        20.0  23.0  -3.0",
+        "mean        15.0  15.5  -0.5",
+    ]
+
+
+def test_a_table_in_the_making_has_gaps_and_no_mean() -> None:
+    table = error_table(["Source", "TENT"], TWO, [{0: 10.0, 1: 20.0}, {0: 8.0}])
+    assert cells(table) == [["fog", "10.0", "8.0", "+2.0"], ["snow", "20.0", "", ""], ["mean", "15.0", "", ""]]
+
+
+def test_held_out_domains_have_their_own_mean() -> None:
+    visits = make_visits(["fog"], ["snow", "frost"], 5, 1)
+    table = error_table(["Source"], visits, [{0: 10.0, 1: 20.0, 2: 30.0}])
+    assert cells(table)[1:] == [
+        ["mean", "10.0"], ["snow (held out)", "20.0"], ["frost (held out)", "30.0"], ["mean (held out)", "25.0"],
+    ]  # fmt: skip
+
+
+def test_a_gradual_table_has_a_row_per_domain_and_the_mean_of_all_visits() -> None:
+    visits = make_visits(["fog", "snow"], [], "gradual", 1)
+    errors = {number: 10.0 if visit.name == "fog" else 24.0 for number, visit in enumerate(visits)}
+    assert cells(error_table(["Source"], visits, [errors])) == [
+        ["fog", "10.0"], ["snow", "24.0"], ["mean", "19.0"],
+    ]  # (5 * 10 + 9 * 24) / 14  # fmt: skip
+    errors[5] = 33.0
+    assert cells(error_table(["Source"], visits, [errors]))[1] == ["snow", "25.0"]
+
+
+def test_a_cyclic_table_has_a_row_per_round() -> None:
+    visits = make_visits(["fog", "snow"], [], 5, 2)
+    table = error_table(["Source", "TENT"], visits, [{0: 1.0, 1: 3.0, 2: 5.0, 3: 7.0}, {0: 0.0, 1: 2.0, 2: 9.0}])
+    assert cells(table) == [
+        ["round 1", "2.0", "1.0", "+1.0"], ["round 2", "6.0", "9.0", "-3.0"], ["mean", "4.0", "", ""],
+    ]  # fmt: skip
+
+
+def test_a_rich_table_shows_the_same_numbers() -> None:
+    console = Console(record=True, width=80, file=io.StringIO())
+    console.print(rich_table(error_table(["Source", "TENT"], [Visit("fog", 5, 1, True)], [{0: 10.0}, {0: 8.0}])))
+    shown = console.export_text()
+    assert all(text in shown for text in ("Source", "TENT", "fog", "10.0", "8.0", "+2.0"))
+
+
+def test_the_other_scores_have_a_table_of_means() -> None:
+    one = result([DomainResult("fog", 10.0, 4, early_error=20.0, nll=0.5, ece=3.0)])
+    two = result([DomainResult("fog", 8.0, 4, early_error=10.0, nll=0.25, ece=4.0)])
+    _, scores = result_tables(["Source", "TENT"], [one, two])
+    assert plain_table(scores) == [
+        "mean            Source   TENT    gain",
+        "early error, %    20.0   10.0   +10.0",
+        "NLL              0.500  0.250  +0.250",
+        "ECE, %             3.0    4.0    -1.0",
+    ]
+
+
+def test_a_score_that_is_not_known_is_left_empty_and_a_table_without_numbers_is_left_out() -> None:
+    lost = result([DomainResult("fog", 10.0, 4, nll=None, ece=3.0), DomainResult("snow", 10.0, 4, nll=0.2, ece=5.0)])
+    _, scores = result_tables(["TENT"], [lost])
+    assert cells(scores) == [["ECE, %", "4.0"]]
+    assert len(result_tables(["TENT"], [result([DomainResult("fog", 10.0, 4)])])) == 1
+
+
+def test_held_out_scores_are_apart() -> None:
+    held_out = [DomainResult("snow", 30.0, 4, nll=2.0)]
+    _, scores = result_tables(["TENT"], [result([DomainResult("fog", 10.0, 4, nll=1.0)], held_out)])
+    assert cells(scores) == [["NLL", "1.000"], ["NLL (held out)", "2.000"]]
+
+
+def test_rounds_have_a_table_of_their_own() -> None:
+    domains = [DomainResult(name, 10.0 * r + len(name), 4, 5, r) for r in (1, 2) for name in ("fog", "snow")]
+    _, rounds = result_tables(["Source", "TENT"], [result(domains), result(domains)])
+    assert plain_table(rounds) == [
+        "TENT, error, %  round 1  round 2",
+        "fog                13.0     23.0",
+        "snow               14.0     24.0",
+    ]
+    many = [DomainResult("fog", 1.0, 4, 5, number) for number in range(1, 12)]
+    assert len(result_tables(["TENT"], [result(many)])) == 1
+
+
+def test_results_of_different_protocols_do_not_share_a_table() -> None:
+    results = [result([DomainResult("fog", 10.0, 4)], batch_size=size) for size in (1, 2)]
+    with pytest.raises(UserError, match="cannot be compared: batch_size is 1 and 2"):
+        result_tables(["a", "b"], results)
+
+
+def test_orders_are_summed_up_by_mean_and_deviation() -> None:
+    runs = [
+        [
+            result([DomainResult("fog", error, 4)], [DomainResult("snow", 50.0, 4)], order=f"order {k}", domains=[k])
+            for error in errors
+        ]
+        for k, errors in enumerate([(10.0, 8.0), (20.0, 12.0)])
+    ]
+    assert cells(orders_table(["Source", "TENT"], runs)) == [
+        ["order 0", "10.0", "8.0", "+2.0"],
+        ["order 1", "20.0", "12.0", "+8.0"],
+        ["mean", "15.0", "10.0", "+5.0"],
+        ["deviation", "7.1", "2.8", ""],
+        ["order 0 (held out)", "50.0", "50.0", "+0.0"],
+        ["order 1 (held out)", "50.0", "50.0", "+0.0"],
+        ["mean (held out)", "50.0", "50.0", "+0.0"],
+        ["deviation (held out)", "0.0", "0.0", ""],
+    ]
+    with pytest.raises(UserError, match="rounds is 1 and 2"):
+        orders_table(["Source"], [[result([], rounds=1)], [result([], rounds=2)]])
