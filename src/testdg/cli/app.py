@@ -112,12 +112,26 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     batch_size: Annotated[int | None, typer.Option(help="Images per batch; the benchmark's own if left out.")] = None,
     protocol: Annotated[
-        str, typer.Option(help="continual, or held-out (the last five domains only test).")
+        str,
+        typer.Option(
+            metavar="NAME|FILE.toml",
+            help="continual, held-out, gradual, cyclic, mixed, dirichlet, orders, order-0 to order-9, or a file; "
+            "options follow as in cyclic,rounds=5.",
+        ),
     ] = "continual",
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
     images: Annotated[int | None, typer.Option(help="First images of each domain; all if left out.")] = None,
     severity: Annotated[int, typer.Option(help="Severity of the corruptions, 1 to 5.")] = 5,
     domains: Annotated[str | None, typer.Option(help="Domains in order, separated by commas.")] = None,
+    subset: Annotated[
+        str | None, typer.Option(metavar="all|first:N|FILE", help="Images of a set of image files; all if left out.")
+    ] = None,
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave out and count image files that cannot be decoded.")
+    ] = False,
+    preprocessing: Annotated[
+        str, typer.Option(help="model (size, mean and deviation of the model) or paper (those of its tables).")
+    ] = "model",
     out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
     json: Json = False,
 ) -> None:
@@ -140,9 +154,68 @@ def run(
         images=images,
         severity=severity,
         domains=domains,
+        subset=subset,
+        skip_unreadable=skip_unreadable,
+        preprocessing=preprocessing,
         out=out,
     )
     run_command(request, as_json=json)
+
+
+@app.command()
+def bench(
+    grid: Annotated[
+        Path | None, typer.Argument(metavar="GRID.toml", help="Grid of runs; see docs/bench.md. Options win over it.")
+    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas; instead of a file.")] = None,
+    benchmarks: Annotated[str | None, typer.Option(help="Benchmarks, separated by commas.")] = None,
+    protocols: Annotated[
+        str | None, typer.Option(help="Protocols, separated by commas; options follow as in cyclic,rounds=5.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model: a folder or a hub id.")] = None,
+    data: Annotated[str | None, typer.Option(help="Folder of the benchmarks' data.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="METHOD.KEY=VALUE", help="Setting of a method; repeatable; instead of a file."),
+    ] = None,
+    preset: Annotated[str | None, typer.Option(metavar="NAME", help="Published settings of a benchmark.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images per batch; the benchmark's own if left out.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
+    images: Annotated[int | None, typer.Option(help="First images of each domain; all if left out.")] = None,
+    severity: Annotated[int | None, typer.Option(help="Severity of the corruptions, 1 to 5.")] = None,
+    domains: Annotated[str | None, typer.Option(help="Domains in order, separated by commas.")] = None,
+    subset: Annotated[
+        str | None, typer.Option(metavar="all|first:N|FILE", help="Images of a set of image files; all if left out.")
+    ] = None,
+    preprocessing: Annotated[str | None, typer.Option(help="model or paper.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at the same time, a process each.")] = 1,
+    out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as CSV, too.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown, too.")] = None,
+    json: Json = False,
+) -> None:
+    """Run methods x benchmarks x protocols x seeds and compare them with Source (exit code 1 where a run failed)."""
+    _prepare_torch(bf16=True)  # some of the runs may be
+    from testdg.cli.bench import BenchRequest, bench_command
+
+    lists = {"method": methods, "benchmark": benchmarks, "protocol": protocols, "seeds": seeds, "domains": domains}
+    values = {
+        "model": model,
+        "data": data,
+        "preset": preset,
+        "device": device,
+        "batch_size": batch_size,
+        "precision": precision,
+        "images": images,
+        "severity": severity,
+        "subset": subset,
+        "preprocessing": preprocessing,
+    }
+    request = BenchRequest(grid, lists, values, settings or [], jobs, out, csv, markdown)
+    if not bench_command(request, as_json=json):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -159,8 +232,80 @@ def methods(
 
 
 @app.command()
-def benchmarks(json: Json = False) -> None:
-    """List the benchmarks."""
-    from testdg.cli.listing import list_benchmarks
+def benchmarks(
+    check: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Say what a data folder holds, lacks and has wrong instead.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the benchmarks, or check a data folder (exit code 1 where something is wrong)."""
+    from testdg.cli.listing import check_data, list_benchmarks
 
-    list_benchmarks(json)
+    if check is None:
+        list_benchmarks(json)
+    elif not check_data(check, json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def corrupt(
+    data: Annotated[Path, typer.Option(help="Folder of the clean data; photographs in its frost/ are used.")],
+    out: Annotated[Path, typer.Option(help="Parent of the new folder (CIFAR-10-C, CIFAR-100-C or ImageNet-C).")],
+    benchmark: Annotated[str, typer.Option(help="cifar10-c, cifar100-c, or imagenet-c for pictures.")] = "cifar10-c",
+    corruptions: Annotated[str | None, typer.Option(help="Names, separated by commas; all 19 if left out.")] = None,
+    severities: Annotated[
+        str | None, typer.Option(help="Numbers, separated by commas; all five if left out. For imagenet-c only.")
+    ] = None,
+    images: Annotated[int | None, typer.Option(help="First clean images; all if left out.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Processes that work at the same time.")] = 1,
+    json: Json = False,
+) -> None:
+    """Write clean images under the common corruptions, in the layout of the published sets; resumable."""
+    _prepare_torch(bf16=False)
+    from testdg.cli.corrupt import corrupt_command, parse_plan
+
+    plan = parse_plan(corruptions, severities, seed, jobs)
+    corrupt_command(benchmark, data, out, images, plan, as_json=json)
+
+
+@app.command()
+def train(
+    benchmark: Annotated[str, typer.Option(help="Benchmark; see `testdg benchmarks`.")],
+    model: Annotated[
+        str, typer.Option(help="Model to start from: a folder, a hub id, a CIFAR ResNet's .safetensors, or tiny.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the trained model; it appears when the model is complete.")],
+    data: Annotated[Path | None, typer.Option(help="Folder of the benchmark's data.")] = None,
+    epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = 5,
+    batch_size: Annotated[int, typer.Option(help="Images per step.")] = 128,
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate of AdamW.")] = 1e-4,
+    weight_decay: Annotated[float, typer.Option(help="Weight decay of AdamW.")] = 0.05,
+    smoothing: Annotated[float, typer.Option(help="Label smoothing.")] = 0.0,
+    image_size: Annotated[int | None, typer.Option(help="Side of the model's input; its own if left out.")] = None,
+    images: Annotated[int | None, typer.Option(help="First training images; all if left out.")] = None,
+    flip: Annotated[bool, typer.Option(help="Mirror every other image.")] = True,
+    colour: Annotated[float, typer.Option(help="Strength of the random colours, 0 to 1.")] = 0.25,
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    seed: Annotated[int, typer.Option(help="Seed of the new classifier, the order and the augmentation.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    json: Json = False,
+) -> None:
+    """Train a source model on the clean images of a benchmark; resumable."""
+    _prepare_torch(bf16=precision == "bf16")
+    from testdg.cli.train import TrainRequest, train_command
+
+    recipe = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+        "smoothing": smoothing,
+        "image_size": image_size,
+        "images": images,
+        "flip": flip,
+        "colour": colour,
+        "precision": precision,
+        "seed": seed,
+    }
+    train_command(TrainRequest(benchmark, data, model, out, device, recipe), as_json=json)

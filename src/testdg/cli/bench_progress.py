@@ -1,0 +1,134 @@
+"""How a bench shows while it goes: a line for every run that ends, and on a terminal what runs now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from testdg.experiments import Cell, Complete, Failed, News, Running
+
+STATUS_EVERY = 60.0  # seconds between two lines about what runs, where there is no terminal
+
+
+class Forecast:
+    """Time left, from how fast the batches of each method went by so far."""
+
+    def __init__(self, cells: Sequence[Cell], jobs: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.cells, self.jobs, self.clock = cells, jobs, clock
+        self.left = {number: cell.batches for number, cell in enumerate(cells)}
+        self._last: dict[int, float] = {}
+        self._pace: dict[str, tuple[float, int]] = {}  # seconds and batches of each method
+
+    def hear(self, news: News) -> None:
+        """Measure the batches since the last news of a cell."""
+        if not isinstance(news, Running):
+            self.left.pop(news.number)
+            return
+        number, now, left = news.number, self.clock(), self.cells[news.number].batches - news.done
+        if number in self._last:
+            method = self.cells[number].method
+            seconds, batches = self._pace.get(method, (0.0, 0))
+            self._pace[method] = seconds + now - self._last[number], batches + self.left[number] - left
+        self._last[number], self.left[number] = now, left
+
+    def seconds(self) -> float | None:
+        """Seconds until the last cell ends; None while no batch was measured."""
+        paces = {method: seconds / batches for method, (seconds, batches) in self._pace.items() if batches}
+        if not paces or not self.left:
+            return None
+        usual = sum(paces.values()) / len(paces)
+        work = sum(left * paces.get(self.cells[number].method, usual) for number, left in self.left.items())
+        return work / min(self.jobs, len(self.left))
+
+
+class BenchDisplay:
+    """Tells of every run; use it as a context."""
+
+    def __init__(self, console: Console, cells: Sequence[Cell], jobs: int) -> None:
+        self.console, self.cells = console, cells
+        self.forecast = Forecast(cells, jobs)
+        self.running: dict[int, Running] = {}
+        self.computed: set[int] = set()
+        self.ended = self.failed = 0
+        self.shown = time.monotonic()
+        bar = [TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[note]}")]
+        self.progress = Progress(*bar, console=console, transient=True, disable=not console.is_terminal)
+        self.tasks: dict[int, TaskID] = {}
+        self.total = self.progress.add_task("all runs", total=len(cells), note="")
+
+    def tell(self, news: News) -> None:
+        """Show what happened."""
+        self.forecast.hear(news)
+        if isinstance(news, Running):
+            self._runs(news)
+        else:
+            self._ends(news)
+        self.progress.update(self.total, completed=self.ended, note=escape(self._summary()))
+
+    def _runs(self, news: Running) -> None:
+        cell, number = self.cells[news.number], news.number
+        if number in self.running:
+            self.computed.add(number)
+        else:
+            self.tasks[number] = self.progress.add_task(escape(str(cell)), total=cell.batches, note="")
+        self.running[number] = news
+        self.progress.update(self.tasks[number], completed=news.done, note=escape(_numbers(news)))
+        if not self.console.is_terminal and time.monotonic() - self.shown >= STATUS_EVERY:
+            shares = (f"{self.cells[n]} ({self._share(n)} %, {_numbers(one)})" for n, one in self.running.items())
+            self._print(f"{self._summary()}; running: {'; '.join(shares)}")
+
+    def _share(self, number: int) -> int:
+        return 100 * self.running[number].done // self.cells[number].batches
+
+    def _ends(self, news: Complete | Failed) -> None:
+        self.ended += 1
+        self.running.pop(news.number, None)
+        if news.number in self.tasks:
+            self.progress.remove_task(self.tasks.pop(news.number))
+        if isinstance(news, Failed):
+            self.failed += 1
+            end = f"failed: {' '.join(news.sentence.split())}"
+        else:
+            how = f"{news.result.seconds:.0f} s" if news.number in self.computed else "read back"
+            end = f"{news.result.mean_error:.2f} % ({how})"
+        self._print(f"{self.ended} of {len(self.cells)}  {self.cells[news.number]}: {end}{self._left()}")
+
+    def _summary(self) -> str:
+        failed = f", {self.failed} failed" if self.failed else ""
+        return f"{self.ended} of {len(self.cells)} done{failed}{self._left()}"
+
+    def _left(self) -> str:
+        seconds = self.forecast.seconds()
+        return "" if seconds is None else f", about {duration(seconds)} left"
+
+    def _print(self, line: str) -> None:
+        self.shown = time.monotonic()
+        self.console.print(line, markup=False)
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Clear the drawing."""
+        self.progress.stop()
+
+
+def _numbers(news: Running) -> str:
+    return f"error {news.error:.1f} %, {news.domain}" if news.error is not None else "starting"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words, roughly."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

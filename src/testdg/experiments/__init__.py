@@ -1,0 +1,26 @@
+"""Experiments: grids of runs, the engines that run them, and their statistics."""
+
+from testdg.experiments.bench import bench, prepare
+from testdg.experiments.engine import Complete, Engine, Failed, News, Running
+from testdg.experiments.expansion import expand
+from testdg.experiments.grid import Cell, Grid, read_grid
+from testdg.experiments.local import Local
+from testdg.experiments.summary import BenchRow, BenchTable, summarise
+
+__all__ = [
+    "BenchRow",
+    "BenchTable",
+    "Cell",
+    "Complete",
+    "Engine",
+    "Failed",
+    "Grid",
+    "Local",
+    "News",
+    "Running",
+    "bench",
+    "expand",
+    "prepare",
+    "read_grid",
+    "summarise",
+]

@@ -1,0 +1,54 @@
+"""`bench`: all cells of a grid, with one engine or another; what fails does not stop the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from testdg.evaluation import Observer
+from testdg.evaluation.device import find_device
+from testdg.experiments.engine import Complete, Engine, Failed, News, Running, load_parts
+from testdg.experiments.grid import Cell
+from testdg.experiments.grid_rules import Mistakes
+from testdg.experiments.local import Local
+from testdg.methods import find_method
+
+
+def prepare(cells: Sequence[Cell], observer: Observer | None = None) -> None:
+    """Make everything ready on this machine: devices, and source models, which are loaded, trained or fetched once.
+
+    All mistakes are told at once, before any cell runs.
+    """
+    mistakes = Mistakes()
+    for device in dict.fromkeys(cell.device for cell in cells):
+        mistakes.hear("", find_device, device)
+    for parts in dict.fromkeys(cell.parts for cell in cells):
+        found = mistakes.hear("", load_parts, parts, "cpu", observer)
+        for method in dict.fromkeys(cell.method for cell in cells if found and cell.parts == parts):
+            if found and (reason := find_method(method).refuses(found[1])):
+                mistakes.note(f"{method} cannot adapt {found[1].name}: {reason}")
+    load_parts.cache_clear()
+    mistakes.tell("the grid")
+
+
+def bench(
+    cells: Sequence[Cell],
+    out: str | Path = "runs",
+    *,
+    engine: Engine | None = None,
+    tell: Callable[[News], Any] | None = None,
+) -> list[Complete | Failed]:
+    """Run cells, each into its own run folder under `out`, and give what became of them, in their order.
+
+    A cell that was stopped goes on, and a complete one is read back. `tell` hears what happens meanwhile.
+    """
+    ends: dict[int, Complete | Failed] = {}
+    with closing((engine or Local()).run(cells, Path(out))) as news:
+        for one in news:
+            if tell is not None:
+                tell(one)
+            if not isinstance(one, Running):
+                ends[one.number] = one
+    return [ends[number] for number in range(len(cells))]

@@ -1,0 +1,109 @@
+"""What an engine is: it runs cells somewhere and tells what becomes of them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from testdg.data.benchmarks import Benchmark, load_benchmark
+from testdg.errors import UserError
+from testdg.evaluation import Observer, Result, run, source_model
+from testdg.evaluation.device import find_device
+from testdg.experiments.grid import Cell, Parts
+from testdg.models import VisionModel
+
+
+@dataclass(frozen=True)
+class Running:
+    """A cell is on its way: batches behind it, and the error in percent over them."""
+
+    number: int
+    done: int
+    error: float | None
+    domain: str
+
+
+@dataclass(frozen=True)
+class Complete:
+    """A cell has its result."""
+
+    number: int
+    result: Result
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A cell has no result: why, in a sentence; with a traceback where the mistake is ours."""
+
+    number: int
+    sentence: str
+    trace: str = ""
+
+
+News = Running | Complete | Failed
+
+
+class Engine(Protocol):
+    """Runs cells; `number` of its news is a cell's place in the list. Every cell ends as Complete or Failed."""
+
+    def run(self, cells: Sequence[Cell], out: Path) -> Generator[News, None, None]:
+        """Run all cells, each into its folder under `out`; closing the generator stops what runs."""
+
+
+def run_cell(number: int, cell: Cell, out: Path, tell: Callable[[Running], None]) -> Complete | Failed:
+    """Run one cell in this process; whatever goes wrong is told, not raised."""
+    try:
+        return Complete(number, _run(cell, out, _Teller(number, tell)))
+    except UserError as error:
+        return Failed(number, str(error))
+    except Exception as error:
+        return Failed(number, f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def _run(cell: Cell, out: Path, observer: Observer) -> Result:
+    benchmark, model = load_parts(cell.parts, find_device(cell.device).type)
+    return run(
+        benchmark,
+        cell.method,
+        model=model,
+        settings={"seed": cell.seed, "precision": cell.precision, **dict(cell.settings)},
+        preset=cell.preset,
+        protocol=cell.plan,
+        batch_size=cell.batch_size,
+        device=model.device.type,
+        out=out,
+        observer=observer,
+    )
+
+
+@lru_cache(maxsize=1)
+def load_parts(parts: Parts, device: str, observer: Observer | None = None) -> tuple[Benchmark, VisionModel]:
+    """The benchmark and the source model of a cell; the last ones are kept for the next cell."""
+    benchmark = load_benchmark(parts.benchmark, parts.data, **dict(parts.options))
+    prepared = parts.preprocessing
+    model = source_model(benchmark, parts.model, device=device, observer=observer, preprocessing=prepared)
+    return benchmark, model
+
+
+class _Teller(Observer):
+    """Adds up the errors of a run and tells them."""
+
+    def __init__(self, number: int, tell: Callable[[Running], None]) -> None:
+        self.number, self.tell = number, tell
+        self.done = self.images = self.errors = 0
+
+    def started(self, method: str, protocol: Any, batches: int, events: list[dict[str, Any]]) -> None:
+        """Tell what is behind the run already."""
+        self.progress(events)
+
+    def progress(self, events: list[dict[str, Any]]) -> None:
+        """Tell the error so far."""
+        self.done += len(events)
+        self.images += sum(event["images"] for event in events)
+        self.errors += sum(event["errors"] for event in events)
+        error = 100 * self.errors / self.images if self.images else None
+        self.tell(Running(self.number, self.done, error, events[-1]["domain"] if events else ""))

@@ -1,0 +1,164 @@
+"""`expand`: the cells of a grid, after everything that can be wrong with it was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from testdg.data.benchmarks import Benchmark, find_benchmark, load_benchmark
+from testdg.errors import UserError
+from testdg.evaluation import Plan, read_plans
+from testdg.evaluation.run import choose_preset
+from testdg.experiments.grid import SOURCE, Cell, Grid, Pairs
+from testdg.experiments.grid_rules import FIELDS, OPTIONS, RUN, TOP, Mistakes, sound
+from testdg.methods import Adapter, find_method, parse_settings
+from testdg.methods.settings import Settings, make_settings
+
+Table = Mapping[str, Any]
+_BASE = {"benchmark": "digits-c", "protocol": "continual", "seeds": 0}
+
+
+def expand(grid: Grid) -> list[Cell]:
+    """Every cell of a grid, with Source once for each stream and model; all mistakes are told at once."""
+    mistakes = Mistakes()
+    expansion = _Expansion(mistakes)
+    groups: dict[Cell, dict[Cell, None]] = {}
+    for cell in [cell for table in _tables(grid, mistakes) for cell in expansion.cells(table)]:
+        source = cell.reference()
+        groups.setdefault(source, {})[replace(source, name=cell.name) if cell.method == SOURCE else cell] = None
+    ordered = [_source_first(source, list(group)) for source, group in groups.items()]
+    for cells in ordered:
+        _check_names(cells, mistakes)
+    mistakes.tell(grid.title)
+    return [cell for cells in ordered for cell in cells]
+
+
+def _tables(grid: Grid, mistakes: Mistakes) -> list[Table]:
+    """The values of each run, complete; `common` are the settings of each method that all runs share."""
+    defaults = sound(grid.defaults, TOP, "", mistakes)
+    common = defaults.pop("settings", {})
+    for name in common:
+        mistakes.hear("settings", find_method, name)
+    tables: list[Table] = []
+    for number, run in enumerate(grid.runs or ({},), 1):
+        where = f"run {number}" if grid.runs else "it"
+        table = {**_BASE, **defaults, **sound(run, RUN, f"{where}: ", mistakes), "common": common}
+        if "method" in table:
+            tables.append(table)
+        elif "method" not in {**grid.defaults, **run}:
+            mistakes.note(f'{where} names no method, as in method = "testdg"')
+    return tables
+
+
+class _Expansion:
+    """Turns tables into cells; what is wrong is noted, and its cells are left out."""
+
+    def __init__(self, mistakes: Mistakes) -> None:
+        self.mistakes = mistakes
+        self._opened: dict[tuple[str, str | None, Pairs], Benchmark | None] = {}
+
+    def cells(self, table: Table) -> Iterator[Cell]:
+        """The cells of one table."""
+        hear = self.mistakes.hear
+        self._check_keys(table)
+        kinds = [kind for name in _list(table["method"]) if (kind := hear("", find_method, name))]
+        benchmarks = [found for name in _list(table["benchmark"]) if (found := self._open(name, table))]
+        plans = [(text, plan) for text in _list(table["protocol"]) for plan in hear("", read_plans, text) or ()]
+        for benchmark in benchmarks:
+            rows = [row for kind in kinds if (row := self._row(kind, benchmark, table))]
+            size = _pick(table, "batch_size", benchmark.name)
+            streams = [made for text, plan in plans if (made := hear("", _stream, text, plan, benchmark, size))]
+            for row, stream, seed in product(rows, streams, _list(table["seeds"])):
+                hear(row["name"], make_settings, Settings, {"seed": seed})
+                yield Cell(**row, **stream, seed=seed)
+
+    def _check_keys(self, table: Table) -> None:
+        """Values that differ between benchmarks must name benchmarks."""
+        for key in (*FIELDS, *OPTIONS):
+            for name in table[key] if isinstance(table.get(key), dict) else ():
+                self.mistakes.hear(key, find_benchmark, name)
+
+    def _open(self, name: str, table: Table) -> Benchmark | None:
+        """The benchmark with the options of a table, opened once."""
+        key = name, _pick(table, "data", name), _options(table, name)
+        if key not in self._opened:
+            self._opened[key] = self.mistakes.hear("", load_benchmark, name, key[1], **dict(key[2]))
+        return self._opened[key]
+
+    def _row(self, kind: type[Adapter], benchmark: Benchmark, table: Table) -> dict[str, Any] | None:
+        """What the cells of a method on a benchmark share."""
+        name = table.get("name", kind.title)
+        settings: dict[str, Any] = {}
+        for pair in {**table["common"].get(kind.name, {}), **table.get("settings", {})}.items():
+            settings |= self.mistakes.hear(name, _read_setting, kind, *pair) or {}
+        fields = {key: value for key in FIELDS if (value := _pick(table, key, benchmark.name)) is not None}
+        fields.pop("batch_size", None)
+        fields["precision"] = settings.pop("precision", fields.get("precision", "fp32"))
+        preset = self.mistakes.hear(name, _find_preset, kind, benchmark, fields.get("preset"), settings)
+        if preset is None:
+            return None
+        about = {"name": name, "method": kind.name, "benchmark": benchmark.name, "settings": _pairs(settings)}
+        return {**fields, **about, "preset": preset, "options": _options(table, benchmark.name)}
+
+
+def _stream(protocol: str, plan: Plan, benchmark: Benchmark, batch_size: int | None) -> dict[str, Any]:
+    """What the cells of a protocol on a benchmark share."""
+    stream = plan.stream(plan.choose(benchmark), batch_size)
+    return {"protocol": protocol, "plan": plan, "batch_size": stream.batch_size, "batches": len(stream)}
+
+
+def _read_setting(kind: type[Adapter], key: str, value: Any) -> dict[str, Any]:
+    """Read and check one setting; texts are read as on the command line, so that "none" is None."""
+    if key == "seed":
+        raise UserError("the seed is no setting here: use seeds")
+    found = parse_settings(kind.Settings, [f"{key}={value}"])[key] if isinstance(value, str) else value
+    make_settings(kind.Settings, {key: found})
+    return {key: found}
+
+
+def _find_preset(kind: type[Adapter], benchmark: Benchmark, wanted: str | None, settings: Table) -> str:
+    """The preset of a cell by name, "none" for none; settings must fit it."""
+    if kind.name == SOURCE:
+        return "none"  # it has nothing to set
+    if benchmark.task not in kind.tasks:
+        raise UserError(f"{kind.name} is for {' and '.join(kind.tasks)}; {benchmark.name} is for {benchmark.task}")
+    chosen = choose_preset(kind, benchmark, wanted)
+    make_settings(kind.Settings, {**kind.preset(chosen), **settings})
+    return chosen or "none"
+
+
+def _check_names(group: Sequence[Cell], mistakes: Mistakes) -> None:
+    """Refuse different runs with one name on a stream, and one run under two names."""
+    names: dict[str, Cell] = {}
+    runs: dict[Cell, str] = {}
+    for cell in group:
+        where = f"on {cell.benchmark}, {cell.protocol}"
+        if names.setdefault(cell.name, replace(cell, seed=0)) != replace(cell, seed=0):
+            mistakes.note(f"different runs {where} are called {cell.name!r}: give each a name")
+        if (other := runs.setdefault(replace(cell, name=""), cell.name)) != cell.name:
+            mistakes.note(f"runs {other!r} and {cell.name!r} {where} are the same: leave out one")
+
+
+def _source_first(source: Cell, group: list[Cell]) -> list[Cell]:
+    named = [cell for cell in group if cell.method == SOURCE]
+    return [(named or [source])[0], *(cell for cell in group if cell.method != SOURCE)]
+
+
+def _pick(table: Table, key: str, benchmark: str) -> Any:
+    """The value of a key, or the one for a benchmark where there are several."""
+    value = table.get(key)
+    return value.get(benchmark) if isinstance(value, dict) else value
+
+
+def _options(table: Table, benchmark: str) -> Pairs:
+    return _pairs({key: value for key in OPTIONS if (value := _pick(table, key, benchmark)) is not None})
+
+
+def _pairs(values: Table) -> Pairs:
+    return tuple(sorted((key, tuple(value) if isinstance(value, list) else value) for key, value in values.items()))
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,96 @@
+"""Grids and cells as values; `expansion.py` turns one into the others."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testdg.errors import UserError
+from testdg.evaluation import Plan
+
+SOURCE = "source"
+Pairs = tuple[tuple[str, Any], ...]
+
+
+class Parts(NamedTuple):
+    """A benchmark with its options, and a source model for it."""
+
+    benchmark: str
+    data: str | None
+    options: Pairs
+    model: str | None
+    preprocessing: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run: everything that `evaluation.run` needs to know, as a value that can travel to another process."""
+
+    name: str
+    """The row that the run belongs to."""
+    method: str
+    benchmark: str
+    protocol: str
+    """The protocol as it was asked for; `plan` is one of its orders where it has several."""
+    plan: Plan
+    batch_size: int
+    batches: int
+    """Length of the stream."""
+    seed: int = 0
+    settings: Pairs = ()
+    preset: str = "none"
+    model: str | None = None
+    data: str | None = None
+    preprocessing: str = "model"
+    precision: str = "fp32"
+    device: str = "auto"
+    options: Pairs = ()
+    """Options of the benchmark."""
+
+    @property
+    def parts(self) -> Parts:
+        """What must be loaded for the run."""
+        return Parts(self.benchmark, self.data, self.options, self.model, self.preprocessing)
+
+    def reference(self) -> Cell:
+        """Source on the same stream; it draws no random numbers, so all seeds share it."""
+        return replace(self, name="Source", method=SOURCE, seed=0, settings=(), preset="none")
+
+    def __str__(self) -> str:
+        order = f", order {self.plan.order}" if isinstance(self.plan.order, int) else ""
+        seed = "" if self.method == SOURCE else f", seed {self.seed}"
+        return f"{self.name}, {self.benchmark}, {self.protocol}{order}{seed}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Values for all runs, and tables that change some of them; without tables, the values are the only run.
+
+    `method`, `benchmark`, `protocol` and `seeds` may be lists: every combination is run. docs/bench.md has all keys.
+    """
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    runs: Sequence[Mapping[str, Any]] = ()
+    title: str = "the grid"
+
+    def override(self, values: Mapping[str, Any]) -> Grid:
+        """The same grid with some values replaced, in all runs."""
+        runs = tuple({**run, **values} for run in self.runs)
+        return replace(self, defaults={**self.defaults, **values}, runs=runs)
+
+
+def read_grid(path: str | Path) -> Grid:
+    """Read a grid from a TOML file: values for all runs, and `[[run]]` tables."""
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"grid file {path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"grid file {path} is not TOML: {error}") from error
+    runs = values.pop("run", [])
+    if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
+        raise UserError(f"grid file {path}: run must be tables, each under [[run]]; got {runs!r}")
+    return Grid(values, tuple(runs), str(path))

@@ -1,0 +1,147 @@
+"""What a bench found: for each protocol a table with a row per named run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from testdg.evaluation import DomainResult, Result, differences
+from testdg.experiments.engine import Complete, Failed
+from testdg.experiments.grid import SOURCE, Cell
+from testdg.experiments.statistics import Gain, Spread, paired_gain, spread
+
+Found = tuple[Cell, Result]
+_BY_ORDER = ("domains", "held_out")  # fields that differ between the orders of one protocol
+
+
+@dataclass(frozen=True)
+class Score:
+    """A mean error over runs, and how much lower it is than Source's; None for Source, and where Source is missing."""
+
+    error: Spread
+    gain: Gain | None
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """The runs of one name on one stream."""
+
+    name: str
+    method: str
+    results: list[Result]
+    adapted: Score
+    held_out: Score | None
+    seconds: float
+    """Mean time of a run."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the values as plain JSON."""
+        return {
+            "name": self.name,
+            "method": self.method,
+            "settings": {k: v for k, v in self.results[0].method["settings"].items() if k != "seed"},
+            "tuning": self.results[0].protocol["tuning"],
+            "error": asdict(self.adapted),
+            "held_out": None if self.held_out is None else asdict(self.held_out),
+            "seconds": self.seconds,
+            "runs": [_plain_run(result) for result in self.results],
+        }
+
+
+@dataclass(frozen=True)
+class BenchTable:
+    """Rows whose runs can be compared: one benchmark, one protocol, one model."""
+
+    benchmark: str
+    protocol: str
+    conditions: dict[str, Any]
+    """The protocol of the first run; seed and settings belong to the rows, and the order where there are several."""
+    rows: list[BenchRow]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the values as plain JSON."""
+        rows = [row.to_dict() for row in self.rows]
+        conditions = {key: value for key, value in self.conditions.items() if key not in ("seed", "tuning")}
+        return {"benchmark": self.benchmark, "protocol": self.protocol, "conditions": conditions, "rows": rows}
+
+
+def summarise(cells: Sequence[Cell], ends: Iterable[Complete | Failed]) -> list[BenchTable]:
+    """Make the tables of all complete cells, in the order of the cells."""
+    found = [(cells[end.number], end.result) for end in ends if isinstance(end, Complete)]
+    keys = dict.fromkeys((cell.benchmark, cell.protocol) for cell, _ in found)
+    return [
+        _table(group)
+        for key in keys
+        for group in _comparable([pair for pair in found if (pair[0].benchmark, pair[0].protocol) == key])
+    ]
+
+
+def _comparable(found: Sequence[Found]) -> list[list[Found]]:
+    """Split runs on one protocol where data, batch size, model or anything else keeps them apart."""
+    several = len({cell.plan for cell, _ in found}) > 1
+    groups: list[list[Found]] = []
+    for pair in found:
+        home = next((group for group in groups if _fits(group[0][1], pair[1], several)), None)
+        if home is None:
+            groups.append([pair])
+        else:
+            home.append(pair)
+    return groups
+
+
+def _fits(first: Result, other: Result, several_orders: bool) -> bool:
+    if not several_orders:
+        return not differences(first, other)
+    return not differences(first, other, ignore=_BY_ORDER) and _domains(first) == _domains(other)
+
+
+def _domains(result: Result) -> set[str]:
+    return {*result.protocol["domains"], *result.protocol["held_out"]}
+
+
+def _table(found: Sequence[Found]) -> BenchTable:
+    cell, result = found[0]
+    sources = [result for cell, result in found if cell.method == SOURCE]
+    names = dict.fromkeys(cell.name for cell, _ in found)
+    rows = [_row([pair for pair in found if pair[0].name == name], sources) for name in names]
+    return BenchTable(cell.benchmark, cell.protocol, result.protocol, rows)
+
+
+def _row(found: Sequence[Found], sources: Sequence[Result]) -> BenchRow:
+    cell, results = found[0][0], [result for _, result in found]
+    references = [] if cell.method == SOURCE else sources
+    tested = all(result.held_out for result in results)
+    return BenchRow(
+        cell.name,
+        cell.method,
+        results,
+        _score(results, references, lambda result: result.domains),
+        _score(results, references, lambda result: result.held_out or []) if tested else None,
+        statistics.fmean(result.seconds for result in results),
+    )
+
+
+def _score(
+    results: Sequence[Result], sources: Sequence[Result], visits: Callable[[Result], Sequence[DomainResult]]
+) -> Score:
+    errors = spread([statistics.fmean(visit.error for visit in visits(result)) for result in results])
+    paired = [(next((source for source in sources if _same_order(source, run)), None), run) for run in results]
+    pairs = [(visits(source), visits(run)) for source, run in paired if source is not None]
+    return Score(errors, paired_gain(pairs) if len(pairs) == len(results) else None)
+
+
+def _same_order(first: Result, second: Result) -> bool:
+    return all(first.protocol[key] == second.protocol[key] for key in _BY_ORDER)
+
+
+def _plain_run(result: Result) -> dict[str, Any]:
+    return {
+        "seed": result.protocol["seed"],
+        "order": result.protocol["order"],
+        "mean_error": result.mean_error,
+        "held_out_mean": result.held_out_mean,
+        "seconds": result.seconds,
+        "folder": str(result.folder),
+    }

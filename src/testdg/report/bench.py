@@ -1,0 +1,119 @@
+"""The tables of a bench as text, Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from testdg.experiments import BenchRow, BenchTable
+from testdg.experiments.statistics import Gain, Spread
+from testdg.experiments.summary import Score
+from testdg.report.protocol import protocol_lines
+from testdg.report.table import align
+
+INTERVAL = "95 % interval"
+_NEXT_LINE = "\n" + 11 * " "  # under the text of a protocol's line
+
+
+def bench_text(tables: Sequence[BenchTable]) -> str:
+    """Every table under its protocol, as aligned text."""
+    return "\n\n".join("\n".join([*conditions(table), "", *align(cells(table))]) for table in tables)
+
+
+def bench_markdown(tables: Sequence[BenchTable]) -> str:
+    """Every table under a heading and its protocol, as Markdown."""
+    parts = []
+    for table in tables:
+        head, *rows = [[text.replace("|", "\\|") for text in line] for line in cells(table)]
+        rule = ["---", *["---:"] * (len(head) - 1)]
+        lines = [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]
+        parts.append("\n".join([f"## {_title(table)}", "", "```text", *conditions(table), "```", "", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def bench_csv(tables: Sequence[BenchTable]) -> str:
+    """A line for each row of each table, with all digits; empty where there is no number."""
+    text = io.StringIO()
+    lines = [_csv_line(table, row) for table in tables for row in table.rows]
+    writer = csv.DictWriter(text, list(lines[0]) if lines else ["benchmark"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def conditions(table: BenchTable) -> list[str]:
+    """The protocol in words; seeds, devices and where the settings come from are those of all rows."""
+    results = [result for row in table.rows for result in row.results]
+    found = {
+        key: list(dict.fromkeys(result.protocol[key] for result in results)) for key in ("seed", "device", "order")
+    }
+    tuning = {row.name: row.results[0].protocol["tuning"] for row in table.rows if row.method != "source"}
+    told = [f"{name}: {text}" for name, text in tuning.items()] if len(set(tuning.values())) > 1 else tuning.values()
+    shared = {
+        "seed": ", ".join(map(str, sorted(found["seed"]))),
+        "device": " and ".join(found["device"]),
+        "tuning": _NEXT_LINE.join(dict.fromkeys(told)) or "none",
+    }
+    lines = protocol_lines({**table.conditions, **shared})
+    orders = len(found["order"])
+    return lines if orders == 1 else [*lines, f"orders     {orders}, one run each; the first is described above"]
+
+
+def cells(table: BenchTable) -> list[list[str]]:
+    """The texts of a table, titles first."""
+    tested = any(row.held_out for row in table.rows)
+    head = ["error, %", "gain", INTERVAL, *(["held out, %", "gain", INTERVAL] if tested else [])]
+    return [["", "runs", *head, "seconds"], *(_cells(row, tested) for row in table.rows)]
+
+
+def _cells(row: BenchRow, tested: bool) -> list[str]:
+    scores = [row.adapted, *([row.held_out] if tested else [])]
+    numbers = [text for score in scores for text in _score(score)]
+    return [row.name, str(len(row.results)), *numbers, f"{row.seconds:.1f}"]
+
+
+def _score(score: Score | None) -> list[str]:
+    if score is None:
+        return ["", "", ""]
+    return [_spread(score.error), *(_gain(score.gain) if score.gain else ["", ""])]
+
+
+def _spread(error: Spread) -> str:
+    return f"{error.mean:.2f}" + ("" if error.deviation is None else f" ± {error.deviation:.2f}")
+
+
+def _gain(gain: Gain) -> list[str]:
+    interval = "" if gain.low is None else f"{gain.low:+.2f} to {gain.high:+.2f}"
+    return [f"{gain.mean:+.2f}", interval]
+
+
+def _title(table: BenchTable) -> str:
+    return f"{table.benchmark}, {table.protocol}"
+
+
+def _csv_line(table: BenchTable, row: BenchRow) -> dict[str, Any]:
+    about = {key: table.conditions[key] for key in ("batch_size", "images_per_domain", "severity", "model")}
+    return {
+        "benchmark": table.benchmark,
+        "protocol": table.protocol,
+        **about,
+        "name": row.name,
+        "method": row.method,
+        "runs": len(row.results),
+        **_csv_score("", row.adapted),
+        **_csv_score("held_out_", row.held_out),
+        "seconds": row.seconds,
+    }
+
+
+def _csv_score(prefix: str, score: Score | None) -> dict[str, Any]:
+    error, gain = (score.error, score.gain) if score else (None, None)
+    return {
+        f"{prefix}error": error and error.mean,
+        f"{prefix}deviation": error and error.deviation,
+        f"{prefix}gain": gain and gain.mean,
+        f"{prefix}gain_low": gain and gain.low,
+        f"{prefix}gain_high": gain and gain.high,
+    }

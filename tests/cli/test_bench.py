@@ -1,0 +1,161 @@
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from testdg.cli.app import execute
+from testdg.cli.bench_progress import BenchDisplay, Forecast, duration
+from testdg.evaluation import DomainResult, Result
+from testdg.experiments import Cell, Complete, Failed, Grid, Running, expand
+from testdg.models import Preprocessing, TinyViT, VisionModel
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("models") / "random-vit"
+    network = TinyViT(patch=8, width=16, depth=1, heads=2)
+    VisionModel(network, "head", Preprocessing((32, 32)), "random-vit").save(folder)
+    return folder
+
+
+@pytest.fixture
+def small(model: Path, tmp_path: Path) -> list[str]:
+    place = ["--model", str(model), "--out", str(tmp_path / "runs"), "--device", "cpu"]
+    return ["bench", *place, "--images", "4", "--domains", "fog,contrast,snow"]
+
+
+def test_a_grid_of_options_gives_a_table_for_each_protocol(
+    small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--csv", str(tmp_path / "table.csv"), "--markdown", str(tmp_path / "table.md")]
+    lists = ["--methods", "source,tent", "--protocols", "continual,held-out,held_out=1", "--seeds", "0,1"]
+    assert execute([*small, *lists, *files, "--set", "tent.steps=2"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 of 6  Source, digits-c, continual: " in shown
+    assert "settings   the method's preset for digits-c; chosen by the user: steps" in shown
+    tables = [line.split() for line in shown.splitlines() if line.startswith(("Source  ", "TENT  "))]
+    assert [(line[0], line[1]) for line in tables] == 2 * [("Source", "1"), ("TENT", "2")]
+    assert len(list((tmp_path / "runs").glob("digits-c-source-*"))) == 2
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text(encoding="utf-8"))))
+    assert [line["protocol"] for line in lines] == 2 * ["continual"] + 2 * ["held-out,held_out=1"]
+    assert [line["held_out_error"] != "" for line in lines] == [False, False, True, True]
+    assert "## digits-c, held-out,held_out=1\n" in (tmp_path / "table.md").read_text(encoding="utf-8")
+
+
+GRID = """
+method = "tent"
+seeds = [0, 1]
+[[run]]
+[[run]]
+name = "TENT, slow"
+settings = { learning_rate = 1e-6 }
+"""
+
+
+def test_a_file_with_a_failing_run_gives_the_rest_and_code_1(
+    small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "grid.toml").write_text(GRID)
+    run = ["run", *small[1:], "--method", "tent", "--set", "learning_rate=1e-6", "--json"]
+    assert execute(run) == 0
+    (folder,) = (tmp_path / "runs").glob("digits-c-tent-*")
+    (folder / "result.json").write_text("{")
+    capsys.readouterr()
+    assert execute([*small, str(tmp_path / "grid.toml"), "--json", "--jobs", "2"]) == 1
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    (table,) = found["tables"]
+    assert [(row["name"], len(row["runs"])) for row in table["rows"]] == [("Source", 1), ("TENT", 2), ("TENT, slow", 1)]
+    assert table["rows"][2]["settings"]["learning_rate"] == 1e-6
+    assert table["conditions"]["images_per_domain"] == 4
+    assert [end["run"] for end in found["failed"]] == ["TENT, slow, digits-c, continual, seed 0"]
+    last = shown.err.splitlines()[-1]
+    assert last.startswith("testdg: TENT, slow, digits-c, continual, seed 0: ")
+    assert "result.json is damaged" in last
+    assert "5 of 5" in shown.err
+    assert "1 of 5  Source, digits-c, continual: " in shown.err
+    assert "(read back)" in shown.err  # Source, which `testdg run` made
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ([], "bench needs a grid file, or --methods, as in --methods source,tent,testdg"),
+        (["--methods", "tent,tentt"], "the grid: unknown method 'tentt'; did you mean 'tent'?"),
+        (
+            ["--methods", "tent", "--set", "tent.stepz=1"],
+            "the grid: TENT: unknown setting 'stepz'; did you mean 'steps'?",
+        ),
+        (["--methods", "tent", "--set", "steps=1"], "--set takes METHOD.KEY=VALUE, as in tent.learning_rate=1e-4; got"),
+        (["--methods", "tent", "--seeds", "0,x"], "the grid: seeds must be a whole number of at least 0 or a list"),
+        (["--methods", "tent", "--jobs", "0"], "jobs must be at least 1; got 0"),
+        (["--methods", "tent", "--csv", "none/x.csv"], "none/x.csv cannot be written: name a file in a folder that"),
+        (["none.toml"], "grid file none.toml cannot be read: No such file or directory"),
+        (["x.toml", "--methods", "tent"], "x.toml says which methods run and how: leave out --methods and --set"),
+        (["--methods", "tent", "--benchmarks", "a,b"], "the grid has 2 mistakes: (1) unknown benchmark 'a'; known:"),
+        (["--methods", "tent", "--model", "."], "the grid: . holds no weights"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(
+    small: list[str], tmp_path: Path, more: list[str], sentence: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert execute([*small, *more]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"testdg: {sentence}")
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def cells() -> list[Cell]:
+    return expand(Grid({"method": ["tent", "testdg"], "domains": ["fog"], "images": 200}))  # 10 batches each
+
+
+def result(error: float) -> Result:
+    return Result({}, {}, [DomainResult("fog", error, 200)], None, 12.0, {}, Path("run"))
+
+
+def test_the_time_left_comes_from_the_pace_of_each_method() -> None:
+    now = 0.0
+    forecast = Forecast(cells(), jobs=2, clock=lambda: now)
+    assert forecast.seconds() is None
+    forecast.hear(Running(0, 0, None, ""))
+    assert forecast.seconds() is None
+    now = 4.0
+    forecast.hear(Running(0, 4, 50.0, "fog"))
+    assert forecast.seconds() == pytest.approx((6 + 10 + 10) * 1.0 / 2)  # others are taken to be as fast
+    forecast.hear(Complete(0, result(50.0)))
+    forecast.hear(Running(1, 2, None, ""))  # two batches were there before
+    now = 10.0
+    forecast.hear(Running(1, 5, 40.0, "fog"))
+    assert forecast.seconds() == pytest.approx((5 * 2.0 + 10 * 1.5) / 2)
+    forecast.hear(Failed(1, "x"))
+    assert forecast.seconds() == pytest.approx(10 * 1.5)
+    assert [duration(seconds) for seconds in (3.2, 119, 7200)] == ["3 s", "2 min", "2.0 h"]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_display_tells_what_runs_and_what_ended(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testdg.cli.bench_progress.STATUS_EVERY", 0.0)
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=120, highlight=False)
+    with BenchDisplay(console, cells(), jobs=1) as display:
+        display.tell(Running(0, 0, None, ""))
+        display.tell(Running(0, 5, 41.5, "fog"))
+        display.progress.refresh()
+        display.tell(Complete(0, result(40.0)))
+        display.tell(Running(1, 10, 33.0, "fog"))
+        display.tell(Complete(1, result(33.0)))
+        display.tell(Failed(2, "no memory:\n  try less"))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "error 41.5 %, fog" in shown
+    assert "1 of 3  Source, digits-c, continual: 40.00 % (12 s)" in shown
+    assert "2 of 3  TENT, digits-c, continual, seed 0: 33.00 % (read back)" in shown
+    assert "3 of 3  TestDG, digits-c, continual, seed 0: failed: no memory: try less" in shown
+    assert ("━" in shown) == terminal
