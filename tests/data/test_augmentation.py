@@ -155,3 +155,12 @@ def test_a_view_is_exact_under_autocast() -> None:
     expected = augment(images, seeded())
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(augment(images, seeded()), expected)
+
+
+def test_a_view_that_does_not_move_keeps_edges_in_their_place() -> None:
+    images = torch.zeros(16, 3, 24, 24)
+    images[:, :, :, 12:] = 1
+    for move in (False, True):
+        view = Augmentation(move=move)(images, seeded())
+        left, right = view[..., :10].amax((1, 2, 3)), view[..., 14:].amin((1, 2, 3))
+        assert bool((left < right).all()) is not move

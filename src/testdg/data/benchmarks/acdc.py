@@ -1,0 +1,81 @@
+"""acdc: real street scenes in fog, at night, in rain and in snow, for models trained on Cityscapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+from testdg.data.benchmarks.base import Options, fingerprint
+from testdg.data.benchmarks.registry import register
+from testdg.data.benchmarks.weather import WeatherBenchmark, check_condition, identify
+from testdg.data.segmentation import CITYSCAPES, PairFiles, acdc_pairs, cityscapes_pairs
+from testdg.data.segmentation.layouts import find_parent
+from testdg.data.stream import Domain, Samples
+from testdg.errors import UserError
+
+SIZE = (540, 960)
+SOURCE_SIZE = (512, 1024)
+
+
+@register
+class Acdc(WeatherBenchmark):
+    """The training split of ACDC, 400 pictures a condition, read at 960 x 540 px; label maps keep their size."""
+
+    name = "acdc"
+    title = "ACDC: street scenes in 4 conditions"
+    classes = CITYSCAPES
+    needs = "rgb_anon/<condition>/train/ and gt/<condition>/train/"
+    image_files = True
+    paper = MappingProxyType(
+        {"size": SIZE, "resample": "bilinear", "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+    )
+    data: Path
+
+    def __init__(self, data: Path | None = None, options: Options | None = None) -> None:
+        super().__init__(data, options)
+        if find_parent(self.data, "rgb_anon") is None:
+            raise UserError(f"data folder {self.data} holds no ACDC: expected rgb_anon/fog/train/ (and so on) and gt/")
+        if self.options.severity != Options().severity:
+            raise UserError(f"acdc has no severities; got {self.options.severity}: leave out --severity")
+        self._files: dict[str, PairFiles] = {}
+        self._skipped: dict[str, list[str]] = {}
+
+    def files(self, name: str) -> PairFiles:
+        """Pictures and label maps of a condition."""
+        check_condition(name)
+        if name not in self._files:
+            pairs = acdc_pairs(self.data, name, subset=self.options.subset)[: self.options.images]
+            files = PairFiles(pairs, SIZE, workers=self.options.workers)
+            self._files[name], self._skipped[name] = files.readable() if self.options.skip_unreadable else (files, [])
+        return self._files[name]
+
+    def make_domain(self, name: str, severity: int) -> Domain:
+        """One condition; it has no severities."""
+        files = self.files(name)
+        return Domain(name, None, files.images, files.masks)
+
+    def train(self) -> Samples:
+        """The training pictures of Cityscapes, where it is in the data folder, at 1024 x 512 px."""
+        return self._source("train")
+
+    def test(self) -> Samples:
+        """The validation pictures of Cityscapes, where it is in the data folder, at 1024 x 512 px."""
+        return self._source("val")
+
+    def _source(self, split: str) -> Samples:
+        pairs = cityscapes_pairs(self.data, split, self.options.subset)
+        return Samples(*PairFiles(pairs, SOURCE_SIZE, SOURCE_SIZE, self.options.workers).load())
+
+    def origin(self) -> str:
+        """Where the images of the stream come from, in words."""
+        subset = Path(self.options.subset or "all").name
+        skipped = "; unreadable files skipped" if self.options.skip_unreadable else ""
+        return f"ACDC, training split; subset {subset}{skipped}"
+
+    def fingerprint(self) -> str:
+        """Identify the files: names of all, the first picture and label map of each condition."""
+        return fingerprint([part for name in self.order for part in identify(self.files(name))])
+
+    def unreadable(self) -> list[str]:
+        """Files that could not be read and were left out."""
+        return [f"{name}/{file}" for name, files in self._skipped.items() for file in files]

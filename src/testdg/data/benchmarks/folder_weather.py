@@ -1,0 +1,107 @@
+"""folder-weather: any folder of pictures with label maps, put into fog, night, rain and snow."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from testdg.data.benchmarks.base import Options, fingerprint
+from testdg.data.benchmarks.registry import register
+from testdg.data.benchmarks.weather import WeatherBenchmark, check_condition, identify
+from testdg.data.segmentation import CITYSCAPES, Pair, PairFiles, cityscapes_pairs, find_flat, find_folders
+from testdg.data.segmentation.files import size_of
+from testdg.data.segmentation.layouts import FOLDERS, Folders, find_parent
+from testdg.data.stream import Domain, Samples
+from testdg.data.weather import WeatherImages
+from testdg.errors import UserError
+
+WIDEST = 1024
+
+
+@register
+class FolderWeather(WeatherBenchmark):
+    """Photographs with label maps, in weather made on the fly: CamVid, Cityscapes or your own."""
+
+    name = "folder-weather"
+    title = "a folder of street scenes, 4 conditions made on the fly"
+    needs = FOLDERS
+    image_files = True
+    has_severities = True
+    data: Path
+
+    def __init__(self, data: Path | None = None, options: Options | None = None) -> None:
+        super().__init__(data, options)
+        self.cities = find_parent(self.data, "leftImg8bit") is not None
+        self.classes = CITYSCAPES if self.cities else self._folders(("test", "val"), flat=True).classes
+        self._skipped: list[str] = []
+
+    def _folders(self, splits: tuple[str, ...], flat: bool = False) -> Folders:
+        found = (find_folders(self.data, split) for split in splits)
+        folders = next(filter(None, found), None) or (find_flat(self.data) if flat else None)
+        if folders is None:
+            expected = FOLDERS if flat else " or ".join(f"{split}/ and {split}annot/" for split in splits)
+            raise UserError(f"data folder {self.data} holds no such pictures with label maps: expected {expected}")
+        return folders
+
+    @cached_property
+    def files(self) -> PairFiles:
+        """The pictures of the stream, in their own weather, and their label maps."""
+        files = self._open(self._pairs(self.options.subset)[: self.options.images])
+        if self.options.skip_unreadable:
+            files, self._skipped = files.readable()
+        return files
+
+    def _pairs(self, subset: str | Path | None) -> list[Pair]:
+        if self.cities:
+            return cityscapes_pairs(self.data, "val", subset)
+        return self._folders(("test", "val"), flat=True).pairs(subset)
+
+    @cached_property
+    def _positions(self) -> list[int]:
+        """Places of the pictures among all, so that weather does not depend on the subset."""
+        places = {pair.name: place for place, pair in enumerate(self._pairs(None))}
+        return [places[pair.name] for pair in self.files.pairs]
+
+    def _open(self, pairs: list[Pair]) -> PairFiles:
+        """Pictures at the size of the first one, which is halved until it is 1024 px wide at most."""
+        height, width = size_of(pairs[0].image)
+        while width > WIDEST:
+            height, width = height // 2, width // 2
+        return PairFiles(pairs, (height, width), workers=self.options.workers)
+
+    def make_domain(self, name: str, severity: int) -> Domain:
+        """Put the pictures into a condition."""
+        check_condition(name)
+        seed = self.options.corruption_seed
+        positions = self._positions
+        source = WeatherImages(self.files.images, name, severity, seed=seed, positions=positions, cache=self.cache)
+        return Domain(name, severity, source, self.files.masks)
+
+    def train(self) -> Samples:
+        """The training pictures."""
+        if self.cities:
+            return self._load(cityscapes_pairs(self.data, "train", self.options.subset))
+        return self._load(self._folders(("train",)).pairs(self.options.subset))
+
+    def test(self) -> Samples:
+        """The pictures of the stream, in their own weather."""
+        return Samples(*self.files.load())
+
+    def _load(self, pairs: list[Pair]) -> Samples:
+        return Samples(*self._open(pairs).load())
+
+    def origin(self) -> str:
+        """Where the images of the stream come from, in words."""
+        kind = "Cityscapes" if self.cities else f"{self.files.pairs[0].image.parent.name}/"
+        subset = Path(self.options.subset or "all").name
+        skipped = "; unreadable files skipped" if self.options.skip_unreadable else ""
+        weather = f"in weather made on the fly, seed {self.options.corruption_seed}"
+        return f"{kind} {weather}; subset {subset}; {len(self.classes)} classes{skipped}"
+
+    def fingerprint(self) -> str:
+        """Identify the files: names of all, the first picture and label map."""
+        return fingerprint(identify(self.files))
+
+    def unreadable(self) -> list[str]:
+        """Files that could not be read and were left out."""
+        return self._skipped

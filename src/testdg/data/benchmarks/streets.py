@@ -1,0 +1,63 @@
+"""streets: drawn street scenes in fog, at night, in rain and in snow; nothing to download."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from testdg.data.benchmarks.base import fingerprint
+from testdg.data.benchmarks.registry import register
+from testdg.data.benchmarks.weather import WeatherBenchmark, check_condition
+from testdg.data.stream import Domain, Samples
+from testdg.data.streets import CLASSES, Scenes, draw_scenes
+from testdg.data.weather import WeatherImages
+
+TRAIN_IMAGES, TEST_IMAGES = 400, 100
+_TRAIN_SEED, _TEST_SEED = 0, 1
+
+
+@cache
+def load_streets(seed: int, images: int) -> Scenes:
+    """The first scenes of a row, drawn once."""
+    return draw_scenes(range(images), seed)
+
+
+@register
+class Streets(WeatherBenchmark):
+    """Scenes of 96 x 160 px: 400 in clear weather for training, 100 others (or as many as wanted) in each condition."""
+
+    name = "streets"
+    title = "drawn street scenes, 4 conditions (embedded)"
+    classes = CLASSES
+    batch_size = 4
+    embedded = True
+    has_severities = True
+
+    @property
+    def scenes(self) -> Scenes:
+        """The scenes of the stream, in clear weather."""
+        return load_streets(_TEST_SEED, self.options.images or TEST_IMAGES)
+
+    def train(self) -> Samples:
+        """The training scenes, in clear weather."""
+        scenes = load_streets(_TRAIN_SEED, TRAIN_IMAGES)
+        return Samples(scenes.images, scenes.labels)
+
+    def test(self) -> Samples:
+        """The scenes of the stream, in clear weather."""
+        return Samples(self.scenes.images, self.scenes.labels)
+
+    def make_domain(self, name: str, severity: int) -> Domain:
+        """Put the scenes into a condition."""
+        check_condition(name)
+        images, labels, geometry = self.scenes
+        seed = self.options.corruption_seed
+        source = WeatherImages(images, name, severity, seed=seed, geometry=geometry, cache=self.cache)
+        return Domain(name, severity, source, labels)
+
+    def origin(self) -> str:
+        """Where the images of the stream come from, in words."""
+        return f"drawn, in weather made on the fly, seed {self.options.corruption_seed}"
+
+    def fingerprint(self) -> str:
+        """Identify the scenes in clear weather and their labels."""
+        return fingerprint([self.scenes.images, self.scenes.labels])

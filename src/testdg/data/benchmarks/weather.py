@@ -1,0 +1,52 @@
+"""Benchmarks of weather: streets in fog, at night, in rain and in snow, with a class for every pixel."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from testdg.data.benchmarks.base import Benchmark
+from testdg.data.corrupted import PixelCache
+from testdg.data.segmentation.files import PairFiles
+from testdg.data.weather import CONDITIONS
+from testdg.errors import UserError, unknown
+
+
+class WeatherBenchmark(Benchmark):
+    """Pictures of streets with label maps, in four conditions."""
+
+    task = "segmentation"
+    batch_size = 1
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the conditions, in the order of the stream."""
+        chosen = tuple(CONDITIONS if self.options.domains is None else self.options.domains)
+        for name in chosen:
+            check_condition(name)
+        if not chosen or len(set(chosen)) < len(chosen):
+            raise UserError(f"domains must be named once each, at least one; got {', '.join(chosen) or 'none'}")
+        return chosen
+
+    @cached_property
+    def cache(self) -> PixelCache:
+        """Room for pictures in weather, shared by the domains."""
+        return PixelCache()
+
+
+def check_condition(name: str) -> None:
+    """Refuse a condition that does not exist."""
+    if name not in CONDITIONS:
+        raise unknown("condition", name, CONDITIONS)
+
+
+def identify(files: PairFiles) -> list[Tensor]:
+    """What tells files from others: their names, and the first picture and label map."""
+    names = "\n".join(pair.name for pair in files.pairs)
+    return [
+        torch.frombuffer(bytearray(names.encode()), dtype=torch.uint8),
+        files.images.take([0]),
+        files.masks.take([0]),
+    ]

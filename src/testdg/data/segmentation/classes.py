@@ -1,0 +1,90 @@
+"""What the numbers in label maps mean: classes, their colours, and the tables that translate stored numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testdg.errors import UserError
+
+IGNORED = 255
+_WRONG = 254  # in a table: a number that means nothing
+VOID = ("void", "unlabelled", "unlabeled")
+
+# name, number in the labelIds files of Cityscapes, colour; the place in the list is the trainId
+_CITYSCAPES = (
+    ("road", 7, (128, 64, 128)),
+    ("sidewalk", 8, (244, 35, 232)),
+    ("building", 11, (70, 70, 70)),
+    ("wall", 12, (102, 102, 156)),
+    ("fence", 13, (190, 153, 153)),
+    ("pole", 17, (153, 153, 153)),
+    ("traffic light", 19, (250, 170, 30)),
+    ("traffic sign", 20, (220, 220, 0)),
+    ("vegetation", 21, (107, 142, 35)),
+    ("terrain", 22, (152, 251, 152)),
+    ("sky", 23, (70, 130, 180)),
+    ("person", 24, (220, 20, 60)),
+    ("rider", 25, (255, 0, 0)),
+    ("car", 26, (0, 0, 142)),
+    ("truck", 27, (0, 0, 70)),
+    ("bus", 28, (0, 60, 100)),
+    ("train", 31, (0, 80, 100)),
+    ("motorcycle", 32, (0, 0, 230)),
+    ("bicycle", 33, (119, 11, 32)),
+)
+CITYSCAPES = tuple(name for name, _, _ in _CITYSCAPES)
+CITYSCAPES_PALETTE = tuple(colour for _, _, colour in _CITYSCAPES)
+CAMVID = (
+    "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",
+)  # fmt: skip
+
+
+class Table(NamedTuple):
+    """Translates the numbers of a file, 0 to 255, to classes; `classes` says in words which numbers there are."""
+
+    numbers: NDArray[np.uint8]
+    classes: str
+
+    def apply(self, stored: NDArray[np.uint8], path: Path) -> NDArray[np.uint8]:
+        """Classes of a label map; refuse numbers that mean nothing."""
+        found = self.numbers[stored]
+        wrong = found == _WRONG
+        if wrong.any():
+            raise UserError(f"{path}: labels must be {self.classes}; got {int(stored[wrong][0])}: correct the map")
+        return found
+
+
+def plain_table(classes: int, ignored: Iterable[int] = ()) -> Table:
+    """Numbers that are classes already; 255 and some others are ignored."""
+    numbers = np.full(256, _WRONG, np.uint8)
+    numbers[:classes] = np.arange(classes)
+    numbers[[*ignored, IGNORED]] = IGNORED
+    others = " or ".join(str(number) for number in (*ignored, IGNORED))
+    return Table(numbers, f"0 to {classes - 1}, or {others} for none")
+
+
+def cityscapes_table() -> Table:
+    """The labelIds of Cityscapes: 0 to 33, of which 19 are classes and the others are ignored."""
+    numbers = np.full(256, _WRONG, np.uint8)
+    numbers[[*range(34), IGNORED]] = IGNORED
+    numbers[[number for _, number, _ in _CITYSCAPES]] = np.arange(len(_CITYSCAPES))
+    return Table(numbers, f"labelIds 0 to 33, or {IGNORED} for none")
+
+
+def read_class_names(path: Path) -> tuple[tuple[str, ...], Table]:
+    """Read a list of classes, one per line; a last line "void" stands for the number that is ignored."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a list that can be read: expected one class per line") from error
+    names = [line for line in lines if line]
+    void = len(names) - 1 if names and names[-1].lower() in VOID else None
+    names = names[:void]
+    if not names or len(set(names)) < len(names) or len(names) >= _WRONG:
+        raise UserError(f"{path} must name 1 to {_WRONG - 1} classes, each once; got {len(names)} lines")
+    return tuple(names), plain_table(len(names), () if void is None else (void,))

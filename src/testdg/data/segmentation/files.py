@@ -1,0 +1,163 @@
+"""Pictures and label maps in files, read by threads ahead of the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from testdg.data.segmentation.classes import Table
+from testdg.errors import UserError
+
+Size = tuple[int, int]
+"""Height and width."""
+_AHEAD = 4  # batches that are read before they are asked for
+_THREADS = 4
+_MOST_BYTES = 4 << 30  # that are held in memory
+
+
+class Pair(NamedTuple):
+    """A picture and its label map, whose numbers a table translates."""
+
+    name: str
+    image: Path
+    mask: Path
+    table: Table
+
+
+class FileSource:
+    """What some function reads of each pair of files, in order; what follows is read meanwhile."""
+
+    def __init__(self, pairs: Sequence[Pair], load: Callable[[Pair], Tensor], threads: ThreadPoolExecutor) -> None:
+        self.pairs, self.load, self.threads = pairs, load, threads
+        self._ahead: dict[int, Future[Tensor]] = {}
+
+    def __len__(self) -> int:
+        """Number of files."""
+        return len(self.pairs)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Files `start` to `stop`; the next ones are asked for, too."""
+        stop = min(stop, len(self))
+        wanted = range(start, min(stop + _AHEAD * (stop - start), len(self)))
+        for index in [index for index in self._ahead if index not in wanted]:
+            self._ahead.pop(index).cancel()
+        for index in wanted:
+            if index not in self._ahead:
+                self._ahead[index] = self.threads.submit(self.load, self.pairs[index])
+        return torch.stack([self._ahead.pop(index).result() for index in range(start, stop)])
+
+    def take(self, indices: Sequence[int]) -> Tensor:
+        """The files at some indices, in their order."""
+        return torch.stack(list(self.threads.map(self.load, [self.pairs[index] for index in indices])))
+
+
+class PairFiles:
+    """Pictures and their label maps: two sources, each of one size.
+
+    Pictures get `size`, label maps `mask_size`; either is the first file's own where it is left out.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[Pair],
+        size: Size | None = None,
+        mask_size: Size | None = None,
+        workers: int | None = None,
+    ) -> None:
+        self.pairs = tuple(pairs)
+        own = size_of(self.pairs[0].image)
+        self.size, self.mask_size = size or own, mask_size or own
+        self.workers = workers or _THREADS
+        self.threads = ThreadPoolExecutor(self.workers, thread_name_prefix="pictures")
+        self.images = FileSource(self.pairs, partial(read_picture, size=self.size), self.threads)
+        self.masks = FileSource(self.pairs, partial(read_mask, size=self.mask_size), self.threads)
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.pairs)
+
+    def load(self) -> tuple[Tensor, Tensor]:
+        """All pictures and label maps."""
+        (height, width), (tall, wide) = self.size, self.mask_size
+        most = _MOST_BYTES // (3 * height * width + tall * wide)
+        if len(self) > most:
+            told = (
+                f"{self.pairs[0].image.parent.parent} has {len(self)} pictures, more than the {most} that fit in memory"
+            )
+            raise UserError(f"{told}: choose some with the subset 'first:N'")
+        everything = range(len(self))
+        return self.images.take(everything), self.masks.take(everything)
+
+    def readable(self) -> tuple[PairFiles, list[str]]:
+        """The pairs of which both files can be read, each one being tried, and the names of the others."""
+        fine = list(self.threads.map(self._can_read, self.pairs))
+        left = [pair for pair, good in zip(self.pairs, fine, strict=True) if good]
+        if not left:
+            raise UserError(f"none of {len(self)} pictures with label maps can be read, first {self.pairs[0].image}")
+        bad = [pair.name for pair, good in zip(self.pairs, fine, strict=True) if not good]
+        return PairFiles(left, self.size, self.mask_size, self.workers), bad
+
+    def _can_read(self, pair: Pair) -> bool:
+        try:
+            self.images.load(pair)
+            self.masks.load(pair)
+        except UserError:
+            return False
+        return True
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """Open a picture; whatever is wrong with it becomes one sentence."""
+    try:
+        with Image.open(path) as picture:
+            yield picture
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing: restore it") from error
+    except UnidentifiedImageError as error:
+        raise UserError(f"{path} cannot be read as an image: no image format fits it; restore the file") from error
+    except Exception as error:  # a damaged picture raises nearly anything
+        raise UserError(f"{path} cannot be read as an image: {error}; restore the file") from error
+
+
+def size_of(path: Path) -> Size:
+    """Height and width of a picture, from its header."""
+    with _opened(path) as picture:
+        return picture.height, picture.width
+
+
+def read_picture(pair: Pair, size: Size) -> Tensor:
+    """A picture at a size, uint8, (3, H, W): bilinear, without antialiasing, as the published pipelines resize."""
+    with _opened(pair.image) as picture:
+        levels = torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
+    if levels.shape[1:] == size:
+        return levels.contiguous()
+    return F.interpolate(levels[None].float(), size, mode="bilinear", align_corners=False)[0].round().byte()
+
+
+def read_mask(pair: Pair, size: Size) -> Tensor:
+    """A label map at a size, uint8, (H, W): the nearest pixel's class, 255 where there is none."""
+    expected = size_of(pair.image)
+    with _opened(pair.mask) as picture:
+        if picture.mode not in ("L", "P"):
+            wanted = "expected one class number per pixel, as a grey or palette PNG"
+            raise UserError(f"{pair.mask} is a picture of kind {picture.mode}: {wanted}")
+        if (picture.height, picture.width) != expected:
+            told = f"{pair.mask} has {picture.width} x {picture.height} px"
+            other = f"its picture {pair.image.name} {expected[1]} x {expected[0]} px"
+            raise UserError(f"{told}, but {other}: restore the pair")
+        if expected != size:
+            picture = picture.resize((size[1], size[0]), Image.Resampling.NEAREST)
+        return torch.from_numpy(pair.table.apply(np.array(picture), pair.mask))

@@ -1,0 +1,134 @@
+"""Where data sets keep pictures and label maps: ACDC, Cityscapes, CamVid, and plain folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from testdg.data.decoder import SUFFIXES
+from testdg.data.image_files import choose_images
+from testdg.data.segmentation.classes import (
+    CAMVID,
+    CITYSCAPES,
+    Table,
+    cityscapes_table,
+    plain_table,
+    read_class_names,
+)
+from testdg.data.segmentation.files import Pair
+from testdg.errors import UserError
+
+CLASS_LIST = "classes.txt"
+FOLDERS = "leftImg8bit/val/ and gtFine/val/, test/ and testannot/, val/ and valannot/, or images/ and masks/"
+_ACDC_IMAGE, _ACDC_MASK = "_rgb_anon.png", "_gt_labelTrainIds.png"
+_CITY_IMAGE, _CITY_MASK, _CITY_IDS = "_leftImg8bit.png", "_gtFine_labelTrainIds.png", "_gtFine_labelIds.png"
+
+
+def find_parent(data: Path, name: str) -> Path | None:
+    """Find a folder in the data folder or in a folder of it: archives unpack into one of their own."""
+    places = [data, *sorted(data.iterdir())]
+    return next((place / name for place in places if os.path.isdir(place / name)), None)
+
+
+def acdc_pairs(data: Path, condition: str, split: str = "train", subset: str | Path | None = None) -> list[Pair]:
+    """Pictures of one condition of ACDC with their label maps, sorted by sequence and file."""
+    images, masks = find_parent(data, "rgb_anon"), find_parent(data, "gt")
+    if images is None or masks is None:
+        lacks = "rgb_anon" if images is None else "gt"
+        raise UserError(f"data folder {data} holds no {lacks}/: expected rgb_anon/{condition}/ and gt/{condition}/")
+    images, masks = images / condition / split, masks / condition / split
+    table = plain_table(len(CITYSCAPES))
+    names = choose_images(images, _list_nested(images, _ACDC_IMAGE), subset)
+    return [
+        Pair(name, images / name, _existing(masks / _swap(name, _ACDC_IMAGE, _ACDC_MASK), images / name), table)
+        for name in names
+    ]
+
+
+def cityscapes_pairs(data: Path, split: str, subset: str | Path | None = None) -> list[Pair]:
+    """Pictures of one split of Cityscapes with their label maps, sorted by city and file."""
+    images, masks = find_parent(data, "leftImg8bit"), find_parent(data, "gtFine")
+    if images is None or masks is None:
+        lacks = "leftImg8bit" if images is None else "gtFine"
+        raise UserError(f"data folder {data} holds no {lacks}/: expected leftImg8bit/{split}/ and gtFine/{split}/")
+    tables = plain_table(len(CITYSCAPES)), cityscapes_table()
+    names = choose_images(images / split, _list_nested(images / split, _CITY_IMAGE), subset)
+    return [_city_pair(images / split, masks / split, name, *tables) for name in names]
+
+
+def _city_pair(images: Path, masks: Path, name: str, plain: Table, ids: Table) -> Pair:
+    """The trainIds where they were made, else the labelIds that every download has."""
+    mask = masks / _swap(name, _CITY_IMAGE, _CITY_MASK)
+    if mask.is_file():
+        return Pair(name, images / name, mask, plain)
+    return Pair(name, images / name, _existing(masks / _swap(name, _CITY_IMAGE, _CITY_IDS), images / name), ids)
+
+
+class Folders(NamedTuple):
+    """A folder of pictures, one of label maps with the same names, and what their numbers mean."""
+
+    images: Path
+    masks: Path
+    classes: tuple[str, ...]
+    table: Table
+
+    def pairs(self, subset: str | Path | None = None) -> list[Pair]:
+        """Pictures with their label maps, sorted."""
+        files = sorted(path.name for path in self.images.iterdir() if _is_picture(path))
+        if not files:
+            raise UserError(f"{self.images} holds no images: expected .jpg or .png files in it")
+        names = choose_images(self.images.parent, [f"{self.images.name}/{file}" for file in files], subset)
+        return [self._pair(name, self.images.parent / name) for name in names]
+
+    def _pair(self, name: str, image: Path) -> Pair:
+        return Pair(name, image, _existing(self.masks / f"{image.stem}.png", image), self.table)
+
+
+def find_folders(data: Path, split: str) -> Folders | None:
+    """Find the pictures of a split: CamVid's `<split>` and `<split>annot`, or `images` and `masks`."""
+    places = (
+        (data / split, data / f"{split}annot"),
+        (data / "images" / split, data / "masks" / split),
+    )
+    found = next((place for place in places if place[0].is_dir() and place[1].is_dir()), None)
+    return None if found is None else Folders(*found, *find_classes(data, found[1]))
+
+
+def find_flat(data: Path) -> Folders | None:
+    """Find `images` and `masks` that are not split."""
+    images, masks = data / "images", data / "masks"
+    if not (images.is_dir() and masks.is_dir() and any(map(_is_picture, images.iterdir()))):
+        return None
+    return Folders(images, masks, *find_classes(data, masks))
+
+
+def find_classes(data: Path, masks: Path) -> tuple[tuple[str, ...], Table]:
+    """The classes of the data folder's list; CamVid's, where label maps are named as its are."""
+    if (data / CLASS_LIST).is_file():
+        return read_class_names(data / CLASS_LIST)
+    if masks.name.endswith("annot"):
+        return CAMVID, plain_table(len(CAMVID), (len(CAMVID),))
+    raise UserError(f"{data / CLASS_LIST} is missing: name the classes of {masks}, one per line, from number 0 on")
+
+
+def _list_nested(folder: Path, suffix: str) -> list[str]:
+    """Files of a suffix, as `<sequence>/<file>`, sorted by both."""
+    names = sorted(f"{path.parent.name}/{path.name}" for path in folder.glob(f"*/*{suffix}"))
+    if not names:
+        raise UserError(f"{folder} holds no images: expected <folder>/<file>{suffix} in it")
+    return names
+
+
+def _is_picture(path: Path) -> bool:
+    return path.is_file() and path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".")
+
+
+def _swap(name: str, old: str, new: str) -> str:
+    return name.removesuffix(old) + new
+
+
+def _existing(mask: Path, image: Path) -> Path:
+    if not mask.is_file():
+        raise UserError(f"{image} has no label map: expected {mask}")
+    return mask

@@ -1,0 +1,115 @@
+"""Four conditions as transforms of pictures in [0, 1], (N, 3, H, W), with their geometry."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from testdg.data.corruptions.filters import clamp, correlate, gaussian_kernel
+from testdg.data.corruptions.generator import ImageNoise
+from testdg.data.weather.falling import clouds, flakes, streaks
+from testdg.data.weather.geometry import FAR, Geometry, blur, grey
+
+_MOONLIGHT = (0.55, 0.75, 1.2)
+_HEADLIGHT = (1.0, 0.95, 0.8)
+_LAMPLIGHT = (1.0, 0.72, 0.38)
+_GAMMA = 2.2
+_OUTDOORS = 150.0  # metres beyond which only the sky is
+
+
+def fog(images: Tensor, geometry: Geometry, noise: ImageNoise, visibility: float) -> Tensor:
+    """Scatter light by Koschmieder's law: a pixel keeps exp(-3 z / visibility) of its own, the rest is airlight."""
+    density = 0.8 + 0.4 * clouds(noise, images.shape)
+    air = noise.uniform(1, 1, 1, low=0.72, high=0.86)
+    return _veil(images, geometry.depth * density, visibility, air)
+
+
+def _veil(images: Tensor, depth: Tensor, visibility: float, air: Tensor | float) -> Tensor:
+    """Mix with airlight; at the visibility, 5 % of the contrast are left."""
+    kept = torch.exp(depth * (-3 / visibility))
+    return images * kept + (1 - kept) * air
+
+
+def night(images: Tensor, geometry: Geometry, noise: ImageNoise, ambient: float, beam: float, grain: float) -> Tensor:
+    """Leave little light of the sky, add headlights and lit windows and lamps, and the noise of a dark sensor."""
+    sky = (torch.log(geometry.depth / _OUTDOORS) / math.log(FAR / _OUTDOORS)).clamp(0, 1)
+    light = _coloured(ambient * (1 - 0.9 * sky), _MOONLIGHT)
+    light = light + _coloured(beam * _headlights(images, geometry), _HEADLIGHT)
+    width = images.shape[-1]
+    glow = 0.8 * geometry.lights + 0.5 * blur(geometry.lights, width / 80) + 0.5 * blur(geometry.lights, width / 25)
+    linear = images.clamp(min=0) ** _GAMMA * light + _coloured(0.35 * glow, _LAMPLIGHT)
+    return linear ** (1 / _GAMMA) + noise.normal(*images.shape[1:], scale=grain)
+
+
+def _coloured(amount: Tensor, colour: tuple[float, float, float]) -> Tensor:
+    return amount * torch.tensor(colour).view(3, 1, 1)
+
+
+def _headlights(images: Tensor, geometry: Geometry) -> Tensor:
+    """A cone before the car: strong on the near road, weaker to the sides, above the horizon and far away."""
+    height, width = images.shape[-2:]
+    across = ((torch.arange(width) + 0.5) / width - 0.5) / 0.32
+    below = (torch.arange(height)[:, None] + 0.5) / height - geometry.horizon.view(-1, 1, 1, 1)
+    cone = torch.exp(-across * across) * torch.exp(-(((below - 0.2) / 0.22) ** 2))
+    return cone / (1 + (geometry.depth / 18) ** 2)
+
+
+def rain(
+    images: Tensor,
+    geometry: Geometry,
+    noise: ImageNoise,
+    visibility: float,
+    dark: float,
+    wet: float,
+    drops: int,
+    length: float,
+) -> Tensor:
+    """Dull the light, let the wet ground mirror what is above it, and let streaks fall."""
+    patches = clouds(noise, images.shape)
+    mirrored = _mirror(images, geometry.horizon)
+    shine = wet * geometry.upward * (0.45 + 0.9 * patches).clamp(max=1) * _below(images, geometry.horizon)
+    damp = images * (1 - 0.35 * wet * geometry.upward)
+    soaked = damp * (1 - 0.75 * shine) + mirrored * 0.75 * shine
+    dull = dark * (0.75 * soaked + 0.25 * grey(soaked))
+    hazy = _veil(dull, geometry.depth, visibility, 0.74 * dark)
+    falling = 0.45 * streaks(noise, images.shape, drops, length)
+    return hazy + falling * (0.85 - hazy).clamp(min=0)
+
+
+def _below(images: Tensor, horizon: Tensor) -> Tensor:
+    """How grazing the sight is: 1 just below the horizon, less at the lower edge, 0 above; (N, 1, H, 1)."""
+    row = (torch.arange(images.shape[-2]) + 0.5) / images.shape[-2]
+    down = row.view(1, 1, -1, 1) - horizon.view(-1, 1, 1, 1)
+    return torch.where(down > 0, 1 - 0.9 * down, 0.0)
+
+
+def _mirror(images: Tensor, horizon: Tensor) -> Tensor:
+    """Turn every picture upside down at its horizon, smeared downwards."""
+    height = images.shape[-2]
+    rows = torch.arange(height)[None] * -1 + (2 * horizon[:, None] * height).round().long() - 1
+    index = rows.clamp(0, height - 1)[:, None, :, None].expand_as(images)
+    kernel = gaussian_kernel(height / 40, height // 14)
+    return correlate(images.gather(2, index), kernel[:, None], clamp)
+
+
+def snow(
+    images: Tensor,
+    geometry: Geometry,
+    noise: ImageNoise,
+    visibility: float,
+    cover: float,
+    count: int,
+    largest: float,
+) -> Tensor:
+    """Cover what faces up, dull the light, and let flakes fall."""
+    patches = clouds(noise, images.shape, cells=9)
+    lying = geometry.upward * (1.5 * cover - 1.5 * (1 - cover) * patches).clamp(0, 1)
+    light = grey(images)
+    white = _coloured(0.7 + 0.2 * light + 0.1 * patches, (0.97, 0.99, 1.02))
+    covered = images * (1 - lying) + white * lying
+    dull = (1 - 0.5 * cover) * covered + 0.5 * cover * grey(covered)
+    hazy = _veil(dull, geometry.depth, visibility, 0.8)
+    falling = flakes(noise, images.shape, count, largest)
+    return hazy + falling * (0.97 - hazy).clamp(min=0)

@@ -1,0 +1,184 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from image_cases import write_image
+from PIL import Image
+from segmentation_cases import write_acdc, write_cityscapes, write_folder, write_mask
+
+from testdg.data.benchmarks import load_benchmark
+from testdg.data.sampling import Sampling
+from testdg.data.segmentation import CITYSCAPES, IGNORED, PairFiles, acdc_pairs, cityscapes_pairs, find_folders
+from testdg.data.segmentation.classes import cityscapes_table, plain_table, read_class_names
+from testdg.data.stream import Domain, Stream
+from testdg.errors import UserError
+
+
+def pixels_of(path: Path) -> torch.Tensor:
+    with Image.open(path) as picture:
+        return torch.from_numpy(np.array(picture))
+
+
+def camvid(root: Path, count: int = 3) -> PairFiles:
+    write_folder(root / "test", root / "testannot", count)
+    folders = find_folders(root, "test")
+    assert folders is not None
+    return PairFiles(folders.pairs())
+
+
+def test_the_public_ids_of_cityscapes_become_train_ids() -> None:
+    ids = dict(zip(CITYSCAPES, [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33], strict=True))
+    stored = np.arange(34, dtype=np.uint8)
+    found = cityscapes_table().apply(stored, Path("map.png")).tolist()
+    assert [found[number] for number in ids.values()] == list(range(19))
+    assert {found[number] for number in range(34) if number not in ids.values()} == {IGNORED}
+
+
+def test_acdc_is_read_in_sorted_order_without_references(tmp_path: Path) -> None:
+    write_acdc(tmp_path, ["fog"])
+    pairs = acdc_pairs(tmp_path, "fog")
+    assert [pair.name.split("/")[0] for pair in pairs] == ["GOPR0475", "GP010476", "GP010476"]
+    assert [pair.name for pair in pairs] == sorted(pair.name for pair in pairs)
+    assert all(pair.mask.name == pair.image.name.replace("rgb_anon", "gt_labelTrainIds") for pair in pairs)
+
+
+def test_an_archives_own_folder_may_be_in_between(tmp_path: Path) -> None:
+    write_acdc(tmp_path / "both", ["fog"])
+    (tmp_path / "rgb_anon_trainvaltest").mkdir()
+    (tmp_path / "gt_trainval").mkdir()
+    (tmp_path / "both" / "rgb_anon").rename(tmp_path / "rgb_anon_trainvaltest" / "rgb_anon")
+    (tmp_path / "both" / "gt").rename(tmp_path / "gt_trainval" / "gt")
+    assert len(acdc_pairs(tmp_path, "fog")) == 3
+
+
+@pytest.mark.parametrize("kind", ["labelTrainIds", "labelIds"])
+def test_cityscapes_is_read_from_either_kind_of_label_map(tmp_path: Path, kind: str) -> None:
+    write_cityscapes(tmp_path, "val", kind)
+    files = PairFiles(cityscapes_pairs(tmp_path, "val"))
+    assert [pair.name.split("/")[0] for pair in files.pairs] == ["aachen", "aachen", "ulm", "ulm"]
+    stored, found = pixels_of(files.pairs[3].mask), files.masks.read(3, 4)[0]
+    meaning = {0: 0, 13: 13, 18: 18, 255: 255} if kind == "labelTrainIds" else {0: 255, 7: 0, 26: 13, 33: 18}
+    assert all((found[stored == number] == label).all() for number, label in meaning.items())
+    assert found.dtype == torch.uint8
+
+
+def test_camvids_void_is_ignored(tmp_path: Path) -> None:
+    files = camvid(tmp_path)
+    stored = torch.stack([pixels_of(pair.mask) for pair in files.pairs])
+    assert (stored == 11).any()
+    assert torch.equal(files.masks.read(0, 3), torch.where(stored == 11, 255, stored))
+    assert torch.equal(files.images.read(0, 3)[1], pixels_of(files.pairs[1].image).permute(2, 0, 1))
+
+
+@settings(max_examples=20, deadline=None)
+@given(ranges=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 4)), min_size=1, max_size=6))
+def test_what_is_read_does_not_depend_on_what_was_read_before(
+    tmp_path_factory: pytest.TempPathFactory, ranges: list[tuple[int, int]]
+) -> None:
+    root = tmp_path_factory.getbasetemp() / "nine"
+    files = camvid(root, 9)
+    expected = files.masks.take(range(9))
+    for start, length in ranges:
+        assert torch.equal(files.masks.read(start, start + length), expected[start : start + length])
+
+
+def test_pictures_are_resized_without_antialiasing(tmp_path: Path) -> None:
+    write_folder(tmp_path / "test", tmp_path / "testannot", 1, (64, 48))
+    folders = find_folders(tmp_path, "test")
+    assert folders is not None
+    with Image.open(folders.pairs()[0].image) as picture:
+        for height, width in ((24, 32), (18, 40), (96, 100)):
+            files = PairFiles(folders.pairs(), (height, width), (height, width))
+            scale = (64 / width, 0, 0, 0, 48 / height, 0)
+            expected = picture.transform((width, height), Image.Transform.AFFINE, scale, Image.Resampling.BILINEAR)
+            found = files.images.read(0, 1)[0].permute(1, 2, 0)
+            assert (found.int() - torch.from_numpy(np.array(expected)).int()).abs().max() <= 1
+            assert set(files.masks.read(0, 1).unique().tolist()) <= {0, 1, 2, 255}
+
+
+def test_label_maps_make_a_stream_in_any_order(tmp_path: Path) -> None:
+    files = camvid(tmp_path, 5)
+    domains = [Domain(name, None, files.images, files.masks) for name in ("fog", "rain")]
+    masks, images = files.masks.take(range(5)), files.images.take(range(5))
+    for kind in ("file", "mixed"):
+        seen = []
+        for batch in Stream(domains, 2, Sampling(kind)):  # type: ignore[arg-type]
+            assert torch.equal(batch.labels, masks[batch.indices])
+            assert torch.equal((batch.images * 255).round().byte(), images[batch.indices])
+            seen += list(zip(batch.segments.tolist(), batch.indices.tolist(), strict=True))
+        assert sorted(seen) == [(segment, index) for segment in range(2) for index in range(5)]
+
+
+def test_a_list_of_classes_may_end_with_void(tmp_path: Path) -> None:
+    path = tmp_path / "classes.txt"
+    path.write_text("traffic light\nroad\nvoid\n")
+    names, table = read_class_names(path)
+    assert names == ("traffic light", "road")
+    assert table.apply(np.array([0, 1, 2, 255], np.uint8), path).tolist() == [0, 1, 255, 255]
+    path.write_text("road\nroad\n")
+    with pytest.raises(UserError, match=r"classes\.txt must name .* classes, each once"):
+        read_class_names(path)
+
+
+def test_numbers_that_mean_nothing_are_named() -> None:
+    with pytest.raises(UserError, match=r"map\.png: labels must be 0 to 2, or 255 for none; got 3: correct"):
+        plain_table(3).apply(np.array([0, 3], np.uint8), Path("map.png"))
+    with pytest.raises(UserError, match=r"labelIds 0 to 33, or 255 for none; got 34"):
+        cityscapes_table().apply(np.array([34], np.uint8), Path("map.png"))
+
+
+def spoil_size(root: Path) -> None:
+    write_mask(root / "testannot" / "scene_1.png", 0, (8, 6))
+
+
+def spoil_labels(root: Path) -> None:
+    write_mask(root / "testannot" / "scene_1.png", 0, labels=(0, 12))
+
+
+def spoil_kind(root: Path) -> None:
+    write_image(root / "testannot" / "scene_1.png", 0, (16, 12))
+
+
+def spoil_mask(root: Path) -> None:
+    (root / "testannot" / "scene_1.png").write_bytes(b"no picture")
+
+
+def spoil_image(root: Path) -> None:
+    path = root / "test" / "scene_1.png"
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+SPOILT = {
+    spoil_size: r"testannot/scene_1\.png has 8 x 6 px, but its picture scene_1\.png 16 x 12 px",
+    spoil_labels: r"testannot/scene_1\.png: labels must be 0 to 10, or 11 or 255 for none; got 12",
+    spoil_kind: r"testannot/scene_1\.png is a picture of kind RGB: expected one class number per pixel",
+    spoil_mask: r"testannot/scene_1\.png cannot be read as an image: no image format fits it",
+    spoil_image: r"test/scene_1\.png cannot be read as an image: .*truncated",
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_a_bad_file_is_named_when_it_is_read_or_left_out(tmp_path: Path, spoil: object) -> None:
+    write_folder(tmp_path / "test", tmp_path / "testannot")
+    spoil(tmp_path)  # type: ignore[operator]
+    with pytest.raises(UserError, match=SPOILT[spoil]):  # type: ignore[index]
+        list(load_benchmark("folder-weather", tmp_path).stream(1))
+    bench = load_benchmark("folder-weather", tmp_path, skip_unreadable=True)
+    assert [len(batch.labels) for batch in bench.stream(2)] == [2] * 4
+    assert bench.unreadable() == ["test/scene_1.png"]
+
+
+def test_a_picture_without_a_label_map_is_named(tmp_path: Path) -> None:
+    write_folder(tmp_path / "test", tmp_path / "testannot")
+    (tmp_path / "testannot" / "scene_2.png").unlink()
+    with pytest.raises(UserError, match=r"test/scene_2\.png has no label map: expected .*testannot/scene_2\.png"):
+        load_benchmark("folder-weather", tmp_path).domains()
+
+
+def test_an_empty_condition_is_named(tmp_path: Path) -> None:
+    write_acdc(tmp_path, ["fog"])
+    with pytest.raises(UserError, match=r"night/train holds no images: expected <folder>/<file>_rgb_anon\.png"):
+        load_benchmark("acdc", tmp_path).domains()
