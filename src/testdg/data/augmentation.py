@@ -20,9 +20,13 @@ class Augmentation:
 
     strength: float = 1.0
     noise: float = 0.005
+    blur: float = 0.5
+    """Largest standard deviation of the blur, in pixels; 0 for none."""
     flip: bool = True
     mask: float = 0.0
     """Share of the cells of a grid, eight a side, that are hidden behind the image's mean colour."""
+    move: bool = True
+    """Rotate, shift, scale and mirror; without it every pixel stays in its place."""
 
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
         """Make one augmented view of each image in [0, 1], in full precision: half of it would move pixels."""
@@ -33,8 +37,8 @@ class Augmentation:
 
     def _change(self, images: Tensor, generator: Generator) -> Tensor:
         images = jitter_colour(images, self.strength, generator)
-        images = transform(images, self.strength, generator, self.flip)
-        images = blur(images, 0.5 * self.strength, generator)
+        images = transform(images, self.strength, generator, self.flip) if self.move else images
+        images = blur(images, self.blur * self.strength, generator) if self.blur else images
         images = images + self.noise * self.strength * _normal(images.shape, images, generator)
         return images.clamp(0, 1)
 

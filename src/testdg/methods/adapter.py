@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,6 +37,10 @@ class Adapter(nn.Module):
     citation: ClassVar[str] = ""
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     needs: ClassVar[str] = ""
+    source_data: ClassVar[str] = ""
+    """What the method learns from source data before the stream (`warm_up`), in words; empty where it needs none."""
+    reconstruction: ClassVar[bool] = False
+    """True where no code of the authors exists, so that parts which the paper leaves open are ours."""
     Settings: ClassVar[type[BaseSettings]] = BaseSettings
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     checks_input_late: ClassVar[bool] = False
@@ -59,6 +63,7 @@ class Adapter(nn.Module):
         self.batches = self.images = 0
         self.diagnostics: dict[str, Tensor | float | bool] = {}
         self._range: Tensor | None = None
+        self._warm: dict[str, Tensor] = {}
         self.build()
         self._source = {key: value.cpu().clone() for key, value in self.tensors().items()}, self.values()
 
@@ -74,6 +79,14 @@ class Adapter(nn.Module):
     def infer(self, images: Tensor) -> Tensor:
         """Predict prepared images and change nothing."""
         return self.model(images).logits  # type: ignore[no-any-return]
+
+    def source_images(self) -> int:
+        """How many source images `warm_up` must see before the first batch; 0 for none."""
+        return 0
+
+    def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Learn from prepared source images and their labels, once, before the stream."""
+        raise UserError(f"{self.name} learns nothing from source data: leave out warm_up")
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
@@ -93,6 +106,8 @@ class Adapter(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Predict a batch, then learn from it: (N, 3, H, W) in [0, 1] to logits."""
+        if self.awaits_source:
+            raise UserError(f"{self.name} needs source data for {self.source_data}: call warm_up(batches) first")
         images = self._accept(images)
         with torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images
@@ -109,15 +124,31 @@ class Adapter(nn.Module):
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
         """Predict a batch and change nothing."""
-        images = self._accept(images)
-        self._range = torch.stack(torch.aminmax(images))
-        self.to_host()
+        images = self._checked(images)
         with self._autocast():
             return self.infer(self.model.prepare(images)).float()
 
+    def warm_up(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Learn from source images in [0, 1] and their labels, once, before the stream; `reset` comes back to this."""
+        if self.batches or self._warm:
+            raise UserError(f"{self.name} has begun already: make a new adapter and warm that one up")
+        prepared = (
+            (self.model.prepare(self._checked(images)), labels.to(self.model.device)) for images, labels in batches
+        )
+        with torch.inference_mode(False), torch.enable_grad(), self._autocast():
+            self.learn_source(prepared)
+        before, now = self._source[0], {name: value.cpu() for name, value in self.tensors().items()}
+        changed = [name for name in now if name not in before or not torch.equal(now[name], before[name])]
+        self._warm = {name: now[name].clone() for name in changed}
+
+    @property
+    def awaits_source(self) -> bool:
+        """Whether `warm_up` must come before the first batch."""
+        return self.source_images() > 0 and not self._warm
+
     def reset(self) -> None:
-        """Go back to the source, bit for bit."""
-        self.load_state(*self._source)
+        """Go back to the source (after `warm_up`, to what that gave), bit for bit."""
+        self.load_state({**self._source[0], **self._warm}, self._source[1])
 
     def save(self, folder: str | Path, note: Mapping[str, Any] | None = None) -> None:
         """Write everything that the next batch depends on: safetensors and JSON, replaced in one step.
@@ -169,6 +200,7 @@ class Adapter(nn.Module):
         found = {key: value for key, value in self.state_dict().items() if isinstance(value, Tensor)}
         for name, learner in self.learners().items():
             found.update({f"{name}.moments.{key}": value for key, value in learner.moments().items()})
+        found.update({f"warm.{name}": value for name, value in self._warm.items()})
         return {**found, "generator": self.generator.get_state()}
 
     def values(self) -> dict[str, Any]:
@@ -196,6 +228,8 @@ class Adapter(nn.Module):
         for name, learner in self.learners().items():
             start = f"{name}.moments."
             learner.load_moments({key.removeprefix(start): v for key, v in tensors.items() if key.startswith(start)})
+        if warm := {key.removeprefix("warm."): v for key, v in tensors.items() if key.startswith("warm.")}:
+            self._warm = {name: value.cpu().clone() for name, value in warm.items()}
         self.generator.set_state(tensors["generator"].cpu())
         self.batches, self.images = values["batches"], values["images"]
 
@@ -234,6 +268,13 @@ class Adapter(nn.Module):
         if images.numel() == 0:
             raise UserError(f"the batch is empty: shape {tuple(images.shape)}")
         return images.to(self.model.device, torch.float32, non_blocking=True)
+
+    def _checked(self, images: Tensor) -> Tensor:
+        """Accept a batch after a look at its values, which waits for the device."""
+        images = self._accept(images)
+        self._range = torch.stack(torch.aminmax(images))
+        self.to_host()
+        return images
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.settings.precision == "fp32":

@@ -52,21 +52,22 @@ class Bottleneck(nn.Module):
         for shape, places in self.shared.items():
             self.register_buffer(f"places_{shape}", torch.tensor(places, device=model.device), persistent=False)
 
-    def merged(self, model: VisionModel) -> dict[str, Tensor]:
-        """Weights of the model with the branches added, by parameter name."""
+    def merged(self, model: VisionModel, scales: Tensor | None = None) -> dict[str, Tensor]:
+        """Weights of the model with the branches added, by parameter name; `scales` weigh each of their ranks."""
         weights = {}
         for shape, names in self.layers.items():
             down = self.down[self.inputs[shape]].index_select(0, self.get_buffer(f"places_{shape}"))
-            deltas = torch.bmm(self.up[shape], down).unbind()
+            up = self.up[shape] if scales is None else self.up[shape] * scales
+            deltas = torch.bmm(up, down).unbind()
             for name, delta in zip(names, deltas, strict=True):
                 weight = _weight(model, name)
                 weights[f"{name}.weight"] = weight + _shaped(delta, weight)
         return weights
 
-    def run(self, model: VisionModel, images: Tensor) -> Output:
+    def run(self, model: VisionModel, images: Tensor, scales: Tensor | None = None) -> Output:
         """Run a model with the branches beside its layers."""
         with torch.autocast(images.device.type, enabled=False):
-            weights = self.merged(model)
+            weights = self.merged(model, scales)
         return functional_call(model, weights, (images,))  # type: ignore[no-any-return]
 
 

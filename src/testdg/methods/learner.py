@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-OptimizerName = Literal["adam", "sgd"]
+OptimizerName = Literal["adam", "sgd", "momentum"]
 
 
 class Learner(nn.Module):
-    """Adam or Nesterov SGD on named parameters, fused where the device has it.
+    """Adam, Nesterov SGD or SGD with plain momentum 0.9 on named parameters, fused where the device has it.
 
     A step whose loss or gradient is not finite changes nothing and is counted in `skipped`. The decision stays
     on the device, so the host never waits.
@@ -27,35 +27,51 @@ class Learner(nn.Module):
         device = self.parameters_[0].device
         self.fused = device.type in ("cpu", "cuda")
         kind: Any = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
-        extra: dict[str, Any] = {"momentum": 0.9, "nesterov": True}
+        extra: dict[str, Any] = {"momentum": 0.9, "nesterov": optimizer == "sgd"}
         if optimizer == "adam":
             extra = {"capturable": device.type == "cuda"}
         self.optimizer: torch.optim.Optimizer = kind(groups, fused=self.fused, **extra)
-        if optimizer == "sgd":  # it would leave its momentum unwritten where the first step is skipped
+        if optimizer != "adam":  # it would leave its momentum unwritten where the first step is skipped
             for parameter in self.parameters_:
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64, device=device))
 
-    def step(self, loss: Tensor) -> None:
-        """Move the parameters one step down the gradient of a loss."""
+    def step(self, loss: Tensor, when: Tensor | None = None) -> None:
+        """Move the parameters one step down the gradient of a loss; where `when` is a False flag, not at all."""
+        self.move(self.gradients(loss), loss, when)
+
+    def gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradient of a loss by each parameter; None where it does not depend on one."""
         with torch.autocast(loss.device.type, enabled=False):  # each layer's own precision, as in its forward pass
-            gradients = torch.autograd.grad(loss, self.parameters_, allow_unused=True)
+            return torch.autograd.grad(loss, self.parameters_, allow_unused=True)
+
+    def move(self, gradients: Sequence[Tensor | None], loss: Tensor, when: Tensor | None = None) -> None:
+        """Move the parameters by known gradients of a loss."""
         used = [gradient for gradient in gradients if gradient is not None]
         if not used:
             return
         total = torch.stack(torch._foreach_norm(used)).sum() + loss.detach()
         bad = ~total.isfinite()
+        stay = bad if when is None else bad | ~when
         for parameter, gradient in zip(self.parameters_, gradients, strict=True):
             if gradient is not None and gradient.stride() != parameter.stride():
                 gradient = torch.empty_like(parameter).copy_(gradient)  # fused optimisers read memory as it lies
             parameter.grad = gradient
         if self.fused:
-            self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
+            self.optimizer.found_inf = stay.float()  # type: ignore[attr-defined]
             self.optimizer.step()
-        elif not bad:
+        elif not stay:
             self.optimizer.step()
-        self.skipped += bad
+        self.skipped += bad if when is None else bad & when
         self.optimizer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def forget(self, when: Tensor) -> None:
+        """Begin afresh, with zero moments and steps, where a flag on the device says so."""
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    value.mul_(~when.to(value.device))
 
     def moments(self) -> dict[str, Tensor]:
         """Moments and step counts, flat: `<parameter>.<name>`."""

@@ -1,0 +1,56 @@
+"""What the methods have in common that train the scale and shift of normalisation layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from testdg.methods.adapter import Adapter
+from testdg.methods.learner import Learner
+from testdg.methods.normalisation import affine_parameters, batch_norms, use_batch_statistics
+from testdg.methods.settings import Settings, option
+from testdg.models import VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class AffineSettings(Settings):
+    """Settings of a method that trains normalisation layers."""
+
+    learning_rate: float = option(1e-4, "step size on the normalisation layers", low=0)
+    optimizer: Literal["adam", "sgd", "momentum"] = option(
+        "adam", "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
+    )
+    batch_statistics: bool = option(True, "BatchNorm layers use the statistics of the batch, as in the paper")
+
+
+class AffineAdapter(Adapter):
+    """A method that moves scale and shift of normalisation layers. It defines `step`, and `chosen` for other ones."""
+
+    needs = "normalisation layers"
+    settings: AffineSettings
+
+    @classmethod
+    def refuses(cls, model: VisionModel) -> str | None:
+        """A model without affine normalisation layers has nothing to train."""
+        return None if affine_parameters(model) else "it has no normalisation layer with scale and shift"
+
+    @classmethod
+    def exceptions(cls, model: VisionModel) -> dict[str, str]:
+        """Batch statistics change the prediction even without learning."""
+        if batch_norms(model):
+            return {"learning rate 0 is the source": "BatchNorm layers use the statistics of the batch"}
+        return {}
+
+    def chosen(self) -> list[nn.Parameter]:
+        """Parameters to train."""
+        return affine_parameters(self.model)
+
+    def build(self) -> None:
+        """Free the parameters and make the optimiser."""
+        s = self.settings
+        if s.batch_statistics:
+            use_batch_statistics(self.model)
+        free = [parameter.requires_grad_(True) for parameter in self.chosen()]
+        self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)

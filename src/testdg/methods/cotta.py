@@ -1,0 +1,121 @@
+"""CoTTA: an averaged teacher over views, and weights that fall back to the source (Wang et al., CVPR 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from testdg.data.augmentation import Augmentation
+from testdg.methods.adapter import Adapter
+from testdg.methods.learner import Learner
+from testdg.methods.multiscale import multiscale_probabilities
+from testdg.methods.normalisation import batch_norms, use_batch_statistics
+from testdg.methods.registry import register
+from testdg.methods.restore import restore, weights_and_biases
+from testdg.methods.settings import Settings, option
+from testdg.methods.teacher import ema_update, frozen_copy
+from testdg.methods.views import Following, following_loss, over_views
+from testdg.models import VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class CottaSettings(Settings):
+    """Settings of CoTTA."""
+
+    learning_rate: float = option(1e-5, "step size on all weights and biases", low=0)
+    optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
+    threshold: float = option(0.92, "confidence of the source below which the teacher sees views", low=0, high=1)
+    views: int = option(32, "augmented views of a batch, for classification", low=1)
+    views_at_once: int = option(8, "views that share one pass; fewer need less memory", low=1)
+    flip: bool = option(True, "mirror every other view; not for digits or text")
+    momentum: float = option(0.999, "of the teacher", low=0, high=1)
+    restore: float = option(0.01, "share of the weights put back to the source after a batch", low=0, high=1)
+    symmetric: bool = option(False, "cross-entropy both ways, as in the released code for ImageNet-C")
+    batch_statistics: bool = option(True, "BatchNorm layers use the statistics of the batch")
+
+
+@register
+class Cotta(Adapter):
+    """Follow an averaged teacher, which looks at many views where the source is unsure; restore weights at random."""
+
+    name = "cotta"
+    title = "CoTTA"
+    citation = "Wang et al., Continual Test-Time Domain Adaptation, CVPR 2022"
+    tasks = ("classification", "segmentation")
+    Settings = CottaSettings
+    settings: CottaSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "digits-c": {"learning_rate": 1e-3, "threshold": 0.5, "views": 8, "flip": False},
+        "cifar10-c": {"learning_rate": 1e-3},
+        "cifar100-c": {"learning_rate": 3e-4},
+        "imagenet-c": {
+            "learning_rate": 1e-4,
+            "optimizer": "sgd",
+            "threshold": 0.1,
+            "restore": 0.001,
+            "symmetric": True,
+        },
+        "acdc": {"learning_rate": 7.5e-6, "threshold": 0.69, "batch_statistics": False},
+    }
+    checks_input_late = True
+
+    @classmethod
+    def exceptions(cls, model: VisionModel) -> dict[str, str]:
+        """Views change the prediction even without learning."""
+        return {"learning rate 0 is the source": "an unsure prediction is a mean over views"}
+
+    def build(self) -> None:
+        """Make teacher, anchor and optimiser; class token and position embedding stay as they are."""
+        s = self.settings
+        self.teacher, self.anchor = frozen_copy(self.model), frozen_copy(self.model)
+        if s.batch_statistics:
+            for model in (self.model, self.teacher, self.anchor):
+                use_batch_statistics(model)
+        free = [parameter.requires_grad_(True) for parameter in weights_and_biases(self.model)]
+        self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
+        self.augment = Augmentation(flip=s.flip)
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict with the teacher, without views."""
+        return self.teacher(images).logits  # type: ignore[no-any-return]
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict with the teacher, follow it, move it, and put some weights back."""
+        s = self.settings
+        dense = self.model.task == "segmentation"
+        taught = self._label_pixels(images) if dense else self._label_images(images)
+        kind: Following = "hard" if dense else "symmetric" if s.symmetric else "soft"
+        loss = following_loss(self.model(images).logits, taught, kind)
+        self.learner.step(loss)
+        ema_update(self.teacher, self.model, s.momentum)
+        restore(self.learner.parameters_, weights_and_biases(self.anchor), s.restore, self.generator)
+        self.diagnostics["loss"] = loss.detach()
+        return taught
+
+    @torch.no_grad()
+    def _label_images(self, images: Tensor) -> Tensor:
+        """The teacher's logits; their mean over the views of a batch that the source is unsure of."""
+        s = self.settings
+        (confidence,) = self.to_host(self.anchor(images).logits.float().softmax(1).amax(1).mean())
+        self.diagnostics.update(confidence=confidence, augmented=confidence < s.threshold)
+        if confidence >= s.threshold:
+            return self.infer(images)
+        of_batch = s.batch_statistics and batch_norms(self.model)  # a view has the statistics of its own pass
+        at_once = 1 if of_batch else s.views_at_once
+        return over_views(self.infer, images, s.views, at_once, self.augment, self.generator).float().mean(0)
+
+    @torch.no_grad()
+    def _label_pixels(self, images: Tensor) -> Tensor:
+        """The teacher's log-probabilities: of one view where the source is sure of a pixel, else mean of fourteen."""
+        self.to_host()
+        plain, mean = multiscale_probabilities(self.teacher, images)
+        sure = self.anchor(images).logits.float().softmax(1).amax(1, keepdim=True) > self.settings.threshold
+        self.diagnostics["augmented"] = 1 - sure.float().mean()
+        return torch.where(sure, plain, mean).clamp(min=1e-12).log()
+
+    def adapted_model(self) -> VisionModel:
+        """The teacher."""
+        return frozen_copy(self.teacher)

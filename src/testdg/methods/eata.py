@@ -1,0 +1,97 @@
+"""EATA: entropy of reliable and new predictions, with a penalty on forgetting the source (Niu et al., ICML 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from testdg.methods.affine import AffineAdapter, AffineSettings
+from testdg.methods.entropy import entropy, largest_entropy, masked_mean
+from testdg.methods.importance import Importance
+from testdg.methods.registry import register
+from testdg.methods.settings import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class EataSettings(AffineSettings):
+    """Settings of EATA."""
+
+    learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
+    optimizer: Literal["adam", "sgd", "momentum"] = option(
+        "momentum", "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
+    )
+    margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
+    redundancy: float = option(0.05, "a new prediction is less like the running mean than this (cosine)", low=0)
+    momentum: float = option(0.9, "of the running mean prediction", low=0, high=1)
+    fisher: bool = option(True, "hold on to what matters for the source; without it the method is ETA")
+    fisher_weight: float = option(2000.0, "of the penalty on forgetting", low=0)
+    source_images: int = option(2000, "source images for the Fisher information", low=1)
+    as_released: bool = option(False, "square the gradient of a batch of source images, not of each image")
+
+
+@register
+class Eata(AffineAdapter):
+    """Lower the entropy of predictions that are reliable and unlike those before, without forgetting the source."""
+
+    name = "eata"
+    title = "EATA"
+    citation = "Niu et al., Efficient Test-Time Model Adaptation without Forgetting, ICML 2022"
+    source_data = "the Fisher information of the normalisation layers (fisher=false goes without)"
+    Settings = EataSettings
+    settings: EataSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "digits-c": {"optimizer": "adam", "redundancy": 0.4, "fisher_weight": 1.0, "as_released": True},
+        "cifar10-c": {"optimizer": "adam", "redundancy": 0.4, "fisher_weight": 1.0, "as_released": True},
+        "cifar100-c": {"optimizer": "adam", "redundancy": 0.1, "fisher_weight": 1.0, "as_released": True},
+        "imagenet-c": {"as_released": True},
+    }
+    usual: Tensor
+
+    def build(self) -> None:
+        """Make the optimiser, the running mean prediction (zero before the first) and the importance."""
+        super().build()
+        self.register_buffer("usual", torch.zeros(self.model.classes, device=self.model.device))
+        self.importance = Importance(self.learner.parameters_) if self.settings.fisher else None
+
+    def source_images(self) -> int:
+        """As many as the Fisher information is taken from."""
+        return self.settings.source_images if self.settings.fisher else 0
+
+    def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Estimate the Fisher information; labels are the model's own."""
+        if self.importance is None:
+            return
+        size = None if self.settings.as_released else 1
+        images = (part for images, _ in batches for part in torch.split(images, size or len(images)))
+        self.importance.estimate(self.infer, images)
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, and take one step down the weighted entropy of the chosen predictions."""
+        s = self.settings
+        logits: Tensor = self.model(images).logits
+        losses, limit = entropy(logits), largest_entropy(self.model.classes, s.margin)
+        reliable, chosen = self._choose(logits.detach(), losses.detach() < limit)
+        loss = masked_mean(losses * (limit - losses.detach()).exp(), chosen)
+        penalty = self.importance.penalty() if self.importance is not None else loss.new_zeros(())
+        self.learner.step(loss + s.fisher_weight * penalty, when=chosen.any())
+        self.diagnostics.update(
+            loss=loss.detach(), penalty=penalty.detach(), reliable=reliable.sum(), learnt_from=chosen.sum()
+        )
+        return logits
+
+    def _choose(self, logits: Tensor, reliable: Tensor) -> tuple[Tensor, Tensor]:
+        """Which predictions are reliable, and which of them are new; the mean of those joins the running mean."""
+        s = self.settings
+        p = logits.float().softmax(1)
+        begun = self.usual.any()
+        alike = F.cosine_similarity(self.usual[None], p).abs()
+        chosen = reliable & ((alike < s.redundancy) | ~begun)
+        mean = (p * chosen[:, None]).sum(0) / chosen.sum().clamp(min=1)
+        joined = torch.where(begun, torch.lerp(mean, self.usual, s.momentum), mean)
+        self.usual.copy_(torch.where(chosen.any(), joined, self.usual))
+        return reliable, chosen

@@ -1,0 +1,119 @@
+"""ROID: certain and diverse predictions, weight ensembling and prior correction (Marsden et al., WACV 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from testdg.data.augmentation import Augmentation
+from testdg.methods.affine import AffineAdapter, AffineSettings
+from testdg.methods.entropy import entropy, symmetric_cross_entropy
+from testdg.methods.registry import register
+from testdg.methods.restore import Anchor
+from testdg.methods.settings import option
+from testdg.models import VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoidSettings(AffineSettings):
+    """Settings of ROID."""
+
+    learning_rate: float = option(2.5e-4, "step size on the normalisation layers", low=0)
+    optimizer: Literal["adam", "sgd", "momentum"] = option(
+        "momentum", "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
+    )
+    temperature: float = option(1 / 3, "of the weights: smaller, and the best images weigh more", low=1e-3)
+    momentum: float = option(0.9, "of the running mean prediction", low=0, high=1)
+    source_share: float = option(0.01, "how far the weights go back to the source after a step", low=0, high=1)
+    consistency: bool = option(True, "augmented views must be predicted as the images are")
+    flip: bool = option(True, "mirror every other view; not for digits or text")
+    prior_correction: bool = option(True, "multiply the logits by the smoothed class frequencies of the batch")
+
+
+def likelihood_ratio(logits: Tensor) -> Tensor:
+    """Soft likelihood ratio of each prediction: like the entropy, but steep where the model is sure."""
+    p = logits.float().softmax(1).clamp(max=0.99)
+    return -(p * (p / (1 - p) + 1e-5).log()).sum(1)
+
+
+def image_weights(logits: Tensor, usual: Tensor, temperature: float) -> Tensor:
+    """Weights of images: more for certain ones and for those unlike the running mean; none for the most alike."""
+    p = logits.float().softmax(1)
+    diversity = _spread(1 - F.cosine_similarity(usual[None], p))
+    certainty = _spread(-entropy(logits))
+    return torch.where(diversity < diversity.mean(), 0.0, (diversity * certainty / temperature).exp())
+
+
+def correct_prior(logits: Tensor) -> Tensor:
+    """Multiply logits by the class frequencies of the batch, smoothed by as much as a small batch needs."""
+    count, classes = logits.shape
+    mean = logits.float().softmax(1).mean(0)
+    smoothing = max(1 / count, 1 / classes) / mean.max()
+    return logits * (mean + smoothing) / (1 + smoothing * classes)
+
+
+def _spread(values: Tensor) -> Tensor:
+    """Stretch values to [0, 1]; all zero where they are equal, as in a batch of one."""
+    low, high = values.aminmax()
+    return (values - low) / (high - low).clamp(min=1e-12)
+
+
+@register
+class Roid(AffineAdapter):
+    """Learn from certain and diverse images, stay near the source, and correct the prediction by class frequencies."""
+
+    name = "roid"
+    title = "ROID"
+    citation = (
+        "Marsden et al., Universal Test-time Adaptation through Weight Ensembling, Diversity Weighting, and Prior "
+        "Correction, WACV 2024"
+    )
+    Settings = RoidSettings
+    settings: RoidSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "digits-c": {"learning_rate": 1e-3, "optimizer": "adam", "flip": False},
+        "cifar10-c": {"learning_rate": 1e-3, "optimizer": "adam"},
+        "cifar100-c": {"learning_rate": 1e-3, "optimizer": "adam"},
+        "imagenet-c": {"learning_rate": 2.5e-4},
+    }
+    usual: Tensor
+
+    @classmethod
+    def exceptions(cls, model: VisionModel) -> dict[str, str]:
+        """The correction changes the prediction even without learning."""
+        return {"learning rate 0 is the source": "logits are multiplied by the class frequencies of the batch"}
+
+    def build(self) -> None:
+        """Make the optimiser, the source values and the running mean prediction, which starts uniform."""
+        super().build()
+        classes = self.model.classes
+        self.anchor = Anchor(self.learner.parameters_)
+        self.register_buffer("usual", torch.full((classes,), 1 / classes, device=self.model.device))
+        self.augment = Augmentation(noise=0.0, blur=0.0, flip=self.settings.flip)
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict, with the correction."""
+        return self._correct(self.model(images).logits)
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, take one step on the weighted images, and go a little back to the source."""
+        s = self.settings
+        logits: Tensor = self.model(images).logits
+        weights = image_weights(logits.detach(), self.usual, s.temperature)
+        losses = likelihood_ratio(logits)
+        if s.consistency:
+            view = self.augment(images, self.generator)
+            losses = losses + symmetric_cross_entropy(self.model(view).logits, logits)
+        loss = (weights * losses).mean()
+        self.learner.step(loss)
+        self.anchor.pull(s.source_share)
+        self.usual.lerp_(logits.detach().float().softmax(1).mean(0), 1 - s.momentum)
+        self.diagnostics.update(loss=loss.detach(), learnt_from=(weights > 0).sum())
+        return self._correct(logits)
+
+    def _correct(self, logits: Tensor) -> Tensor:
+        return correct_prior(logits) if self.settings.prior_correction else logits

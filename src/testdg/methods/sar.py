@@ -1,0 +1,91 @@
+"""SAR: sharpness-aware, reliable entropy minimisation with recovery from collapse (Niu et al., ICLR 2023)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from testdg.methods.affine import AffineAdapter, AffineSettings
+from testdg.methods.entropy import entropy, largest_entropy, masked_mean
+from testdg.methods.registry import register
+from testdg.methods.restore import Anchor
+from testdg.methods.settings import option
+from testdg.methods.sharpness import at_the_peak
+
+
+@dataclass(frozen=True, kw_only=True)
+class SarSettings(AffineSettings):
+    """Settings of SAR."""
+
+    learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
+    optimizer: Literal["adam", "sgd", "momentum"] = option(
+        "momentum", "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
+    )
+    margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
+    radius: float = option(0.05, "how far away the sharpness is looked at", low=0)
+    fixed: float = option(0.28, "share of the normalisation layers, from the last, that stay fixed", low=0, high=0.99)
+    momentum: float = option(0.9, "of the running mean of the entropy", low=0, high=1)
+    recovery: float = option(0.2, "running mean below which the model has collapsed, for 1000 classes", low=0)
+    as_released: bool = option(False, "`recovery` for any number of classes; a recovery keeps the running mean")
+
+
+@register
+class Sar(AffineAdapter):
+    """Go to flat minima of the entropy of reliable predictions, and back to the source after a collapse."""
+
+    name = "sar"
+    title = "SAR"
+    citation = "Niu et al., Towards Stable Test-Time Adaptation in Dynamic Wild World, ICLR 2023"
+    Settings = SarSettings
+    settings: SarSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "digits-c": {"learning_rate": 1e-3, "optimizer": "adam"},
+        "imagenet-c": {"learning_rate": 1e-3},
+    }
+    usual: Tensor
+
+    def chosen(self) -> list[nn.Parameter]:
+        """Scale and shift of the earlier normalisation layers (in a ViT-B all but three blocks and the final norm)."""
+        layers = [layer for _, layer in self.model.norm_layers() if isinstance(layer.weight, nn.Parameter)]
+        kept = layers[: max(1, len(layers) - round(self.settings.fixed * len(layers)))]
+        return [p for layer in kept for p in (layer.weight, layer.bias) if isinstance(p, nn.Parameter)]
+
+    def build(self) -> None:
+        """Make the optimiser, the source values and the running mean of the entropy (infinite before the first)."""
+        super().build()
+        s, classes = self.settings, self.model.classes
+        self.anchor = Anchor(self.learner.parameters_)
+        self.limit = largest_entropy(classes, s.margin)
+        self.collapsed = s.recovery if s.as_released else s.recovery * math.log(classes) / math.log(1000)
+        self.register_buffer("usual", torch.tensor(torch.inf, device=self.model.device))
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, take a sharpness-aware step on reliable predictions, and go back if the model has collapsed."""
+        logits: Tensor = self.model(images).logits
+        losses = entropy(logits)
+        reliable = losses.detach() < self.limit
+        gradients = self.learner.gradients(masked_mean(losses, reliable))
+        with at_the_peak(self.learner.parameters_, gradients, self.settings.radius):
+            losses = entropy(self.model(images).logits)
+            reliable = reliable & (losses.detach() < self.limit)
+            loss = masked_mean(losses, reliable)
+            gradients = self.learner.gradients(loss)
+        self.learner.move(gradients, loss, when=reliable.any())
+        recovered = self._recover(loss.detach(), reliable.any())
+        self.diagnostics.update(loss=loss.detach(), learnt_from=reliable.sum(), recovered=recovered)
+        return logits
+
+    def _recover(self, loss: Tensor, learnt: Tensor) -> Tensor:
+        """Follow the entropy; where it has become too small, go back to the source. Tells whether."""
+        s = self.settings
+        joined = torch.where(self.usual.isinf(), loss, torch.lerp(loss, self.usual, s.momentum))
+        usual = torch.where(learnt & loss.isfinite(), joined, self.usual)
+        collapsed = usual < self.collapsed
+        self.anchor.recover(collapsed)
+        self.learner.forget(collapsed)
+        self.usual.copy_(usual if s.as_released else torch.where(collapsed, torch.inf, usual))
+        return collapsed

@@ -1,0 +1,119 @@
+"""T3A: class templates from confident features take the place of the classifier (Iwasawa and Matsuo, NeurIPS 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from testdg.methods.adapter import Adapter
+from testdg.methods.entropy import entropy
+from testdg.methods.registry import register
+from testdg.methods.settings import Settings, option
+from testdg.methods.teacher import frozen_copy
+from testdg.models import Output, VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class T3ASettings(Settings):
+    """Settings of T3A."""
+
+    supports: int | None = option(20, "features of least entropy that are kept for each class; none keeps all", low=1)
+
+
+@register
+class T3A(Adapter):
+    """Predict by the product with class templates: means of the features that the source classifier is surest of."""
+
+    name = "t3a"
+    title = "T3A"
+    citation = (
+        "Iwasawa and Matsuo, Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization, "
+        "NeurIPS 2021"
+    )
+    Settings = T3ASettings
+    settings: T3ASettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "digits-c": {"supports": 100},
+        "cifar10-c": {"supports": 100},
+        "cifar100-c": {"supports": 50},
+        "imagenet-c": {"supports": 20},
+    }
+    features: Tensor
+    entropies: Tensor
+
+    @classmethod
+    def exceptions(cls, model: VisionModel) -> dict[str, str]:
+        """Templates take the place of the classifier at once."""
+        return {"learning rate 0 is the source": "templates take the place of the classifier"}
+
+    @torch.no_grad()
+    def build(self) -> None:
+        """Make the store: unit features (C, M, D) with their entropies, infinite where a place is free.
+
+        Where all supports are kept, their sum is all that matters, so that M is 1 and the entropies say nothing.
+        """
+        places, device = self.settings.supports or 1, self.model.device
+        self.register_buffer(
+            "features", torch.zeros(self.model.classes, places, self.model.feature_size, device=device)
+        )
+        self.register_buffer("entropies", torch.full((self.model.classes, places), torch.inf, device=device))
+        rows = self._head().get_parameter("weight").float()
+        self._add(rows, self._head()(rows))
+
+    @torch.no_grad()
+    def step(self, images: Tensor) -> Tensor:
+        """Remember the features of a batch under the classes that the source gives them, then predict."""
+        output = self.model(images)
+        self._add(output.features.float(), output.logits.float())
+        self.diagnostics["entropy"] = entropy(output.logits).mean()
+        return self._score(output)
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict by the templates as they are."""
+        return self._score(self.model(images))
+
+    def templates(self) -> Tensor:
+        """One unit vector a class; the row of the source classifier for a class without supports."""
+        total = self.features.sum(1)
+        rows = self._head().get_parameter("weight").float()
+        return F.normalize(torch.where(total.any(1, keepdim=True), total, rows))
+
+    def adapted_model(self) -> VisionModel:
+        """The model with the templates in its classifier."""
+        model = frozen_copy(self.model)
+        head = model.network.get_submodule(model.head)
+        head.get_parameter("weight").copy_(self.templates())
+        if isinstance(head.bias, Tensor):
+            head.bias.zero_()
+        return model
+
+    def _score(self, output: Output) -> Tensor:
+        with torch.autocast(output.features.device.type, enabled=False):
+            return output.features.float() @ self.templates().T
+
+    def _add(self, features: Tensor, logits: Tensor) -> None:
+        """Put features under the classes of their logits; of each class, those of least entropy stay."""
+        count = len(features)
+        classes, places, width = self.features.shape
+        mine = logits.argmax(1) == torch.arange(classes, device=logits.device)[:, None]  # (C, N)
+        units = F.normalize(features)
+        if self.settings.supports is None:
+            with torch.autocast(features.device.type, enabled=False):
+                self.features[:, 0] += mine.float() @ units
+            return
+        candidates = torch.cat([self.entropies, torch.where(mine, entropy(logits), torch.inf)], 1)
+        kept, order = candidates.sort(stable=True, dim=1)  # (C, M + N)
+        old = torch.arange(classes * places, device=logits.device).view(classes, places)
+        new = torch.arange(count, device=logits.device).expand(classes, -1) + classes * places
+        rows = torch.cat([old, new], 1).gather(1, order)[:, :places]
+        everything = torch.cat([self.features.view(-1, width), units])
+        free = kept[:, :places].isinf()[..., None]
+        self.features = everything[rows].masked_fill(free, 0)
+        self.entropies = kept[:, :places].contiguous()
+
+    def _head(self) -> nn.Module:
+        return self.model.network.get_submodule(self.model.head)

@@ -1,0 +1,124 @@
+"""Versatile: filtered, corrected and weighted labels, near the source (Yang et al., CVPR 2024). A reconstruction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from testdg.data.augmentation import Augmentation
+from testdg.errors import UserError
+from testdg.methods.adapter import Adapter
+from testdg.methods.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
+from testdg.methods.learner import Learner
+from testdg.methods.normalisation import affine_parameters
+from testdg.methods.registry import register
+from testdg.methods.restore import Anchor
+from testdg.methods.settings import Settings, option
+from testdg.methods.teacher import ema_update, frozen_copy
+from testdg.models import VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersatileSettings(Settings):
+    """Settings of Versatile."""
+
+    trained: Literal["norm", "all"] = option("norm", "normalisation layers, or all parameters")
+    optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
+    learning_rate: float = option(1e-4, "step size", low=0)
+    view: Literal["augmented", "same"] = option("augmented", "what the student sees; the same images teach little")
+    flip: bool = option(True, "mirror every other augmented image; not for digits or text")
+    threshold_momentum: float = option(0.99, "of the thresholds' running means", low=0, high=1)
+    unreliable_weight: float = option(0.5, "weight of an image whose label stays unreliable", low=0, high=1)
+    diversity_momentum: float = option(0.9, "of the running mean of the labels", low=0, high=1)
+    diversity_temperature: float = option(1 / 3, "of the weight that rare and certain labels get", low=0.01)
+    momentum: float = option(0.999, "of the teacher", low=0, high=1)
+    alignment: float = option(0.01, "share of the way back to the source after a batch", low=0, high=1)
+    alignment_weights: Literal["uniform", "fisher"] = option(
+        "uniform", "pull all values back alike, or those more that the loss depends on (Adam's second moment)"
+    )
+
+
+@register
+class Versatile(Adapter):
+    """Follow a teacher whose unsure labels the source corrects, and stay near the source."""
+
+    name = "versatile"
+    title = "Versatile"
+    citation = (
+        "Yang et al., A Versatile Framework for Continual Test-Time Domain Adaptation: Balancing Discriminability and "
+        "Generalizability, CVPR 2024"
+    )
+    needs = "normalisation layers, unless all parameters are trained"
+    reconstruction = True
+    Settings = VersatileSettings
+    settings: VersatileSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "digits-c": {"learning_rate": 1e-3, "momentum": 0.99, "flip": False},
+        "cifar10-c": {},
+        "cifar100-c": {},
+        "imagenet-c": {"optimizer": "sgd", "learning_rate": 1e-3},
+    }
+
+    def build(self) -> None:
+        """Make teacher, source, optimiser and the running means."""
+        s, model = self.settings, self.model
+        if s.alignment_weights == "fisher" and s.optimizer != "adam":
+            raise UserError("alignment_weights=fisher reads Adam's moments; got optimizer=sgd: use adam or uniform")
+        chosen = list(model.parameters()) if s.trained == "all" else affine_parameters(model)
+        if not chosen:
+            raise UserError(f"versatile finds no normalisation layer in {model.name}: use trained=all")
+        self.teacher, self.source = frozen_copy(model), frozen_copy(model)
+        for parameter in chosen:
+            parameter.requires_grad_(True)
+        self.augment = Augmentation(flip=s.flip)
+        self.anchor = Anchor(chosen)
+        self.learner = Learner([{"params": chosen, "lr": s.learning_rate}], s.optimizer)
+        self.thresholds = AdaptiveThresholds(model.classes, s.threshold_momentum, model.device)
+        uniform = torch.full((model.classes,), 1 / model.classes, device=model.device)
+        self.usual = RunningMean(uniform, s.diversity_momentum)
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict with the teacher, correct its labels, learn from them and go a little way back to the source."""
+        s = self.settings
+        with torch.no_grad():
+            taught = self.infer(images)
+            labels, weights = self._label(taught.float().softmax(1), self.source(images).logits.float().softmax(1))
+        view = self.augment(images, self.generator) if s.view == "augmented" else images
+        log_p = self.model(view).logits.float().log_softmax(1)
+        loss = -(weights * (labels * log_p).sum(1)).mean()
+        self.learner.step(loss)
+        ema_update(self.teacher, self.model, s.momentum)
+        self._align()
+        self.diagnostics["loss"] = loss.detach()
+        return taught
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict with the teacher."""
+        return self.teacher(images).logits  # type: ignore[no-any-return]
+
+    def _label(self, teacher: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Labels and weights of a batch; the running means take it in first."""
+        s = self.settings
+        labels, reliable = correct(teacher, source, self.thresholds.update(teacher))
+        weights = diversity_weights(labels, self.usual.update(labels.mean(0)), s.diversity_temperature)
+        self.diagnostics["reliable"] = reliable.float().mean()
+        return labels, weights * torch.where(reliable, 1.0, s.unreliable_weight)
+
+    @torch.no_grad()
+    def _align(self) -> None:
+        """Go a share of the way back to the source, all values alike or by what the loss depends on."""
+        s = self.settings
+        if s.alignment_weights == "uniform":
+            self.anchor.pull(s.alignment)
+            return
+        for parameter, source in zip(self.anchor.parameters_, self.anchor.values(), strict=True):
+            squares = self.learner.optimizer.state[parameter].get("exp_avg_sq", torch.zeros_like(parameter))
+            share = s.alignment * squares / squares.max().clamp(min=1e-30)
+            parameter.lerp_(source, share)
+
+    def adapted_model(self) -> VisionModel:
+        """The teacher."""
+        return frozen_copy(self.teacher)

@@ -1,0 +1,140 @@
+"""ViDA: low-rank and high-rank adapters that share the work by uncertainty (Liu et al., ICLR 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from testdg.data.augmentation import Augmentation
+from testdg.methods.adapter import Adapter
+from testdg.methods.domain_adapters import DomainAdapters, allotment, uncertainty
+from testdg.methods.learner import Learner
+from testdg.methods.registry import register
+from testdg.methods.restore import Anchor, restore
+from testdg.methods.settings import Settings, option
+from testdg.methods.teacher import ema_update, frozen_copy
+from testdg.methods.views import following_loss, over_views
+from testdg.models import VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViDASettings(Settings):
+    """Settings of ViDA."""
+
+    low_rank: int = option(1, "inner width of the adapter for what domains share", low=1)
+    high_rank: int = option(128, "inner width of the adapter for what a domain has of its own", low=1)
+    views: int = option(10, "augmented views whose disagreement is the uncertainty", low=2)
+    views_at_once: int = option(10, "of them, how many go into one pass; fewer need less memory", low=1)
+    flip: bool = option(True, "mirror every other view; not for digits or text")
+    threshold: float = option(0.2, "uncertainty from which the high-rank adapter gets the larger scale", low=0)
+    loss: Literal["soft", "symmetric", "hard"] = option(
+        "soft", "cross-entropy with the teacher's soft label, in both directions, or with its hard label"
+    )
+    optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
+    learning_rate: float = option(1e-4, "of the model's own weights", low=0)
+    adapter_learning_rate: float = option(1e-5, "of the adapters", low=0)
+    momentum: float = option(0.999, "of the teacher's weights", low=0, high=1)
+    adapter_momentum: float = option(0.999, "of the teacher's adapters", low=0, high=1)
+    restore: float = option(0.0, "share of weights put back after a batch (released for CIFAR: 0.1)", low=0, high=1)
+    warm_up_learning_rate: float = option(0.05, "of the adapters on source images", low=0)
+    as_released: bool = option(False, "the scale of the high-rank adapter stays 1, and no scale is bounded")
+
+
+@register
+class ViDA(Adapter):
+    """Follow a teacher with the whole model and two adapters beside each attention linear."""
+
+    name = "vida"
+    title = "ViDA"
+    citation = "Liu et al., ViDA: Homeostatic Visual Domain Adapter for Continual Test Time Adaptation, ICLR 2024"
+    tasks = ("classification", "segmentation")
+    needs = "attention or convolutions"
+    source_data = "warming up the adapters; without it they start as nothing"
+    Settings = ViDASettings
+    settings: ViDASettings
+    scales: Tensor
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "digits-c": {"loss": "symmetric", "learning_rate": 1e-3, "flip": False},
+        "cifar10-c": {"threshold": 0.05, "restore": 0.1, "as_released": True},
+        "cifar100-c": {
+            "threshold": 0.05,
+            "restore": 0.1,
+            "learning_rate": 3e-4,
+            "adapter_learning_rate": 1e-6,
+            "as_released": True,
+        },
+        "imagenet-c": {
+            "loss": "symmetric",
+            "optimizer": "sgd",
+            "learning_rate": 5e-7,
+            "adapter_learning_rate": 2e-7,
+            "adapter_momentum": 0.8,
+            "as_released": True,
+        },
+        "acdc": {"loss": "hard", "learning_rate": 3e-4, "adapter_learning_rate": 3e-4, "restore": 0.01},
+    }
+
+    @classmethod
+    def refuses(cls, model: VisionModel) -> str | None:
+        """Adapters need a layer to stand beside."""
+        return None if model.attention_linears() or model.convolutions() else "it has no attention and no convolution"
+
+    def build(self) -> None:
+        """Make the adapters, the teacher and the optimiser."""
+        s = self.settings
+        self.adapters = DomainAdapters(self.model, s.low_rank, s.high_rank, self.generator)
+        self.teacher, self.teacher_adapters = frozen_copy(self.model), frozen_copy(self.adapters)
+        self.source = Anchor(list(self.model.parameters()) if s.restore else [])
+        self.source_adapters = frozen_copy(self.adapters)  # a warm-up moves them, so they are state
+        self.register_buffer("scales", torch.ones(2, device=self.model.device))
+        self.augment = Augmentation(flip=s.flip, move=self.model.task == "classification")
+        self.learner = Learner(
+            [
+                {"params": self.model.requires_grad_(True).parameters(), "lr": s.learning_rate},
+                {"params": self.adapters.parameters(), "lr": s.adapter_learning_rate},
+            ],
+            s.optimizer,
+        )
+
+    def step(self, images: Tensor) -> Tensor:
+        """Share the work between the adapters by the teacher's uncertainty, predict with it, and follow it."""
+        s = self.settings
+        with torch.no_grad():
+            views = over_views(self.infer, images, s.views, s.views_at_once, self.augment, self.generator)
+            unsure = uncertainty(views)
+            self.scales.copy_(allotment(unsure, s.threshold, s.as_released))
+            taught = self.infer(images)
+        student = self.adapters.run(self.model, images, self.scales).logits
+        self.learner.step(following_loss(student, taught, s.loss))
+        ema_update(self.teacher, self.model, s.momentum)
+        ema_update(self.teacher_adapters, self.adapters, s.adapter_momentum)
+        if s.restore:
+            restore(self.model.parameters(), self.source.values(), s.restore, self.generator)
+            restore(self.adapters.parameters(), self.source_adapters.parameters(), s.restore, self.generator)
+        self.diagnostics.update(uncertainty=unsure, low_scale=self.scales[0].clone(), high_scale=self.scales[1].clone())
+        return taught
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict with the teacher and its adapters, at the scales of the last batch."""
+        return self.teacher_adapters.run(self.teacher, images, self.scales).logits
+
+    def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Warm the adapters up: cross-entropy on source images, the model itself frozen."""
+        groups = [{"params": self.adapters.parameters(), "lr": self.settings.warm_up_learning_rate}]
+        learner = Learner(groups, "momentum")
+        for images, labels in batches:
+            logits = self.adapters.run(self.model, images).logits
+            learner.step(F.cross_entropy(logits.float(), labels))
+        for follower in (self.teacher_adapters, self.source_adapters):
+            ema_update(follower, self.adapters, 0.0)
+
+    def adapted_model(self) -> VisionModel:
+        """The teacher with its adapters merged into the weights, at the scales of the last batch."""
+        model = frozen_copy(self.teacher)
+        model.load_state_dict(self.teacher_adapters.merged(model, self.scales), strict=False)
+        return model

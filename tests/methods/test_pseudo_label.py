@@ -1,0 +1,83 @@
+"""Pseudo-label: the loss, what is learnt from, and what moves."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from passes import confident, counted, segformer
+
+from testdg.methods.pseudo_label import PseudoLabel, pseudo_label_loss
+from testdg.models import VisionModel
+from testdg.testing import check_adapter, stream
+
+
+def random_logits(*shape: int, seed: int = 0) -> torch.Tensor:
+    return 3 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@given(st.integers(0, 1000), st.floats(0, 1), st.sampled_from(["selected", "batch"]))
+def test_the_loss_is_the_formula(seed: int, confidence: float, reduction: str) -> None:
+    logits = random_logits(4, 3, 2, seed=seed)  # four images of two pixels
+    total, count = 0.0, 0
+    for image in logits.tolist():
+        for pixel in zip(*image, strict=True):
+            best = max(math.exp(value) for value in pixel) / sum(math.exp(value) for value in pixel)
+            if best >= confidence:
+                total, count = total - math.log(best), count + 1
+    loss, chosen = pseudo_label_loss(logits, confidence, reduction)
+    assert int(chosen.sum()) == count
+    expected = total / (8 if reduction == "batch" else max(count, 1))
+    assert float(loss) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_labels_carry_no_gradient() -> None:
+    logits = random_logits(5, 4).requires_grad_(True)
+    (found,) = torch.autograd.grad(pseudo_label_loss(logits, 0.0)[0], logits)
+    p = logits.detach().softmax(1)
+    expected = (p - torch.nn.functional.one_hot(p.argmax(1), 4)) / 5
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_step_makes_the_labels_more_probable(vit: VisionModel) -> None:
+    adapter = PseudoLabel(vit, learning_rate=1e-2, optimizer="sgd")
+    images = stream(adapter, 1)[0]
+    before = adapter(images)
+    labels = before.argmax(1, keepdim=True)
+    after = adapter.predict(images)
+    gain = after.log_softmax(1).gather(1, labels) - before.log_softmax(1).gather(1, labels)
+    assert float(gain.mean()) > 0
+    assert torch.equal(before, PseudoLabel(vit, learning_rate=0.0)(images))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "momentum"])
+def test_nothing_moves_where_no_label_is_sure(vit: VisionModel, optimizer: Any) -> None:
+    adapter = PseudoLabel(vit, learning_rate=1e-2, optimizer=optimizer)
+    images = stream(adapter, 1)[0]
+    adapter(images)  # there is momentum now
+    before = {name: value.clone() for name, value in adapter.model.state_dict().items()}
+    object.__setattr__(adapter.settings, "confidence", 1.0)
+    adapter(images)
+    assert int(adapter.diagnostics["learnt_from"]) == 0
+    assert all(torch.equal(value, before[name]) for name, value in adapter.model.state_dict().items())
+    assert adapter.skipped == 0
+
+
+@pytest.mark.parametrize(("train", "count"), [("norm", 5 * 2), ("head", 2), ("all", None)])
+def test_what_is_trained(vit: VisionModel, train: Any, count: int | None) -> None:
+    adapter = PseudoLabel(vit, train=train)
+    assert len(adapter.trainable()) == (count or len(list(vit.parameters())))
+    with counted(adapter) as passes:
+        adapter(stream(adapter, 1)[0])
+    assert passes == {"model": 6, "backward": 1}
+
+
+@pytest.mark.parametrize("check", ["reset is exact", "a batch of one and a short last batch", "bf16 stays finite"])
+def test_segmentation_keeps_the_laws(check: str) -> None:
+    model = confident(segformer(), 3000.0)
+    assert check_adapter(lambda **settings: PseudoLabel(model, confidence=0.5, **settings), only=check) == [check]
+    adapter = PseudoLabel(model, confidence=0.5, batch_statistics=False)
+    adapter(stream(adapter, 1, 2)[0])
+    assert 0 < int(adapter.diagnostics["learnt_from"]) < 2 * 32 * 32

@@ -1,0 +1,236 @@
+"""VDP: prompts in the picture, what holds them back, and one batch by the book."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from map_cases import SEGMENTATION_CHECKS, any_size
+from passes import counted, segformer
+from torch import Tensor, nn
+
+from testdg.errors import UserError
+from testdg.methods.homeostasis import Homeostasis
+from testdg.methods.prompts import Prompts
+from testdg.methods.vdp import VDP
+from testdg.models import Preprocessing, VisionModel, load_model
+from testdg.testing import check_adapter, snapshot, stream
+
+CPU = torch.device("cpu")
+
+
+def stirred(size: int) -> Prompts:
+    prompts = Prompts(3, size, CPU)
+    with torch.no_grad():
+        for number, parameter in enumerate(prompts.parameters()):
+            parameter.normal_(generator=torch.Generator().manual_seed(number))
+    return prompts
+
+
+# Prompts
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (5, 9), (4, 4)])
+def test_prompts_lie_in_opposite_corners_of_images_of_any_size(height: int, width: int) -> None:
+    prompts, images = stirred(4), torch.rand(2, 3, height, width)
+    found = prompts(images)
+    for n in range(2):
+        for c in range(3):
+            for y in range(height):
+                for x in range(width):
+                    value = float(images[n, c, y, x])
+                    if y < 4 and x < 4:
+                        value += float(prompts.agnostic[c, y, x].detach())
+                    if y >= height - 4 and x >= width - 4:
+                        value += float(prompts.specific[c, y - height + 4, x - width + 4].detach())
+                    assert float(found[n, c, y, x].detach()) == pytest.approx(value, abs=1e-6)
+
+
+def test_a_prompt_that_is_larger_than_the_image_is_refused(vit: VisionModel) -> None:
+    with pytest.raises(UserError, match="prompt_size must be at most the side of an image, 32; got 33"):
+        VDP(vit, prompt_size=33)
+    adapter = VDP(any_size(), prompt_size=33)
+    before = snapshot(adapter)[0]
+    with pytest.raises(UserError, match="at most the side of an image, 32; got 33"):
+        adapter(torch.rand(1, 3, 32, 64))
+    assert all(torch.equal(value, adapter.tensors()[name]) for name, value in before.items())
+
+
+def test_two_prompts_have_1734_values_and_the_network_has_none(vit_base: VisionModel) -> None:
+    adapter = VDP(vit_base)
+    assert sum(p.numel() for p in adapter.trainable().values()) == 2 * 3 * 17 * 17 == 1734
+    assert adapter.trainable().keys() == {"prompts.agnostic", "prompts.specific"}
+    assert not any(p.requires_grad for p in adapter.model.parameters())
+
+
+# Homeostasis
+
+
+def test_importance_and_penalty_are_the_formulas() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(3, dtype=torch.float64, generator=generator)
+    memory = Homeostasis(values, damping=0.1)
+    importance, start, now = [0.0] * 3, values.tolist(), values.clone()
+    for _ in range(2):  # two domains of four batches
+        path = [0.0] * 3
+        for _ in range(4):
+            gradient, step = torch.randn(2, 3, dtype=torch.float64, generator=generator)
+            memory.travel(gradient, step)
+            path = [p - float(g) * float(d) for p, g, d in zip(path, gradient, step, strict=True)]
+            now = now + step
+        memory.close(now)
+        for i in range(3):
+            importance[i] += max(path[i], 0) / ((float(now[i]) - start[i]) ** 2 + 0.1)
+        start = now.tolist()
+        assert memory.importance.tolist() == pytest.approx(importance)
+    assert max(importance) > 0
+    probe = torch.randn(3, dtype=torch.float64, generator=generator, requires_grad=True)
+    expected = sum(w * (float(v) - a) ** 2 for w, v, a in zip(importance, probe.detach(), start, strict=True))
+    assert float(memory.penalty(probe).detach()) == pytest.approx(expected)
+    (gradient,) = torch.autograd.grad(memory.penalty(probe), probe)
+    torch.testing.assert_close(memory.gradient(probe.detach()), gradient)
+
+
+def test_a_step_that_was_left_out_is_not_remembered() -> None:
+    memory = Homeostasis(torch.zeros(3), damping=0.1)
+    memory.travel(torch.tensor([math.nan, math.inf, 1.0]), torch.tensor([0.0, 0.0, -2.0]))
+    assert memory.path.tolist() == [0, 0, 2]
+
+
+# One batch
+
+
+def brightness_model() -> VisionModel:
+    """Two classes; the brighter the image, the surer the first one."""
+    torch.manual_seed(0)
+    head = nn.Linear(3, 2)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[2.0, 2.0, 2.0], [0.0, 0.0, 0.0]]))
+        head.bias.zero_()
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    return load_model(network, preprocessing=Preprocessing((8, 8)))
+
+
+def test_one_jump_of_the_confidence_is_one_change() -> None:
+    adapter = VDP(brightness_model(), prompt_size=2, threshold=0.1, learning_rate=1e-3)
+    changes = []
+    for brightness in [0.8] * 5 + [0.1] * 5:
+        if not any(changes):
+            assert float(adapter.memory.importance.abs().max()) == 0
+        adapter(torch.full((4, 3, 8, 8), brightness))
+        changes.append(adapter.diagnostics["change"])
+    assert [number for number, changed in enumerate(changes) if changed] == [5]
+    assert float(adapter.memory.importance.max()) > 0
+
+
+def by_the_book(adapter: VDP, images: Tensor, state: dict[str, Any]) -> Tensor:
+    """The step with autograd on the whole loss and Adam of torch; `state` carries what lasts."""
+    s, prompts = adapter.settings, adapter.prompts
+    with torch.no_grad():
+        taught = adapter.model(adapter.teacher(images)).logits
+    confidence = float(taught.softmax(1).amax(1).mean())
+    phi = prompts.agnostic.detach()
+    if "confidence" in state and abs(confidence - state["confidence"]) > s.threshold:
+        gained = state["omega"].clamp(min=0) / ((phi - state["anchor"]) ** 2 + s.damping)
+        state.update(Lambda=state["Lambda"] + gained, anchor=phi.clone(), omega=torch.zeros_like(phi))
+        state["changes"] += 1
+    state["confidence"] = confidence
+    student = adapter.model(prompts(adapter.augment(images, adapter.generator))).logits
+    loss = -(taught.softmax(1) * student.log_softmax(1)).sum(1).mean()
+    (gradient,) = torch.autograd.grad(loss, prompts.agnostic, retain_graph=True)
+    penalty = (state["Lambda"] * (prompts.agnostic - state["anchor"]) ** 2).sum()
+    before = phi.clone()
+    state["optimizer"].zero_grad()
+    (loss + s.homeostasis * penalty).backward()
+    state["optimizer"].step()
+    state["omega"] = state["omega"] - gradient * (prompts.agnostic.detach() - before)
+    with torch.no_grad():
+        for mine, other in zip(adapter.teacher.parameters(), prompts.parameters(), strict=True):
+            mine.copy_(s.momentum * mine + (1 - s.momentum) * other)
+    return taught
+
+
+def test_a_stream_with_a_change_by_the_book(vit: VisionModel) -> None:
+    settings = {"prompt_size": 5, "momentum": 0.5, "homeostasis": 20.0, "threshold": 0.002, "learning_rate": 0.1}
+    adapter, other = VDP(vit, **settings), VDP(vit, **settings)
+    adapter.memory.importance.fill_(0.1)  # as if a domain had ended before
+    zero = torch.zeros(3, 5, 5)
+    state: dict[str, Any] = {"Lambda": zero + 0.1, "omega": zero, "anchor": zero, "changes": 0}
+    state["optimizer"] = torch.optim.Adam(other.prompts.parameters(), lr=0.1)
+    for images in stream(adapter, 8):
+        torch.testing.assert_close(adapter(images), by_the_book(other, images, state), rtol=1e-4, atol=1e-5)
+    assert 0 < state["changes"] < 8
+    torch.testing.assert_close(adapter.memory.importance, state["Lambda"], rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(adapter.memory.path, state["omega"], rtol=1e-2, atol=1e-7)
+    torch.testing.assert_close(adapter.prompts.agnostic, other.prompts.agnostic, rtol=1e-3, atol=1e-4)
+    assert float(adapter.diagnostics["penalty"]) > 0
+
+
+def test_only_the_prompts_move(vit: VisionModel) -> None:
+    adapter = VDP(vit, learning_rate=0.1, momentum=0.5)
+    before = copy.deepcopy(adapter.model.state_dict())
+    for images in stream(adapter):
+        adapter(images)
+    assert all(torch.equal(value, before[name]) for name, value in adapter.model.state_dict().items())
+    for prompts in (adapter.prompts, adapter.teacher):
+        assert all(float(p.detach().abs().max()) > 0.01 for p in prompts.parameters())
+
+
+def test_homeostasis_holds_the_agnostic_prompt_and_not_the_specific_one(vit: VisionModel) -> None:
+    def moves(weight: float) -> list[float]:
+        adapter = VDP(vit, learning_rate=0.1, homeostasis=weight, threshold=10.0)
+        adapter.memory.importance.fill_(1.0)
+        for images in stream(adapter, 8):
+            adapter(images)
+        return [float(p.detach().abs().mean()) for p in adapter.prompts.parameters()]
+
+    (free, specific), (held, other) = moves(0.0), moves(100.0)
+    assert held < 0.5 * free
+    assert other == pytest.approx(specific, rel=0.5)
+
+
+def test_the_same_images_give_a_student_like_its_teacher_no_gradient(vit: VisionModel) -> None:
+    adapter = VDP(vit)
+    images = stream(adapter, 1)[0]
+    taught = adapter.predict(images)
+    for view, small in ((images, True), (adapter.augment(images, adapter.generator), False)):
+        student = adapter.model(adapter.prompts(view)).logits
+        loss = -(taught.softmax(1) * student.log_softmax(1)).sum()
+        gradients = adapter.learner.gradients(loss)
+        assert all((float(g.abs().max()) < 1e-6) is small for g in gradients if g is not None)
+
+
+def test_a_batch_costs_two_passes_and_one_backward(vit: VisionModel) -> None:
+    adapter = VDP(vit)
+    images = stream(adapter, 1, 4)[0]
+    with counted(adapter) as counts:
+        adapter(images)
+    assert counts == {"model": 2 * 4, "backward": 1}
+
+
+def test_only_a_fresh_adapter_has_an_ordinary_model(vit: VisionModel) -> None:
+    adapter = VDP(vit)
+    images = stream(adapter, 1)[0]
+    assert torch.equal(adapter.adapted_model()(images).logits, adapter.predict(images))
+    adapter(images)
+    with pytest.raises(UserError, match=r"learns pixels, not weights: keep them with save\(\)"):
+        adapter.adapted_model()
+
+
+# Segmentation
+
+
+@pytest.mark.parametrize("check", SEGMENTATION_CHECKS)
+def test_segmentation_keeps_the_laws(check: str) -> None:
+    model = segformer()
+    assert check_adapter(lambda **settings: VDP(model, **{"loss": "hard", **settings}), only=check) == [check]
+
+
+def test_maps_of_any_size_teach_the_prompts() -> None:
+    adapter = VDP(any_size(), loss="hard", learning_rate=0.1, momentum=0.5)
+    images = torch.rand(1, 3, 40, 56, generator=torch.Generator().manual_seed(0))
+    before = adapter.predict(images)
+    assert before.shape == (1, 5, 40, 56)
+    adapter(images)
+    assert not torch.equal(adapter.predict(images), before)

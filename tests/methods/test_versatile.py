@@ -1,0 +1,200 @@
+"""Versatile, as reconstructed: thresholds, correction, weights, alignment, and one batch by the book."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from passes import counted
+from torch import Tensor, nn
+
+from testdg.errors import UserError
+from testdg.methods.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
+from testdg.methods.versatile import Versatile
+from testdg.models import Preprocessing, VisionModel, load_model
+from testdg.testing import stream
+
+
+def probabilities(count: int, classes: int, seed: int = 0) -> Tensor:
+    return torch.randn(count, classes, generator=torch.Generator().manual_seed(seed)).mul(2).softmax(1)
+
+
+# Labels
+
+
+def test_thresholds_are_the_formula() -> None:
+    thresholds = AdaptiveThresholds(4, 0.9, torch.device("cpu"))
+    tau, profile = 0.25, [0.25] * 4
+    for seed in range(5):
+        p = probabilities(6, 4, seed)
+        found = thresholds.update(p)
+        tau = 0.9 * tau + 0.1 * sum(max(row) for row in p.double().tolist()) / 6
+        profile = [0.9 * q + 0.1 * float(p[:, c].double().mean()) for c, q in enumerate(profile)]
+        expected = [max(tau * q / max(profile), 0.25) for q in profile]
+        assert found.tolist() == pytest.approx(expected, rel=1e-5)
+    assert max(expected) > 0.25
+
+
+def test_more_confidence_raises_the_thresholds() -> None:
+    calm, sure = (AdaptiveThresholds(4, 0.5, torch.device("cpu")) for _ in range(2))
+    logits = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    assert float(sure.update((10 * logits).softmax(1)).max()) > float(calm.update(logits.softmax(1)).max())
+
+
+def test_an_unsure_label_is_mixed_with_that_of_the_source_by_confidence() -> None:
+    teacher = torch.tensor([[0.6, 0.4], [0.6, 0.4], [0.9, 0.1]])
+    source = torch.tensor([[0.2, 0.8], [0.7, 0.3], [0.1, 0.9]])
+    labels, reliable = correct(teacher, source, torch.tensor([0.7, 0.5]))
+    share = 0.6 / (0.6 + 0.8)
+    assert labels[0].tolist() == pytest.approx([share * 0.6 + (1 - share) * 0.2, share * 0.4 + (1 - share) * 0.8])
+    share = 0.6 / (0.6 + 0.7)
+    assert labels[1].tolist() == pytest.approx([share * 0.6 + (1 - share) * 0.7, share * 0.4 + (1 - share) * 0.3])
+    assert torch.equal(labels[2], teacher[2])
+    assert reliable.tolist() == [False, True, True]  # the second is promoted: both say the first class
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 6), st.integers(2, 5), st.integers(0, 99), st.floats(0, 1))
+def test_labels_are_probabilities(count: int, classes: int, seed: int, threshold: float) -> None:
+    teacher, source = probabilities(count, classes, seed), probabilities(count, classes, seed + 1)
+    labels, _ = correct(teacher, source, torch.full((classes,), threshold))
+    assert bool((labels >= 0).all())
+    torch.testing.assert_close(labels.sum(1), torch.ones(count))
+
+
+def test_weights_are_the_formula() -> None:
+    labels, usual = probabilities(5, 4), probabilities(1, 4, 9)[0]
+    found = diversity_weights(labels, usual, 1 / 3)
+    rows, mean = labels.double().tolist(), usual.double().tolist()
+    norm = lambda v: math.sqrt(sum(x * x for x in v))  # noqa: E731
+    unusual = [1 - sum(a * b for a, b in zip(row, mean, strict=True)) / norm(row) / norm(mean) for row in rows]
+    certain = [sum(p * math.log(p) for p in row) for row in rows]
+    scale = lambda v: [(x - min(v)) / (max(v) - min(v)) for x in v]  # noqa: E731
+    expected = [math.exp(3 * u * v) for u, v in zip(scale(unusual), scale(certain), strict=True)]
+    assert found.tolist() == pytest.approx(expected, rel=1e-3)
+
+
+def test_weights_of_one_image_and_of_equal_images() -> None:
+    label = torch.tensor([[0.5, 0.25, 0.25]])
+    usual = torch.full((3,), 1 / 3)
+    assert diversity_weights(label, usual, 1 / 3).tolist() == [1]
+    assert diversity_weights(label.expand(4, 3), usual, 0.5).tolist() == pytest.approx([math.exp(2)] * 4)
+    certain = torch.eye(3)[:2]
+    assert bool(diversity_weights(certain, usual, 1 / 3).isfinite().all())
+
+
+def test_what_is_not_finite_does_not_enter_a_running_mean() -> None:
+    mean = RunningMean(torch.tensor([1.0, 2.0]), 0.5)
+    assert mean.update(torch.tensor([math.nan, 4.0])).tolist() == [1.0, 3.0]
+
+
+# One batch
+
+
+def by_the_book(adapter: Versatile, images: Tensor, optimizer: torch.optim.Optimizer, means: dict[str, Any]) -> Tensor:
+    s, classes = adapter.settings, adapter.model.classes
+    with torch.no_grad():
+        taught = adapter.teacher(images).logits
+        p, q = taught.double().softmax(1), adapter.source(images).logits.double().softmax(1)
+    means["tau"] = 0.99 * means["tau"] + 0.01 * p.amax(1).mean()
+    means["profile"] = 0.99 * means["profile"] + 0.01 * p.mean(0)
+    bounds = (means["tau"] * means["profile"] / means["profile"].max()).clamp(min=1 / classes)
+    labels, certainty = [], []
+    for row, source in zip(p, q, strict=True):
+        if row.max() >= bounds[row.argmax()]:
+            labels.append(row)
+            certainty.append(1.0)
+        else:
+            share = row.max() / (row.max() + source.max())
+            labels.append(share * row + (1 - share) * source)
+            certainty.append(1.0 if row.argmax() == source.argmax() else s.unreliable_weight)
+    y = torch.stack(labels)
+    means["usual"] = 0.9 * means["usual"] + 0.1 * y.mean(0)
+    u, v = 1 - torch.cosine_similarity(y, means["usual"][None]), (y * y.log()).sum(1)
+    u, v = ((x - x.min()) / (x.max() - x.min()) for x in (u, v))
+    weights = (3 * u * v).exp() * torch.tensor(certainty)
+    log_z = adapter.model(adapter.augment(images, adapter.generator)).logits.log_softmax(1)
+    optimizer.zero_grad()
+    (-(weights * (y * log_z).sum(1)).mean()).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for a, b in zip(adapter.teacher.parameters(), adapter.model.parameters(), strict=True):
+            a.copy_(s.momentum * a + (1 - s.momentum) * b)
+        for parameter, start in zip(adapter.model.parameters(), adapter.source.parameters(), strict=True):
+            parameter += s.alignment * (start - parameter)
+    return taught
+
+
+def test_four_batches_by_the_book(vit: VisionModel) -> None:
+    settings = {"learning_rate": 1e-2, "momentum": 0.5, "alignment": 0.1}
+    adapter, other = Versatile(vit, **settings), Versatile(vit, **settings)
+    optimizer = torch.optim.Adam(other.learner.parameters_, lr=1e-2)
+    uniform = torch.full((10,), 0.1, dtype=torch.float64)
+    means = {"tau": 0.1, "profile": uniform, "usual": uniform}
+    for images in stream(adapter, 4):
+        expected = by_the_book(other, images, optimizer, means)
+        torch.testing.assert_close(adapter(images), expected, rtol=1e-3, atol=1e-3)
+    for found, parameter in zip(adapter.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(found, parameter, rtol=1e-2, atol=2e-3)
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("trained", ["norm", "all"])
+def test_full_alignment_is_the_source_after_every_step(vit: VisionModel, trained: str) -> None:
+    adapter = Versatile(vit, trained=trained, alignment=1.0, learning_rate=1e-2, momentum=0.5)
+    for images in stream(adapter):
+        adapter(images)
+        assert same(adapter.model, vit)
+    assert not same(adapter.teacher, vit)  # it averaged the model before the way back
+
+
+def test_by_importance_the_values_with_the_largest_gradients_go_back(vit: VisionModel) -> None:
+    settings = {"learning_rate": 1e-2, "momentum": 0.5}
+    free, held = (Versatile(vit, **settings, alignment=a, alignment_weights="fisher") for a in (0.0, 1.0))
+    images = stream(free, 1)[0]
+    free(images), held(images)
+    for number, (p, q, source) in enumerate(
+        zip(free.anchor.parameters_, held.anchor.parameters_, free.anchor.values(), strict=True)
+    ):
+        squares = held.learner.moments()[f"{number}.exp_avg_sq"]
+        share = squares / squares.max()
+        torch.testing.assert_close(q.detach(), (1 - share) * p.detach() + share * source, rtol=1e-4, atol=1e-6)
+        assert float(share.max()) == 1
+
+
+def test_normalisation_layers_alone_move_unless_all_are_trained(vit: VisionModel) -> None:
+    assert sum(p.numel() for p in Versatile(vit).trainable().values()) == 5 * 2 * 32
+    everything = Versatile(vit, trained="all").trainable()
+    assert sum(p.numel() for p in everything.values()) == sum(p.numel() for p in vit.parameters())
+
+
+def test_the_same_images_give_a_student_like_its_teacher_no_gradient(vit: VisionModel) -> None:
+    adapter = Versatile(vit)
+    images = stream(adapter, 1)[0]
+    labels = adapter.predict(images).softmax(1)
+    for view, small in ((images, True), (adapter.augment(images, adapter.generator), False)):
+        loss = -(labels * adapter.model(view).logits.log_softmax(1)).sum()
+        largest = max(float(g.abs().max()) for g in adapter.learner.gradients(loss) if g is not None)
+        assert (largest < 1e-5) is small
+
+
+def test_a_batch_costs_three_passes_and_one_backward(vit: VisionModel) -> None:
+    adapter = Versatile(vit)
+    images = stream(adapter, 1, 4)[0]
+    with counted(adapter) as counts:
+        adapter(images)
+    assert counts == {"model": 4, "teacher": 4, "source": 4, "backward": 1}
+
+
+def test_what_cannot_be_done_is_refused(vit: VisionModel) -> None:
+    with pytest.raises(UserError, match="alignment_weights=fisher reads Adam's moments; got optimizer=sgd"):
+        Versatile(vit, alignment_weights="fisher", optimizer="sgd")
+    plain = load_model(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), preprocessing=Preprocessing((4, 4)), name="flat")
+    with pytest.raises(UserError, match="versatile finds no normalisation layer in flat: use trained=all"):
+        Versatile(plain)
+    assert Versatile(plain, trained="all")(torch.rand(2, 3, 4, 4)).shape == (2, 3)

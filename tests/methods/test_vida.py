@@ -1,0 +1,290 @@
+"""ViDA: its adapters, the uncertainty that shares the work between them, and one batch by the book."""
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from map_cases import SEGMENTATION_CHECKS, any_size
+from passes import counted, segformer
+from torch import Tensor, nn
+
+from testdg.errors import UserError
+from testdg.methods import Adapter
+from testdg.methods.domain_adapters import DomainAdapters, allotment, uncertainty
+from testdg.methods.vida import ViDA
+from testdg.models import Preprocessing, VisionModel, load_model
+from testdg.testing import check_adapter, same_state, stream
+
+SMALL: dict[str, Any] = {"high_rank": 4, "views": 3, "views_at_once": 3}
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.proj(x)
+
+
+def one_layer() -> VisionModel:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), Attention(), nn.Linear(5, 3))
+    return load_model(network, preprocessing=Preprocessing((2, 2)))
+
+
+def stir(adapter: ViDA, scale: float = 0.1) -> ViDA:
+    """Adapters that are no longer nothing, the same in student and teacher."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for up in adapter.adapters.up.values():
+            up.normal_(0, scale, generator=generator)
+    adapter.teacher_adapters.load_state_dict(adapter.adapters.state_dict())
+    return adapter
+
+
+# The adapters
+
+
+def test_both_branches_have_the_published_size_beside_vit_base(vit_base: VisionModel) -> None:
+    adapters = DomainAdapters(vit_base, 1, 128, torch.Generator())
+    assert sum(p.numel() for p in adapters.parameters()) == 12 * 129 * (3072 + 1536) == 7_133_184
+
+
+def test_a_layer_is_the_sum_of_itself_and_two_scaled_branches() -> None:
+    model = one_layer()
+    adapters = DomainAdapters(model, 1, 2, torch.Generator().manual_seed(0))
+    (up,), (down,) = (list(part.values()) for part in (adapters.up, adapters.down))
+    with torch.no_grad():
+        up.normal_(generator=torch.Generator().manual_seed(1))
+    images = torch.rand(4, 3, 2, 2)
+    found = adapters.run(model, images, torch.tensor([0.3, 1.7])).features
+    layer = model.network[1].proj  # type: ignore[index]
+    weight, bias, u, d = (t.detach().double() for t in (layer.weight, layer.bias, up[0], down[0]))
+    for row, x in zip(found, images.double().flatten(1), strict=True):
+        low = u[:, :1] @ (d[:1] @ x)
+        high = u[:, 1:] @ (d[1:] @ x)
+        torch.testing.assert_close(row.double(), weight @ x + bias + 0.3 * low + 1.7 * high, rtol=1e-5, atol=1e-5)
+
+
+def test_down_projections_start_with_the_inverse_square_of_their_rank(vit: VisionModel) -> None:
+    adapters = DomainAdapters(vit, 2, 8, torch.Generator().manual_seed(0))
+    (down,) = adapters.down.values()
+    assert float(down[:, :2].detach().std()) == pytest.approx(1 / 4, rel=0.1)
+    assert float(down[:, 2:].detach().std()) == pytest.approx(1 / 64, rel=0.1)
+
+
+def test_adapters_that_are_nothing_leave_the_teacher_as_it_is(vit: VisionModel) -> None:
+    adapter = ViDA(vit, **SMALL, learning_rate=1e-2, adapter_learning_rate=0.0, momentum=0.5)
+    batches = stream(adapter)
+    for images in batches:
+        adapter(images)
+    with torch.no_grad():
+        assert torch.equal(adapter.predict(batches[0]), adapter.teacher(vit.prepare(batches[0])).logits)
+    assert not torch.allclose(adapter.predict(batches[0]), vit(batches[0]).logits, atol=1e-3)
+
+
+# Uncertainty and scales
+
+
+def test_uncertainty_is_a_tenth_of_the_mean_variance() -> None:
+    logits = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0))
+    total = 0.0
+    for n in range(3):
+        for c in range(5):
+            values = logits[:, n, c].double().tolist()
+            mean = sum(values) / 4
+            total += sum((value - mean) ** 2 for value in values) / 3
+    assert float(uncertainty(logits)) == pytest.approx(0.1 * total / 15, rel=1e-5)
+
+
+@given(st.floats(0, 3), st.floats(0, 1))
+def test_the_high_rank_adapter_gets_more_exactly_where_the_teacher_is_unsure(u: float, threshold: float) -> None:
+    low, high = allotment(torch.tensor(u, dtype=torch.float64), threshold).tolist()
+    assert low + high == pytest.approx(2)
+    assert 0 <= low <= 2
+    assert high == pytest.approx(min(1 + u, 2) if u >= threshold else max(1 - u, 0))
+
+
+def test_as_released_only_the_low_rank_adapter_is_scaled_and_without_bounds() -> None:
+    assert allotment(torch.tensor(1.5), 0.2, True).tolist() == [-0.5, 1.0]
+    assert allotment(torch.tensor(0.125), 0.2, True).tolist() == [1.125, 1.0]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("as_released", [False, True])
+def test_an_uncertainty_that_is_not_finite_leaves_the_scales_at_one(value: float, as_released: bool) -> None:
+    assert allotment(torch.tensor(value), 0.2, as_released).tolist() == [1.0, 1.0]
+
+
+def test_a_steady_teacher_is_sure_and_a_noisy_one_is_not(vit: VisionModel) -> None:
+    """The same model with larger logits disagrees more between views, and passes the threshold."""
+    loud = copy.deepcopy(vit)
+    with torch.no_grad():
+        loud.network.get_submodule("head").get_parameter("weight").mul_(30)
+    for model, larger in ((vit, 0), (loud, 1)):
+        adapter = ViDA(model, high_rank=4, threshold=0.05)
+        adapter(stream(adapter, 1)[0])
+        low, high = adapter.scales.tolist()
+        assert (low, high)[larger] > 1 > (low, high)[1 - larger]
+
+
+# One batch
+
+
+def by_the_book(adapter: ViDA, images: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
+    """The step as the paper's code orders it, on the parts of an adapter."""
+    s = adapter.settings
+    teacher = lambda x: adapter.teacher_adapters.run(adapter.teacher, x, adapter.scales).logits  # noqa: E731
+    with torch.no_grad():
+        views = torch.stack([teacher(adapter.augment(images, adapter.generator)) for _ in range(s.views)])
+        u = float(0.1 * views.double().var(0, unbiased=True).mean())
+        high = 1 + u if u >= s.threshold else 1 - u
+        adapter.scales.copy_(torch.tensor([2 - high, high]))
+        taught = teacher(images)
+    student = adapter.adapters.run(adapter.model, images, adapter.scales).logits
+    loss = -(taught.softmax(1) * student.log_softmax(1)).sum(1)
+    if s.loss == "symmetric":
+        loss = 0.5 * loss - 0.5 * (student.softmax(1) * taught.log_softmax(1)).sum(1)
+    optimizer.zero_grad()
+    loss.mean().backward()
+    optimizer.step()
+    pairs = [(adapter.teacher, adapter.model, s.momentum), (adapter.teacher_adapters, adapter.adapters, 0.5)]
+    with torch.no_grad():
+        for mine, other, momentum in pairs:
+            for a, b in zip(mine.parameters(), other.parameters(), strict=True):
+                a.copy_(momentum * a + (1 - momentum) * b)
+    return taught
+
+
+@pytest.mark.parametrize("loss", ["soft", "symmetric"])
+def test_three_batches_by_the_book(vit: VisionModel, loss: str) -> None:
+    settings = {**SMALL, "loss": loss, "learning_rate": 1e-3, "adapter_learning_rate": 1e-2, "adapter_momentum": 0.5}
+    adapter, other = (stir(ViDA(vit, **settings, momentum=0.9, threshold=0.01)) for _ in range(2))
+    with torch.no_grad():  # a student unlike its teacher, so that gradients are no rounding noise
+        for one in (adapter, other):
+            one.model.get_parameter("network.head.weight").mul_(1.5)
+    optimizer = torch.optim.Adam(
+        [{"params": other.model.parameters(), "lr": 1e-3}, {"params": other.adapters.parameters(), "lr": 1e-2}]
+    )
+    for images in stream(adapter, 3):
+        torch.testing.assert_close(adapter(images), by_the_book(other, images, optimizer), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(adapter.scales, other.scales)
+    for (name, found), expected in zip(adapter.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=3e-4, msg=lambda text, n=name: f"{n}: {text}")
+
+
+def test_everything_is_trained_and_the_groups_have_their_own_rates(vit: VisionModel) -> None:
+    adapter = ViDA(vit, learning_rate=1e-3, adapter_learning_rate=1e-4)
+    names = {name for name, _ in adapter.named_parameters() if name.startswith(("model.", "adapters."))}
+    assert adapter.trainable().keys() == names
+    assert {"model.network.token", "model.network.position", "model.network.head.weight"} <= names
+    assert [group["lr"] for group in adapter.learner.optimizer.param_groups] == [1e-3, 1e-4]
+
+
+def test_a_batch_costs_eleven_teacher_passes_and_one_of_the_student(vit: VisionModel) -> None:
+    adapter = ViDA(vit)
+    images = stream(adapter, 1, 4)[0]
+    with counted(adapter) as counts:
+        adapter(images)
+    assert counts == {"teacher": 11 * 4, "model": 4, "backward": 1}
+
+
+def test_fewer_views_at_once_change_nothing_but_memory(vit: VisionModel) -> None:
+    one, other = (stir(ViDA(vit, views=5, views_at_once=n, high_rank=4)) for n in (2, 5))
+    for images in stream(one, 2):
+        torch.testing.assert_close(one(images), other(images))
+        torch.testing.assert_close(one.scales, other.scales)
+
+
+def test_restore_puts_everything_back_and_the_teacher_keeps_its_share(vit: VisionModel) -> None:
+    rates = {"learning_rate": 1e-2, "adapter_learning_rate": 1e-2, "loss": "symmetric"}
+    adapter, fresh = ViDA(vit, **SMALL, **rates, restore=1.0), ViDA(vit, **SMALL)
+    adapter(stream(adapter, 1)[0])
+    for mine, source in ((adapter.model, fresh.model), (adapter.adapters, fresh.adapters)):
+        assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), source.parameters(), strict=True))
+    teachers = zip(adapter.teacher.parameters(), fresh.teacher.parameters(), strict=True)
+    assert not all(torch.equal(a, b) for a, b in teachers)
+
+
+def test_the_exported_model_predicts_as_the_adapter_does(vit: VisionModel) -> None:
+    adapter = stir(ViDA(vit, **SMALL, learning_rate=1e-3, momentum=0.9, loss="symmetric"))
+    batches = stream(adapter)
+    for images in batches:
+        adapter(images)
+    exported = adapter.adapted_model()
+    torch.testing.assert_close(exported(batches[0]).logits, adapter.predict(batches[0]))
+
+
+# Warm-up
+
+
+def source_batches(count: int) -> list[tuple[Tensor, Tensor]]:
+    """Images whose class is their brightness."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 10, (count, 16), generator=generator)
+    return [((row / 10)[:, None, None, None].expand(-1, 3, 32, 32).clone(), row) for row in labels]
+
+
+def warm(vit: VisionModel, **settings: Any) -> ViDA:
+    adapter = ViDA(vit, low_rank=2, high_rank=4, views=3, **settings)
+    adapter.warm_up(source_batches(20))
+    return adapter
+
+
+def test_a_warm_up_teaches_the_adapters_and_leaves_the_model(vit: VisionModel) -> None:
+    adapter = warm(vit)
+    images, labels = source_batches(1)[0]
+    before = nn.functional.cross_entropy(vit(images).logits.detach(), labels)
+    assert float(nn.functional.cross_entropy(adapter.predict(images), labels)) < 0.8 * float(before)
+    for model in (adapter.model, adapter.teacher):
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), vit.parameters(), strict=True))
+    for mine, teachers in zip(adapter.adapters.parameters(), adapter.teacher_adapters.parameters(), strict=True):
+        assert torch.equal(mine, teachers)
+
+
+def test_reset_restore_and_loading_go_back_to_the_warm_adapters(vit: VisionModel, tmp_path: Path) -> None:
+    settings = {"learning_rate": 1e-3, "adapter_learning_rate": 1e-2, "loss": "symmetric"}
+    adapter, fresh = warm(vit, **settings, restore=1.0), warm(vit, **settings, restore=1.0)
+    batches = stream(adapter)
+    adapter(batches[0])
+    assert all(
+        torch.equal(a, b) for a, b in zip(adapter.adapters.parameters(), fresh.adapters.parameters(), strict=True)
+    )
+    adapter.save(tmp_path / "state")
+    again = Adapter.load(tmp_path / "state", vit)
+    assert torch.equal(again(batches[1]), adapter(batches[1]))
+    assert same_state(again, adapter) is None
+    for one in (adapter, again):
+        one.reset()
+        assert torch.equal(one.predict(batches[0]), fresh.predict(batches[0]))
+
+
+# Segmentation, refusals
+
+
+@pytest.mark.parametrize("check", SEGMENTATION_CHECKS)
+def test_segmentation_keeps_the_laws(check: str) -> None:
+    model = segformer()
+    settings = {"high_rank": 4, "views": 2, "loss": "hard"}
+    assert check_adapter(lambda **more: ViDA(model, **{**settings, **more}), only=check) == [check]
+
+
+def test_views_of_a_map_stay_in_place_and_teach() -> None:
+    model = any_size()
+    adapter = ViDA(model, **SMALL, loss="hard", learning_rate=1e-3, momentum=0.5)
+    images = torch.rand(2, 3, 40, 56, generator=torch.Generator().manual_seed(0))
+    assert adapter(images).shape == (2, 5, 40, 56)
+    assert not adapter.augment.move
+    assert not torch.equal(adapter.predict(images), model(images).logits)
+
+
+def test_a_model_without_a_place_for_adapters_is_refused() -> None:
+    plain = load_model(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), preprocessing=Preprocessing((4, 4)), name="flat")
+    with pytest.raises(UserError, match="vida cannot adapt flat: it has no attention and no convolution"):
+        ViDA(plain)
