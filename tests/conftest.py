@@ -14,7 +14,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
 from testdg.evaluation import source_model
-from testdg.evaluation.files import locked
+from testdg.files import locked
 
 
 @pytest.fixture
