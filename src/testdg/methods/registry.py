@@ -1,47 +1,37 @@
-"""Methods by name. A method registers itself where it is defined; every module of this package is looked at."""
+"""Methods by name."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from testdg.errors import UserError, unknown
+from testdg.errors import UserError
+from testdg.registry import Registry
 
 if TYPE_CHECKING:
     from torch import nn
 
     from testdg.methods.adapter import Adapter
 
-_METHODS: dict[str, type[Adapter]] = {}
+_METHODS: Registry[type[Adapter]] = Registry("method", "testdg.methods")
 T = TypeVar("T", bound="type[Adapter]")
 
 
 def register(kind: T) -> T:
     """Make a method known under its `name` (a class decorator)."""
-    if not kind.name or not kind.name.islower() or not kind.name.isidentifier():
+    if not kind.name.islower() or not kind.name.isidentifier():
         raise UserError(f"a method's name must be lower snake case; got {kind.name!r}")
-    if _METHODS.get(kind.name, kind).__qualname__ != kind.__qualname__:
-        raise UserError(f"a method named {kind.name!r} exists already: {_METHODS[kind.name].__qualname__}")
-    _METHODS[kind.name] = kind
+    _METHODS.add(kind)
     return kind
 
 
 def methods() -> dict[str, type[Adapter]]:
     """All methods, by name, in alphabetical order."""
-    import testdg.methods as package
-
-    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)
-    return dict(sorted(_METHODS.items()))
+    return _METHODS.all()
 
 
 def find_method(name: str) -> type[Adapter]:
     """Look a method up by its name."""
-    known = methods()
-    if name not in known:
-        raise unknown("method", name, known)
-    return known[name]
+    return _METHODS.find(name)
 
 
 def adapt(model: str | nn.Module, method: str = "testdg", *, preset: str | None = None, **settings: Any) -> Adapter:

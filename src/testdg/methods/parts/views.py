@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.entropy import soft_cross_entropy, symmetric_cross_entropy
+from testdg.methods.parts.entropy import soft_cross_entropy, symmetric_cross_entropy
 
 Following = Literal["soft", "symmetric", "hard"]
 

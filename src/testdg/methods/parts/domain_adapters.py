@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
-from testdg.methods.bottleneck import Bottleneck
+from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.models import VisionModel
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 from torch import nn
 
 from testdg.methods.adapter import Adapter
-from testdg.methods.learner import Learner
-from testdg.methods.normalisation import affine_parameters, batch_norms, use_batch_statistics
+from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.normalisation import affine_parameters, batch_norms, use_batch_statistics
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+EASY = 0.4
+"""Cross-entropy below which the released code of BECoTTA leaves a pixel out."""
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -33,3 +37,17 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of the values that a mask keeps; zero, with zero gradients, where it keeps none."""
     kept = torch.where(mask, values, 0.0)
     return kept.sum() / mask.sum().clamp(min=1)
+
+
+def reliable_entropy(logits: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """Mean entropy of the predictions whose entropy is below a share of the largest one, and which they are."""
+    losses = entropy(logits)
+    reliable = losses.detach() < largest_entropy(logits.shape[1], margin)
+    return masked_mean(losses, reliable), reliable
+
+
+def hard_pixel_loss(logits: Tensor, taught: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy with the taught classes over the pixels where it is not small, and which they are."""
+    losses = F.cross_entropy(logits.float(), taught.argmax(1), reduction="none")
+    hard = losses.detach() >= EASY
+    return masked_mean(losses, hard), hard

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from testdg.methods.restore import Anchor
+from testdg.methods.parts.restore import Anchor
 
 
 class Importance(nn.Module):

@@ -1,0 +1,77 @@
+"""Layers that a method adds to a network: they are hooked into its copy of the model and travel with that copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from testdg.errors import UserError
+from testdg.methods.adapter import Adapter
+from testdg.methods.parts.teacher import frozen_copy
+from testdg.models import VisionModel, load_model
+
+
+class Part(nn.Module):
+    """A layer that is added to a network; its methods are the hooks, so that a copy of the model has its own."""
+
+    seen: list[Tensor] | None = None
+    """What passes leave for a loss, while someone watches."""
+
+    def tell(self, value: Tensor) -> None:
+        """Leave a tensor for whoever watches."""
+        if self.seen is not None:
+            self.seen.append(value)
+
+
+def equip(model: VisionModel, parts: Sequence[Part]) -> None:
+    """Make parts belong to a model, whose layers call them already."""
+    model.add_module("parts", nn.ModuleList(parts))
+
+
+def parts_of(model: VisionModel) -> nn.ModuleList:
+    """The parts of a model."""
+    parts = model.get_submodule("parts")
+    assert isinstance(parts, nn.ModuleList)
+    return parts
+
+
+def strip(model: VisionModel) -> None:
+    """Take away the parts that an earlier adapter has put into a model."""
+    for layer in model.modules():
+        for hooks in (layer._forward_hooks, layer._forward_pre_hooks):
+            for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Part)]:
+                del hooks[key]
+    if hasattr(model, "parts"):
+        del model.parts
+
+
+@contextmanager
+def watched(model: VisionModel) -> Iterator[list[list[Tensor]]]:
+    """Collect what the parts of a model tell in the passes within, one list for each."""
+    parts = [part for part in parts_of(model) if isinstance(part, Part)]
+    for part in parts:
+        part.seen = []
+    try:
+        yield [part.seen for part in parts if part.seen is not None]
+    finally:
+        for part in parts:
+            part.seen = None
+
+
+class EquippedAdapter(Adapter):
+    """A method that adds layers to the network: `build` calls `equip`. Those of an earlier adapter are not kept."""
+
+    def __init__(self, model: str | nn.Module, **settings: Any) -> None:
+        plain = frozen_copy(load_model(model))
+        strip(plain)
+        super().__init__(plain, **settings)
+
+    def export(self, folder: str | Path) -> None:
+        """No ordinary checkpoint can hold the added layers."""
+        raise UserError(
+            f"{self.name} adds layers to the network, which no ordinary checkpoint can hold: keep them with save()"
+        )

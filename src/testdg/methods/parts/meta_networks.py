@@ -1,0 +1,157 @@
+"""The meta networks of EcoTTA: a BatchNorm on the output of a part of the network and a convolution beside it."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from testdg.methods.parts.blocks import convolution_blocks, first, shapes, transformer_blocks, with_first
+from testdg.methods.parts.equipment import Part, equip
+from testdg.models import VisionModel
+
+
+class MetaNetwork(Part):
+    """BatchNorm of what leaves a frozen part, plus convolution, BatchNorm and ReLU of what enters it.
+
+    Maps are (N, C, H, W); tokens (N, T, C) have a kernel of 1. Who watches is told the mean absolute difference
+    between what leaves the part and what becomes of it, with gradients for this meta network alone.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, kernel: int, *, generator: Generator, device: torch.device
+    ) -> None:
+        super().__init__()
+        self.entered: Tensor | None = None
+        self.norm, self.conv_norm = (nn.BatchNorm2d(outputs, device=device) for _ in range(2))
+        self.conv = nn.utils.skip_init(  # type: ignore[no-untyped-call]
+            nn.Conv2d, inputs, outputs, kernel, stride, kernel // 2, bias=False, device=device
+        )
+        nn.init.kaiming_uniform_(self.conv.weight, math.sqrt(5), generator=generator)
+        self.eval()
+
+    def forward(self, entered: Tensor, left: Tensor) -> Tensor:
+        """What becomes of the output of a part."""
+        if left.ndim == 3:
+            return self(entered.mT[..., None], left.mT[..., None])[..., 0].mT  # type: ignore[no-any-return]
+        beside = F.relu(self.conv_norm(self.conv(entered)))
+        if beside.shape[2:] != left.shape[2:]:  # the part rounds the size of a map in its own way
+            beside = F.interpolate(beside, left.shape[2:])
+        return self.norm(left) + beside  # type: ignore[no-any-return]
+
+    def adapt(self, entered: Tensor, left: Tensor) -> Tensor:
+        """The same, and tell how far it is from what left the part."""
+        if self.seen is not None:
+            frozen = left.detach()
+            self.tell((self(entered.detach(), frozen) - frozen).abs().mean())
+        return self(entered, left)  # type: ignore[no-any-return]
+
+    def enter(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Before the first block of the part."""
+        self.entered = inputs[0]
+
+    def leave(self, _: nn.Module, __: Any, output: Any) -> Any:
+        """After the last block of the part."""
+        return with_first(output, self.adapt(self._take(), first(output)))
+
+    def _take(self) -> Tensor:
+        entered, self.entered = self.entered, None
+        assert entered is not None
+        return entered
+
+
+class StageMetaNetwork(MetaNetwork):
+    """A meta network on one stage of a SegFormer; next stage and decoder get what becomes of the stage's output."""
+
+    stage: int
+
+    def __init__(self, *shape: int, generator: Generator, device: torch.device) -> None:
+        super().__init__(*shape, generator=generator, device=device)
+        self.adapted: Tensor | None = None
+
+    def start(self, _: nn.Module, __: Any, output: Tensor) -> None:
+        """After the very first convolution, which belongs to no part."""
+        self.entered = output
+
+    def pass_on(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Before the next stage."""
+        self.adapted = self.adapt(self._take(), inputs[0])
+        return (self.adapted, *inputs[1:])
+
+    def decode(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Before the decoder."""
+        adapted, self.adapted = self.adapted, None
+        maps = list(inputs[0])
+        maps[self.stage] = self.adapt(self._take(), maps[self.stage]) if adapted is None else adapted
+        return (tuple(maps), *inputs[1:])
+
+    def decode_released(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Before the decoder, as released: from the stage's output alone."""
+        maps = list(inputs[0])
+        maps[self.stage] = self.adapt(maps[self.stage], maps[self.stage])
+        return (tuple(maps), *inputs[1:])
+
+
+def partition(blocks: int) -> list[tuple[int, int]]:
+    """First and last block of each of four parts, which grow as 1, 1, 2, 2; fewer where blocks are few."""
+    ends = {0, *(math.ceil(blocks * share / 6) for share in (1, 2, 4, 6))}
+    return [(start, end - 1) for start, end in pairwise(sorted(ends))]
+
+
+def add_to_classifier(model: VisionModel, generator: Generator) -> None:
+    """Put a meta network on each of four parts of the blocks of a classifier."""
+    blocks = transformer_blocks(model) or convolution_blocks(model)
+    sizes = shapes(model, blocks)
+    found = []
+    for begin, end in partition(len(blocks)):
+        before, after = sizes[begin][0], sizes[end][1]
+        tokens = len(after) == 3
+        stride = 1 if tokens else max(1, round(before[-1] / after[-1]))
+        inputs, outputs = (before[2], after[2]) if tokens else (before[1], after[1])
+        meta = MetaNetwork(inputs, outputs, stride, 1 if tokens else 3, generator=generator, device=model.device)
+        blocks[begin].register_forward_pre_hook(meta.enter)
+        blocks[end].register_forward_hook(meta.leave)
+        found.append(meta)
+    equip(model, found)
+
+
+def add_to_segformer(model: VisionModel, generator: Generator, as_released: bool) -> None:
+    """Put a meta network on each stage of a SegFormer."""
+    network: Any = model.network
+    convolutions = [layer for layer in network.segformer.modules() if isinstance(layer, nn.Conv2d)]
+    embeddings = [layer for layer in convolutions if layer.groups == 1 and layer.kernel_size > layer.stride]
+    found: list[StageMetaNetwork] = []
+    for stage, conv in enumerate(embeddings):
+        outputs = conv.out_channels
+        strided = stage > 0 and not as_released
+        shape = (conv.in_channels, outputs, 2, 3) if strided else (outputs, outputs, 1, 3)
+        meta = StageMetaNetwork(*shape, generator=generator, device=model.device)
+        meta.stage = stage
+        if not as_released and stage == 0:
+            conv.register_forward_hook(meta.start)
+        elif not as_released:
+            conv.register_forward_pre_hook(found[-1].pass_on)
+            conv.register_forward_pre_hook(meta.enter)
+        network.decode_head.register_forward_pre_hook(meta.decode_released if as_released else meta.decode)
+        found.append(meta)
+    equip(model, found)
+
+
+def refused(model: VisionModel) -> str | None:
+    """Why there is no place for meta networks; None where there is."""
+    if model.task == "segmentation":
+        return None
+    blocks = transformer_blocks(model) or convolution_blocks(model)
+    if not blocks:
+        return "it has no list of blocks that could be divided into parts"
+    sizes = shapes(model, blocks)
+    if len(sizes) < len(blocks):
+        return "some of its blocks do not run, so that they cannot be divided into parts"
+    tokens = {size.numel() for pair in sizes for size in pair if len(size) == 3}
+    if len(tokens) > 1 or any(len(size) not in (3, 4) for pair in sizes for size in pair):
+        return "its blocks do not hand on maps or a fixed number of tokens"
+    return None

@@ -1,0 +1,129 @@
+"""DePT's prompts: learnt tokens that every stage of a transformer gets anew."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from testdg.methods.parts.blocks import first, is_attention, transformer_blocks, width_of, with_first
+from testdg.methods.parts.equipment import Part, equip
+from testdg.models import VisionModel
+
+
+class StagePrompts(Part):
+    """The prompts of one stage of a ViT: tokens before all others, from its first block to its last.
+
+    Who watches is told what became of them, (N, prompts, D).
+    """
+
+    def __init__(self, count: int, width: int, generator: Generator, device: torch.device) -> None:
+        super().__init__()
+        bound = math.sqrt(6 / ((count + 1) * width))
+        draw = torch.rand(count, width, generator=generator, device=device)
+        self.tokens = nn.Parameter((2 * draw - 1) * bound)
+
+    def enter(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Before the first block of the stage."""
+        own = self.tokens.expand(len(inputs[0]), -1, -1)
+        return (torch.cat([own.to(inputs[0].dtype), inputs[0]], 1), *inputs[1:])
+
+    def leave(self, _: nn.Module, __: Any, output: Any) -> Any:
+        """After the last block of the stage."""
+        tokens, count = first(output), len(self.tokens)
+        self.tell(tokens[:, :count])
+        return with_first(output, tokens[:, count:])
+
+
+class KeyPrompts(StagePrompts):
+    """The prompts of one stage of a SegFormer: further keys and values in the attention of its blocks.
+
+    Its blocks work on a grid, so there is no place for tokens before all others. What became of them is what they
+    get as queries of an attention; the last attention of the stage counts.
+    """
+
+    heads: int
+
+    def __init__(self, count: int, width: int, generator: Generator, device: torch.device) -> None:
+        super().__init__(count, width, generator, device)
+        self.projected: list[tuple[Tensor, Tensor]] = []
+
+    def attach(self, block: nn.Module) -> None:
+        """Look at the query, key and value of a block, and replace what enters its output projection."""
+        attention: Any = next(module for module in block.modules() if hasattr(module, "num_attention_heads"))
+        self.heads = attention.num_attention_heads
+        outer = next(module for module in block.modules() if is_attention(module))
+        *projections, output = (layer for layer in outer.modules() if isinstance(layer, nn.Linear))
+        for layer in projections:
+            layer.register_forward_hook(self.project)
+        output.register_forward_pre_hook(self.attend)
+
+    def project(self, layer: nn.Module, _: Any, output: Tensor) -> None:
+        """After query, key and value, in this order: the prompts go the same way."""
+        own = F.linear(self.tokens, layer.get_parameter("weight"), layer.get_parameter("bias"))
+        self.projected.append((output, own.to(output.dtype).expand(len(output), -1, -1)))
+
+    def attend(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Before the output projection."""
+        q, k, v = (self._split(torch.cat(pair, 1)) for pair in self.projected[-3:])
+        self.projected = []
+        found = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        count = len(self.tokens)
+        if self.seen is not None:
+            own = F.linear(found[:, -count:], layer.get_parameter("weight"), layer.get_parameter("bias"))
+            self.seen[:] = [own]
+        return (found[:, :-count], *inputs[1:])
+
+    def _split(self, tokens: Tensor) -> Tensor:
+        n, t, d = tokens.shape
+        return tokens.view(n, t, self.heads, d // self.heads).transpose(1, 2)  # (N, heads, T, D / heads)
+
+
+def add_prompts(model: VisionModel, stages: int, count: int, generator: Generator) -> None:
+    """Give prompts to so many equal stages of a ViT's blocks, or to the stages of a SegFormer."""
+    blocks = transformer_blocks(model)
+    found = []
+    for members in _stages(model, blocks, stages):
+        kind = KeyPrompts if model.task == "segmentation" else StagePrompts
+        part = kind(count, width_of(members[0]), generator, model.device)
+        if isinstance(part, KeyPrompts):
+            for block in members:
+                part.attach(block)
+        else:
+            members[0].register_forward_pre_hook(part.enter)
+            members[-1].register_forward_hook(part.leave)
+        found.append(part)
+    equip(model, found)
+
+
+def _stages(model: VisionModel, blocks: list[nn.Module], stages: int) -> list[list[nn.Module]]:
+    network: Any = model.network
+    if model.task == "segmentation":
+        rest = iter(blocks)
+        return [[next(rest) for _ in range(depth)] for depth in network.config.depths]
+    stages = min(stages, len(blocks))
+    cuts = [len(blocks) * k // stages for k in range(stages + 1)]
+    return [blocks[start:end] for start, end in pairwise(cuts)]
+
+
+def final_norm(model: VisionModel) -> str | None:
+    """Name of the LayerNorm after the last block of a ViT, which its prompts go through too; None where none is."""
+    if model.task == "segmentation":
+        return None
+    inside = {layer for block in transformer_blocks(model) for layer in block.modules()}
+    norms = [name for name, layer in model.norm_layers() if isinstance(layer, nn.LayerNorm) and layer not in inside]
+    return norms[-1] if norms else None
+
+
+def refused(model: VisionModel) -> str | None:
+    """Why there is no place for prompts; None where there is."""
+    blocks = transformer_blocks(model)
+    if not blocks:
+        return "it has no transformer blocks that prompts could pass through"
+    if model.task == "classification" and len({width_of(block) for block in blocks}) > 1:
+        return "its blocks are of different widths (prompts need a plain vision transformer)"
+    return None

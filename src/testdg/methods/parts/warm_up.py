@@ -1,0 +1,38 @@
+"""Training on source images before the stream."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import Optimizer
+
+from testdg.fitting import Step, fit
+from testdg.methods.parts.entropy import masked_mean
+
+IGNORED = 255
+"""What a label map has where a pixel has no class."""
+
+
+def train_on_source(step: Step, optimizer: Optimizer, batches: Iterable[tuple[Tensor, Tensor]], images: int) -> None:
+    """Minimise a loss over about so many source images, in batches as large as the first one."""
+    source: Iterator[tuple[Tensor, Tensor]] = iter(batches)
+    if (head := next(source, None)) is None:
+        return
+    steps = math.ceil(images / len(head[0]))
+    fit(step, optimizer, islice(chain([head], source), steps), steps=steps)
+    optimizer.zero_grad()
+
+
+def supervised_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy with labels (N,), or with label maps (N, H, W) of any size; pixels without a class do not count."""
+    logits = logits.float()
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+    if labels.shape[1:] != logits.shape[2:]:
+        logits = F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=False)
+    losses = F.cross_entropy(logits, labels.long(), ignore_index=IGNORED, label_smoothing=smoothing, reduction="none")
+    return masked_mean(losses, labels != IGNORED)
