@@ -4,8 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from image_cases import write_image
 from PIL import Image
+
+
+def pixels_of(path: Path) -> torch.Tensor:
+    """The values of a stored picture or mask."""
+    with Image.open(path) as picture:
+        return torch.from_numpy(np.array(picture))
 
 
 def write_mask(path: Path, seed: int, size: tuple[int, int] = (16, 12), labels: Sequence[int] = (0, 1, 2, 255)) -> Path:

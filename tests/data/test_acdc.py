@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from segmentation_cases import write_acdc, write_cityscapes
-from test_segmentation import pixels_of
+from segmentation_cases import pixels_of, write_acdc, write_cityscapes
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.segmentation import CITYSCAPES

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_cases import write_image
 from PIL import Image
-from segmentation_cases import write_acdc, write_cityscapes, write_folder, write_mask
+from segmentation_cases import pixels_of, write_acdc, write_cityscapes, write_folder, write_mask
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.sampling import Sampling
@@ -15,11 +15,6 @@ from testdg.data.segmentation import CITYSCAPES, IGNORED, PairFiles, acdc_pairs,
 from testdg.data.segmentation.classes import cityscapes_table, plain_table, read_class_names
 from testdg.data.stream import Domain, Stream
 from testdg.errors import UserError
-
-
-def pixels_of(path: Path) -> torch.Tensor:
-    with Image.open(path) as picture:
-        return torch.from_numpy(np.array(picture))
 
 
 def camvid(root: Path, count: int = 3) -> PairFiles:

@@ -42,6 +42,31 @@ def test_held_out_tests_on_the_last_five() -> None:
         plan.split(digits(domains=STANDARD_ORDER[:5]))
 
 
+def test_leave_one_out_holds_out_each_domain_once() -> None:
+    bench = digits(domains=["fog", "snow", "contrast"])
+    plan = read_plan("leave-one-out,rounds=2")
+    assert [one.split(bench) for one in plan.expand(bench)] == [
+        (("snow", "contrast"), ("fog",)), (("fog", "contrast"), ("snow",)), (("fog", "snow"), ("contrast",)),
+    ]  # fmt: skip
+    stream = plan.expand(bench)[1].stream(bench, 4)
+    visits = [(segment.domain.name, segment.round, segment.learn) for segment in stream.segments]
+    assert visits == [(n, r, True) for r in (1, 2) for n in ("fog", "contrast")] + [("snow", 1, False)]
+    with pytest.raises(UserError, match=r"is 3 runs, one for each domain: choose one, such as .*,held_out=fog"):
+        plan.stream(bench)
+    with pytest.raises(UserError, match="tests on fog; the stream has only 1"):
+        plan.expand(digits(domains=["fog"]))[0].split(digits(domains=["fog"]))
+
+
+def test_domains_are_held_out_by_name(tmp_path: Path) -> None:
+    assert read_plan("continual,held_out=fog").split(digits(domains=["fog", "snow"])) == (("snow",), ("fog",))
+    (tmp_path / "own.toml").write_text('held_out = ["snow", "fog"]\n')
+    plan = read_plan(tmp_path / "own.toml")
+    assert plan.split(digits(domains=["fog", "snow", "contrast"])) == (("contrast",), ("snow", "fog"))
+    with pytest.raises(UserError, match="unknown domain to hold out 'snow'; known: contrast, fog"):
+        plan.split(digits(domains=["fog", "contrast"]))
+    assert plan.expand(digits()) == [plan]
+
+
 def test_gradual_has_131_visits_and_starts_hard() -> None:
     segments = read_plan("gradual").stream(digits()).segments
     assert len(segments) == 131

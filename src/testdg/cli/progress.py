@@ -14,11 +14,11 @@ from testdg.evaluation import Observer, Protocol
 from testdg.evaluation.plan import Visit
 from testdg.evaluation.result import Tally
 from testdg.evaluation.scores import find_score
-from testdg.report import error_table, rich_table
+from testdg.report import rich_table, visit_table
 
 
 class Display(Observer):
-    """Collects the errors of each method while its events come in."""
+    """Collects the scores of each method while its events come in."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -37,13 +37,14 @@ class Display(Observer):
         self.progress(events)
 
     def progress(self, events: list[dict[str, Any]]) -> None:
-        """Add up errors."""
+        """Add up scores."""
         self.tallies[self.method].add(events)
 
-    def errors(self, method: str) -> dict[int, float]:
-        """Error of each visit so far, in percent."""
+    def scores(self, method: str) -> dict[int, float]:
+        """Error or mIoU of each visit so far, in percent."""
         tally = self.tallies.get(method)
-        return {} if tally is None else {number: tally.result(number).error for number in tally.images}
+        found = {} if tally is None else {number: tally.score_of(number) for number in tally.images}
+        return {number: score for number, score in found.items() if score is not None}
 
     def __enter__(self) -> Self:
         """Begin to show."""
@@ -78,7 +79,7 @@ class PlainDisplay(Display):
         for number in sorted({part["segment"] for event in events for part in event["parts"]} - self.told):
             if tally.images[number] == self.sizes[tally.visits[number].name]:
                 self.told.add(number)
-                self.console.print(f"  {_label(tally.visits, number):<20}{tally.result(number).error:5.1f} %")
+                self.console.print(f"  {_label(tally.visits, number):<20}{_percent(tally.score_of(number))}")
 
 
 class LiveDisplay(Display):
@@ -116,8 +117,9 @@ class LiveDisplay(Display):
     def _render(self) -> Group:
         if not self.tallies:
             return Group(self.bar)
-        visits = next(iter(self.tallies.values())).visits
-        table = error_table(list(self.titles.values()), visits, [self.errors(name) for name in self.titles])
+        tally = next(iter(self.tallies.values()))
+        columns = [self.scores(name) for name in self.titles]
+        table = visit_table(list(self.titles.values()), tally.visits, columns, tally.score.metric)
         return Group(rich_table(table), self.bar)
 
     def __enter__(self) -> Self:
@@ -130,6 +132,10 @@ class LiveDisplay(Display):
     ) -> None:
         """Clear the drawing."""
         self.live.stop()
+
+
+def _percent(score: float | None) -> str:
+    return "    -" if score is None else f"{score:5.1f} %"
 
 
 def _sizes(protocol: Protocol) -> dict[str, int]:

@@ -16,12 +16,15 @@ from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.evaluation import Plan, Result, read_plans, run, source_model
 from testdg.evaluation.device import find_device
 from testdg.evaluation.run import choose_preset
+from testdg.evaluation.samples import take_samples
 from testdg.methods import find_method, parse_settings
 from testdg.methods.settings import make_settings
 from testdg.models import VisionModel
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
 from testdg.report.figure import read_events
+from testdg.report.panel import draw_panel
 from testdg.report.protocol import protocol_lines, protocol_note
+from testdg.report.tables import leaves_one_out, run_names
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Request:
     seed: int
     device: str
     batch_size: int | None
-    protocol: str
+    protocol: str | None
     precision: str
     images: int | None
     severity: int
@@ -53,12 +56,12 @@ def run_command(request: Request, *, as_json: bool) -> None:
     _quieten(request)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     with make_display(console) as display:
-        runs = run_methods(request, display)
+        benchmark, model, runs = run_methods(request, display)
     if as_json:
         found = [results[-1] for results in runs]
         print(json.dumps(found[0].to_dict() if len(found) == 1 else spread(found), indent=2))
     elif len(runs) == 1:
-        show(console, runs[0])
+        show(console, runs[0], benchmark, model)
     else:
         show_orders(console, runs)
 
@@ -71,18 +74,20 @@ def _quieten(request: Request) -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
-def run_methods(request: Request, display: Display) -> list[list[Result]]:
+def run_methods(request: Request, display: Display) -> tuple[Benchmark, VisionModel, list[list[Result]]]:
     """Run Source and then the method (Source alone where it is the method) on the stream of each plan."""
     kind = find_method(request.method)
     settings = {"seed": request.seed, "precision": request.precision, **parse_settings(kind.Settings, request.pairs)}
-    plans, benchmark = read_plans(request.protocol), _load_benchmark(request)
+    read = None if request.protocol is None else read_plans(request.protocol)
+    benchmark = _load_benchmark(request)
+    plans = [plan for one in read or read_plans(benchmark.protocol) for plan in one.expand(benchmark)]
     device = find_device(request.device)
     # Mistakes that the run would find by itself, but only after a source model was trained and Source has run.
     make_settings(kind.Settings, {**kind.preset(choose_preset(kind, benchmark, request.preset)), **settings})
     for plan in plans:
         plan.stream(plan.choose(benchmark), request.batch_size)
     model = source_model(benchmark, request.model, device=device, observer=display, preprocessing=request.preprocessing)
-    return [_run_plan(request, plan, benchmark, model, settings, display) for plan in plans]
+    return benchmark, model, [_run_plan(request, plan, benchmark, model, settings, display) for plan in plans]
 
 
 def _run_plan(
@@ -123,8 +128,8 @@ def _load_benchmark(request: Request) -> Benchmark:
     )
 
 
-def show(console: Console, results: list[Result]) -> None:
-    """Print protocol, tables and the place of the figure."""
+def show(console: Console, results: list[Result], benchmark: Benchmark, model: VisionModel) -> None:
+    """Print protocol, tables and the places of the figures."""
     titles, result = _titles(results), results[-1]
     console.print("\n".join(protocol_lines(result.protocol)), markup=False)
     _show_tables(console, result_tables(titles, results))
@@ -133,26 +138,48 @@ def show(console: Console, results: list[Result]) -> None:
     figure = result.folder / "figure.png"
     if not figure.exists():
         runs = {title: read_events(found.folder) for title, found in zip(titles, results, strict=True)}
-        draw_stream(figure, runs, f"{titles[-1]} on {result.protocol['benchmark']}", protocol_note(result.protocol))
+        draw_stream(figure, runs, _heading(result), protocol_note(result.protocol), benchmark.task)
     console.print(f"run     {result.folder} ({result.seconds:.0f} s)\nfigure  {figure}", markup=False)
+    if len(results) == 2 and (panel := _make_panel(results[-1], titles, benchmark, model)) is not None:
+        console.print(f"panel   {panel}", markup=False)
+
+
+def _make_panel(result: Result, titles: list[str], benchmark: Benchmark, model: VisionModel) -> Path | None:
+    """Draw what the run did to pictures; None for classification, and where the adapted state was deleted."""
+    panel = result.folder / "panel.png"
+    if benchmark.task == "segmentation" and not panel.exists() and (result.folder / "state").exists():
+        samples, headings = take_samples(result.folder, benchmark, model), [titles[0], f"{titles[1]}, after the stream"]
+        note = protocol_note(result.protocol)
+        draw_panel(panel, samples, headings, benchmark.classes, benchmark.palette, _heading(result), note)
+    return panel if panel.exists() else None
+
+
+def _heading(result: Result) -> str:
+    return f"{find_method(result.method['name']).title} on {result.protocol['benchmark']}"
 
 
 def show_orders(console: Console, runs: list[list[Result]]) -> None:
-    """Print the protocol of the first order, the table of all, and the run folders."""
+    """Print the protocol of the first order (or left-out domain), the table of all, and the run folders."""
+    told = "runs       {}, one for each domain" if leaves_one_out(runs) else "orders     {}, one run each"
     console.print("\n".join(protocol_lines(runs[0][-1].protocol)), markup=False)
-    console.print(f"orders     {len(runs)}, one run each; the first is described above", markup=False)
+    console.print(f"{told.format(len(runs))}; the first is described above", markup=False)
     _show_tables(console, [orders_table(_titles(runs[0]), runs)])
-    for results in runs:
-        console.print(f"{results[-1].protocol['order']}  {results[-1].folder}", markup=False)
+    for name, results in zip(run_names(runs), runs, strict=True):
+        console.print(f"{name}  {results[-1].folder}", markup=False)
 
 
 def spread(results: list[Result]) -> dict[str, Any]:
-    """Results of one method on several orders, with the mean and the standard deviation of their errors."""
-    errors = [result.mean_error for result in results]
+    """Results of one method on several streams, with the mean and the standard deviation of their scores.
+
+    Where each stream leaves out another domain, these are the scores on the left-out domains.
+    """
+    left_out = leaves_one_out([[result] for result in results])
+    found = [result.held_out_score if left_out else result.mean_score for result in results]
+    scores = [score for score in found if score is not None]
     return {
-        "mean_error": statistics.fmean(errors),
-        "deviation": statistics.stdev(errors),
-        "orders": [result.to_dict() for result in results],
+        f"mean_{results[0].metric.key}": statistics.fmean(scores),
+        "deviation": statistics.stdev(scores),
+        "runs" if left_out else "orders": [result.to_dict() for result in results],
     }
 
 

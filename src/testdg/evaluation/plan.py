@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from testdg.data.benchmarks import Benchmark, Options
 from testdg.data.sampling import Kind, Sampling
 from testdg.data.stream import Segment, Stream
-from testdg.errors import UserError
+from testdg.errors import UserError, unknown
 from testdg.evaluation.orders import in_order
 from testdg.evaluation.plan_rules import mistakes
 
@@ -36,7 +36,7 @@ class Plan:
     order: Literal["benchmark"] | int | tuple[str, ...] = "benchmark"
     severity: Literal["benchmark", "gradual"] | tuple[int, ...] = "benchmark"
     rounds: int = 1
-    held_out: int = 0
+    held_out: int | Literal["each"] | tuple[str, ...] = 0
     sampling: Kind = "file"
     concentration: float = 0.1
     seed: int = 0
@@ -59,13 +59,31 @@ class Plan:
         chosen.options = replace(benchmark.options, domains=self.order)
         return chosen
 
+    def expand(self, benchmark: Benchmark) -> list[Plan]:
+        """The plan itself; where each domain is held out once, a plan for each."""
+        if self.held_out != "each":
+            return [self]
+        return [replace(self, held_out=(name,)) for name in self.choose(benchmark).order]
+
     def split(self, benchmark: Benchmark) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the domains that are adapted to, and of those that only test, in order."""
         names = in_order(self.order, benchmark.order) if isinstance(self.order, int) else list(benchmark.order)
-        kept = len(names) - self.held_out
-        if kept < 1:
-            raise UserError(f"{self.name} tests on the last {self.held_out} domains; the stream has only {len(names)}")
-        return tuple(names[:kept]), tuple(names[kept:])
+        tested = self._tested(names)
+        if len(tested) >= len(names):
+            which = f"the last {self.held_out} domains" if isinstance(self.held_out, int) else ", ".join(tested)
+            raise UserError(f"{self.name} tests on {which}; the stream has only {len(names)}")
+        return tuple(name for name in names if name not in tested), tested
+
+    def _tested(self, names: Sequence[str]) -> tuple[str, ...]:
+        if self.held_out == "each":
+            remedy = f"choose one, such as {self.name},held_out={names[0]}"
+            raise UserError(f"protocol {self.name} is {len(names)} runs, one for each domain: {remedy}")
+        if isinstance(self.held_out, int):
+            return tuple(names[max(0, len(names) - self.held_out) :])  # of too many, all
+        for name in self.held_out:
+            if name not in names:
+                raise unknown("domain to hold out", name, names)
+        return self.held_out
 
     def levels(self, benchmark: Benchmark) -> Severity:
         """The severity, or the severities that every domain goes through."""

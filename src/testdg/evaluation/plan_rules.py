@@ -34,7 +34,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "benchmark, gradual or a list of severities from 1 to 5",
     ),
     "rounds": (_whole(1, 10_000), "a whole number from 1 to 10000"),
-    "held_out": (_whole(0, 10_000), "a whole number of domains, 0 or more"),
+    "held_out": (
+        lambda value: _whole(0, 10_000)(value) or _text(value) or _list_of(_text)(value),
+        "a whole number of domains, 0 or more, a domain, a list of them or each",
+    ),
     "sampling": (lambda value: value in _KINDS, f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"),
     "concentration": (lambda value: type(value) in (int, float) and 1e-6 <= value <= 1e6, "a number from 1e-6 to 1e6"),
     "seed": (_whole(0, 2**32 - 1), "a whole number from 0 to 4294967295"),

@@ -15,6 +15,7 @@ from testdg.evaluation.plan_rules import mistakes
 PLANS: dict[str, dict[str, Any]] = {
     "continual": {},
     "held-out": {"held_out": 5},
+    "leave-one-out": {"held_out": "each"},
     "gradual": {"severity": "gradual", "order": 0},
     "cyclic": {"rounds": 3},
     "mixed": {"sampling": "mixed"},
@@ -49,6 +50,8 @@ def read_plan(text: str | Path | Plan) -> Plan:
 
 def _make(values: dict[str, Any]) -> Plan:
     frozen: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    if isinstance(tested := frozen.get("held_out"), str) and tested != "each":
+        frozen["held_out"] = (tested,)
     return Plan(**frozen)
 
 

@@ -34,7 +34,7 @@ class DomainResult:
     nll: float | None = None
     ece: float | None = None
     miou: float | None = None
-    class_iou: tuple[float | None, ...] | None = None
+    class_iou: list[float | None] | None = None
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DomainResult:
@@ -47,7 +47,7 @@ class DomainResult:
             images=int(values["images"]),
             severity=values.get("severity"),
             round=int(values.get("round", 1)),
-            class_iou=None if classes is None else tuple(classes),
+            class_iou=None if classes is None else list(classes),
             **{key: None if value is None else float(value) for key, value in optional.items()},
         )
 
@@ -65,6 +65,8 @@ class Result:
     folder: Path = field(compare=False)
     skipped: int = 0
     """Images of the stream that could not be read and were left out."""
+    classes: tuple[str, ...] = ()
+    """What the numbers of `class_iou` belong to."""
 
     @property
     def metric(self) -> Metric:
@@ -86,6 +88,11 @@ class Result:
         """Unweighted mean over the held-out domains."""
         return None if self.held_out is None else statistics.fmean(domain.error for domain in self.held_out)
 
+    @property
+    def held_out_score(self) -> float | None:
+        """Unweighted mean of the number that tables show over the held-out domains."""
+        return None if self.held_out is None else means(self.held_out)[self.metric.key]
+
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON."""
         return {
@@ -98,6 +105,7 @@ class Result:
             "held_out_mean": self.held_out_mean,
             "held_out_means": None if self.held_out is None else means(self.held_out),
             "skipped": self.skipped,
+            **({"classes": list(self.classes)} if self.classes else {}),
             "seconds": self.seconds,
             "versions": self.versions,
         }
@@ -115,6 +123,7 @@ class Result:
             versions=values["versions"],
             folder=folder,
             skipped=int(values.get("skipped", 0)),
+            classes=tuple(values.get("classes", ())),
         )
 
 
@@ -144,6 +153,11 @@ class Tally:
         visit, images = self.visits[number], self.images[number]
         metrics: dict[str, Any] = self.score.metrics(self._sums[number], images)
         return DomainResult(visit.name, images=images, severity=visit.severity, round=visit.round, **metrics)
+
+    def score_of(self, number: int) -> float | None:
+        """The number that tables show of one visit, as far as its events are there."""
+        found: float | None = getattr(self.result(number), self.score.metric.key)
+        return found
 
     def results(self, *, learn: bool) -> list[DomainResult]:
         """The scores of all visits of one kind, in the order of the stream."""

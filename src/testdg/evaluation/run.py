@@ -37,7 +37,7 @@ def run(
     data: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     preset: str | None = None,
-    protocol: str | Path | Plan = "continual",
+    protocol: str | Path | Plan | None = None,
     batch_size: int | None = None,
     device: str = "auto",
     out: str | Path = "runs",
@@ -45,17 +45,18 @@ def run(
     save_every: float = SAVE_EVERY,
     **options: Any,
 ) -> Result:
-    """Adapt a model to a benchmark's stream and give the errors.
+    """Adapt a model to a benchmark's stream and give the scores.
 
-    `protocol` is a name, a TOML file or a plan (docs/protocols.md). `preset` names the published settings of a
-    benchmark ("none" for the method's defaults; left out, an embedded benchmark applies its own), and `settings` win
-    over it. `options` are those of the benchmark (images, severity, domains, corruption_seed). A run that was stopped
-    goes on where its folder under `out` left off, and a complete one is read back.
+    `protocol` is a name, a TOML file or a plan (docs/protocols.md); left out, the benchmark's own. `preset` names the
+    published settings of a benchmark ("none" for the method's defaults; left out, an embedded benchmark applies its
+    own), and `settings` win over it. `options` are those of the benchmark (images, severity, domains,
+    corruption_seed). A run that was stopped goes on where its folder under `out` left off, and a complete one is read
+    back.
     """
     observer = observer or Observer()
     kind = find_method(method)
     bench = load_benchmark(benchmark, data, **options) if isinstance(benchmark, str) else benchmark
-    plan = read_plan(protocol)
+    plan = read_plan(bench.protocol if protocol is None else protocol)
     bench = plan.choose(bench)
     stream = plan.stream(bench, batch_size)
     fixed, chosen = dict(settings or {}), choose_preset(kind, bench, preset)
@@ -161,4 +162,5 @@ class _Run:
             versions=versions(),
             folder=self.folder.path,
             skipped=len(self.benchmark.unreadable()),
+            classes=self.benchmark.classes if self.protocol.task == "segmentation" else (),
         )

@@ -36,7 +36,8 @@ class Score(ABC):
 
     metric: ClassVar[Metric]
 
-    def check(self, labels: Tensor, classes: int) -> None:  # noqa: B027
+    @abstractmethod
+    def check(self, labels: Tensor, classes: int) -> None:
         """Refuse labels, still on the host, that are no classes of the model."""
 
     @abstractmethod
@@ -64,6 +65,13 @@ class Classification(Score):
     """
 
     metric = Metric("error", "error, %", higher=False)
+
+    def check(self, labels: Tensor, classes: int) -> None:
+        """Refuse a number that is no class."""
+        wrong = labels[(labels < 0) | (labels >= classes)]
+        if len(wrong):
+            told = f"labels must be 0 to {classes - 1}; got {int(wrong[0])}"
+            raise UserError(f"{told}: the images have other classes than the model")
 
     def rows(self, logits: Tensor, labels: Tensor, early: Tensor) -> Tensor:
         """Numbers of each image."""
@@ -135,7 +143,7 @@ class Segmentation(Score):
         return np.array(part["confusion"], np.float64).reshape(-1)
 
     def metrics(self, sums: np.ndarray[Any, np.dtype[np.float64]], images: int) -> dict[str, Any]:
-        """Wrong pixels, mIoU and the IoU of each class, in percent; None for an absent class."""
+        """Wrong pixels, mIoU and the IoU of each class, in percent; None for a class that has and gets no pixels."""
         counts = sums.reshape(math.isqrt(len(sums)), -1)
         right, pixels = counts.diagonal(), counts.sum()
         union = counts.sum(0) + counts.sum(1) - right
@@ -144,7 +152,7 @@ class Segmentation(Score):
         return {
             "error": 100 * float(1 - right.sum() / pixels) if pixels else 0.0,
             "miou": sum(known) / len(known) if known else None,
-            "class_iou": tuple(found),
+            "class_iou": found,
         }
 
 

@@ -10,7 +10,7 @@ import torch
 from testdg.data.benchmarks import Benchmark
 from testdg.errors import UserError, unknown
 from testdg.evaluation.observer import Observer
-from testdg.evaluation.training import Recipe, trained_model
+from testdg.evaluation.training import default_recipe, trained_model
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.architectures import architecture_name
 from testdg.models.transfer import with_classes, with_size
@@ -33,7 +33,7 @@ def source_model(
     if model is not None:
         found = load_model(model, preprocessing=wanted)
     elif benchmark.embedded:
-        found = trained_model(benchmark, Recipe(), (observer or Observer()).training)
+        found = trained_model(benchmark, default_recipe(benchmark), (observer or Observer()).training)
     else:
         raise UserError(f"{benchmark.name} has no model of its own: name one with --model (a folder or a hub id)")
     if found.task != benchmark.task:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ from torch import Tensor
 from testdg.data.benchmarks import Benchmark
 from testdg.data.stream import to_float
 from testdg.errors import UserError
+from testdg.evaluation.map_training import MapRecipe, train_maps
 from testdg.fitting import fit
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 
@@ -26,6 +28,8 @@ from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 @dataclass(frozen=True)
 class Recipe:
     """Everything that the trained weights depend on, besides the images."""
+
+    network: ClassVar[str] = "tiny-vit"
 
     version: int = 2
     size: int = 32
@@ -53,14 +57,24 @@ def cache_folder() -> Path:
     return Path(base) / "testdg"
 
 
-def trained_model(benchmark: Benchmark, recipe: Recipe, progress: Callable[[int, int], None]) -> VisionModel:
+def default_recipe(benchmark: Benchmark) -> Recipe | MapRecipe:
+    """How the source model of a benchmark is trained."""
+    return MapRecipe() if benchmark.task == "segmentation" else Recipe()
+
+
+def trained_model(
+    benchmark: Benchmark, recipe: Recipe | MapRecipe, progress: Callable[[int, int], None]
+) -> VisionModel:
     """Give the source model of a benchmark, from the cache or freshly trained."""
     key = hashlib.blake2b(json.dumps([benchmark.name, asdict(recipe)]).encode(), digest_size=4).hexdigest()
-    name = f"{benchmark.name}-tiny-vit-{key}"
+    name = f"{benchmark.name}-{recipe.network}-{key}"
     folder = cache_folder() / name
     if not folder.exists():
         with _kept(folder) as fresh:
-            train(benchmark, recipe, progress, name).save(fresh)
+            if isinstance(recipe, MapRecipe):
+                train_maps(benchmark, recipe, progress, name).save(fresh)
+            else:
+                train(benchmark, recipe, progress, name).save(fresh)
     try:
         return load_model(folder)
     except UserError as error:

@@ -11,8 +11,9 @@ from torch import nn
 from testdg.errors import UserError
 from testdg.models import resnet
 from testdg.models.architectures import ARCHITECTURES
-from testdg.models.model import SegmentationModel, VisionModel
+from testdg.models.model import VisionModel
 from testdg.models.preprocessing import Preprocessing, from_preprocessor_config, read_preprocessor
+from testdg.models.segformer import IMAGENET, SegmentationModel, set_epsilon
 
 
 def load_model(
@@ -47,7 +48,7 @@ def load_model(
 
 def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, name: str) -> VisionModel:
     """See a network as encoder + head."""
-    if hasattr(network, "segformer") and hasattr(network, "decode_head"):
+    if _is_segformer(network):
         return SegmentationModel(network, head or "decode_head.classifier", preprocessing, name)
     layers = dict(network.named_modules())
     linears = [n for n, module in layers.items() if isinstance(module, nn.Linear)]
@@ -57,6 +58,10 @@ def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, nam
         found = f"is a {type(layers[head]).__name__}" if head in layers else "does not exist"
         raise UserError(f"layer {head!r} of {name} {found}; its linear layers are {', '.join(linears[-5:]) or 'none'}")
     return VisionModel(network, head or linears[-1], preprocessing, name)
+
+
+def _is_segformer(network: nn.Module) -> bool:
+    return hasattr(network, "segformer") and hasattr(network, "decode_head")
 
 
 def _lone_weights(path: Path) -> Path | None:
@@ -82,7 +87,7 @@ def _from_weights(path: Path, preprocessing: Preprocessing | None, head: str | N
 def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
     _require_safetensors(folder)
     config = _read_config(folder)
-    preprocessing = preprocessing or read_preprocessor(folder)
+    preprocessing = preprocessing or read_preprocessor(folder, dense=_wants_segmentation(config))
     if config.get("model_type") in ARCHITECTURES:
         network = _load_tiny(folder, config)
         return wrap(network, preprocessing or Preprocessing(), head, folder.name)
@@ -151,7 +156,9 @@ def _from_hub(name: str, preprocessing: Preprocessing | None, head: str | None) 
     if preprocessing is None:
         path = cached_file(name, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False)
         preprocessing = (
-            from_preprocessor_config(json.loads(Path(path).read_text())) if path else _default_preprocessing(network)
+            from_preprocessor_config(json.loads(Path(path).read_text()), dense=_wants_segmentation(config))
+            if path
+            else _default_preprocessing(network)
         )
     return wrap(network, preprocessing, head, name)
 
@@ -174,11 +181,17 @@ def _from_transformers(source: str, segmentation: bool) -> nn.Module:
         if info.get(problem):
             first = sorted(map(str, info[problem]))[0]
             raise UserError(f"{source}: {len(info[problem])} {problem.replace('_', ' ')}, first {first}")
+    if segmentation:
+        if not _is_segformer(network):
+            raise UserError(f"{source} is a {type(network).__name__}: of models for segmentation only SegFormers work")
+        set_epsilon(network)
     return network  # type: ignore[no-any-return]
 
 
 def _default_preprocessing(network: nn.Module) -> Preprocessing:
     config: Any = network.config
+    if _is_segformer(network):
+        return IMAGENET
     size = config.image_size if isinstance(getattr(config, "image_size", None), int) else 224
     return Preprocessing((size, size), mean=(0.5,) * 3, std=(0.5,) * 3)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.errors import UserError
@@ -153,26 +152,6 @@ class VisionModel(nn.Module):
                 config = {"model_type": architecture, **self.network.config}  # type: ignore[dict-item]
                 (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         write_preprocessor(self.preprocessing, folder)
-
-
-class SegmentationModel(VisionModel):
-    """A SegFormer: logits at the size of the input, features are the map of the last encoder stage."""
-
-    task = "segmentation"
-
-    def forward(self, prepared: Tensor) -> Output:
-        """Normalise prepared images and run the network once."""
-        network: Any = self.network
-        encoded = network.segformer(self.normalise(prepared), output_hidden_states=True)
-        logits = network.decode_head(encoded.hidden_states)
-        logits = F.interpolate(logits, prepared.shape[-2:], mode="bilinear", align_corners=False)
-        return Output(logits, encoded.hidden_states[-1])
-
-    @property
-    def feature_size(self) -> int:
-        """Width of the last encoder stage."""
-        network: Any = self.network
-        return int(network.config.hidden_sizes[-1])
 
 
 @contextmanager

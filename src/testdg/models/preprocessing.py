@@ -74,20 +74,26 @@ def _centre_crop(images: Tensor, crop: tuple[int, int]) -> Tensor:
     return images[..., top : top + crop[0], left : left + crop[1]]
 
 
-def read_preprocessor(folder: Path) -> Preprocessing | None:
+def read_preprocessor(folder: Path, *, dense: bool = False) -> Preprocessing | None:
     """Read `preprocessor_config.json` of a Hugging Face style folder; None where there is none."""
     path = folder / "preprocessor_config.json"
     if not path.exists():
         return None
     try:
-        return from_preprocessor_config(json.loads(path.read_text(encoding="utf-8")))
+        return from_preprocessor_config(json.loads(path.read_text(encoding="utf-8")), dense=dense)
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is not a preprocessor configuration: {error}") from error
 
 
-def from_preprocessor_config(config: dict[str, Any]) -> Preprocessing:
-    """Translate the fields of a Hugging Face image processor."""
-    size = _read_size(config.get("size")) if config.get("do_resize", True) else None
+def from_preprocessor_config(config: dict[str, Any], *, dense: bool = False) -> Preprocessing:
+    """Translate the fields of a Hugging Face image processor.
+
+    A `dense` model, which predicts pixels, takes images as they come: the size that transformers writes beside such a
+    model squeezes them to a square. A size that `write_preprocessor` wrote was chosen, and stays.
+    """
+    theirs = "image_processor_type" in config or "feature_extractor_type" in config
+    resize = config.get("do_resize", True) and not (dense and theirs)
+    size = _read_size(config.get("size")) if resize else None
     crop = _read_size(config.get("crop_size")) if config.get("do_center_crop", False) else None
     normalise = config.get("do_normalize", True)
     return Preprocessing(

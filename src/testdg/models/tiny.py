@@ -88,6 +88,8 @@ def tiny_segformer(classes: int) -> nn.Module:
     """A SegFormer of two hundred thousand parameters: one block a stage, logits at a quarter of the input's size."""
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
+    from testdg.models.segformer import set_epsilon
+
     config = SegformerConfig(
         num_labels=classes,
         depths=[1] * 4,
@@ -99,4 +101,5 @@ def tiny_segformer(classes: int) -> nn.Module:
         classifier_dropout_prob=0.0,
     )
     network: nn.Module = SegformerForSemanticSegmentation(config)
+    set_epsilon(network)
     return network

@@ -2,6 +2,6 @@
 
 from testdg.report.figure import draw_stream
 from testdg.report.table import Row, Table, plain_table, rich_table
-from testdg.report.tables import error_table, orders_table, result_tables
+from testdg.report.tables import orders_table, result_tables, visit_table
 
-__all__ = ["Row", "Table", "draw_stream", "error_table", "orders_table", "plain_table", "result_tables", "rich_table"]
+__all__ = ["Row", "Table", "draw_stream", "orders_table", "plain_table", "result_tables", "rich_table", "visit_table"]

@@ -1,4 +1,4 @@
-"""Figures: the error over the stream, with the domains underneath."""
+"""Figures: the error (or mIoU) over the stream, with the domains underneath."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from testdg.errors import UserError
+from testdg.evaluation.scores import find_score
 
 # Okabe and Ito's colours, which the colour-blind tell apart.
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00")
@@ -26,8 +27,10 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} cannot be read ({error}); delete the folder to start again") from error
 
 
-def draw_stream(path: Path, runs: Mapping[str, Events], title: str, note: str = "") -> Path:
-    """Draw the rolling error of each run over the stream and write a PNG."""
+def draw_stream(
+    path: Path, runs: Mapping[str, Events], title: str, note: str = "", task: str = "classification"
+) -> Path:
+    """Draw the rolling error (mIoU for segmentation) of each run over the stream and write a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -39,15 +42,23 @@ def draw_stream(path: Path, runs: Mapping[str, Events], title: str, note: str = 
     window = max(3, len(events) // 75)
     _draw_domains(axes, events, positions)
     for colour, (name, run) in zip(COLOURS, runs.items(), strict=False):
-        _draw_run(axes, name, run, positions, window, colour)
+        _draw_run(axes, name, run, positions, window, colour, task)
     seen = "images seen (darker: more severe)" if _several_severities(events) else "images seen"
-    axes.set(xlabel=seen, ylabel=f"error, % (mean of {window} batches)", xlim=(0, positions[-1]))
+    measured = "mIoU, % (over" if task == "segmentation" else "error, % (mean of"
+    axes.set(xlabel=seen, ylabel=f"{measured} {window} batches)", xlim=(0, positions[-1]))
     axes.set_ylim(0, min(100, axes.get_ylim()[1] * 1.02))
     axes.set_title(f"{note}\n\n\n\n\n\n" if note else "", loc="left", fontsize=8, color="#444444")
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     figure.legend(loc="upper right", ncols=2 * len(runs), frameon=False)
     axes.grid(axis="y", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
+    return save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: Path) -> Path:
+    """Write a figure as PNG, in one step, and close it."""
+    from matplotlib import pyplot as plt
+
     fresh = path.with_name("." + path.name)  # renamed when it is whole
     try:
         figure.savefig(fresh, format="png")
@@ -60,18 +71,37 @@ def draw_stream(path: Path, runs: Mapping[str, Events], title: str, note: str = 
     return path
 
 
-def _draw_run(axes: Any, name: str, run: Events, positions: Any, window: int, colour: str) -> None:
-    errors = np.array([event["errors"] for event in run], float)
-    images = np.array([event["images"] for event in run], float)
-    visits = [_visit(event) for event in run]
-    curve = 100 * _rolling(errors, visits, window) / _rolling(images, visits, window)
-    axes.plot(
-        positions, curve, color=colour, linewidth=1.6, label=f"{name} ({100 * errors.sum() / images.sum():.1f} %)"
-    )
+def _draw_run(axes: Any, name: str, run: Events, positions: Any, window: int, colour: str, task: str) -> None:
+    sums = np.array([_sums(event, task) for event in run], float)  # (batches, K)
+    curve = rolling_scores(run, window, task)
+    parts = [sums[first:stop].sum(0) for first, stop in visit_spans(run)] if task == "segmentation" else [sums.sum(0)]
+    mean = np.mean([_percent(part, task) for part in parts])
+    axes.plot(positions, curve, color=colour, linewidth=1.6, label=f"{name} ({mean:.1f} %)")
     changes = [position for position, event in zip(positions, run, strict=True) if event.get("change") is True]
     if changes:
         floor = np.zeros(len(changes))
         axes.plot(changes, floor, "^", color=colour, clip_on=False, markersize=7, label=f"{name}: change detected")
+
+
+def rolling_scores(run: Events, window: int, task: str) -> list[float]:
+    """The error (mIoU for segmentation) of the last batches of the same visit, after each batch."""
+    sums = np.array([_sums(event, task) for event in run], float)  # (batches, K)
+    return [_percent(row, task) for row in _rolling(sums, [_visit(event) for event in run], window)]
+
+
+def _sums(event: Mapping[str, Any], task: str) -> Any:
+    """What is added up over batches: errors and images, or the confusion matrix of the pixels."""
+    if task == "classification":
+        return [event["errors"], event["images"]]
+    return sum(find_score(task).unpack(part) for part in event["parts"])
+
+
+def _percent(sums: Any, task: str) -> float:
+    """Error of some batches, or mIoU; NaN where no pixel has a class."""
+    if task == "classification":
+        return 100 * float(sums[0] / sums[1])
+    found = find_score(task).metrics(sums, 0)["miou"]
+    return float("nan") if found is None else float(found)
 
 
 def _visit(event: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -80,13 +110,13 @@ def _visit(event: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _rolling(values: Any, visits: Sequence[tuple[Any, ...]], window: int) -> Any:
-    """Sum over the last batches of the same visit."""
+    """Sums over the last batches of the same visit, (batches, K)."""
     result = np.empty_like(values)
     start = 0
     for number in range(len(values)):
         if visits[number] != visits[start]:
             start = number
-        result[number] = values[max(start, number + 1 - window) : number + 1].sum()
+        result[number] = values[max(start, number + 1 - window) : number + 1].sum(0)
     return result
 
 
@@ -94,10 +124,10 @@ def _draw_domains(axes: Any, events: Events, positions: Any) -> None:
     """Shade every other visit, or each by its severity, and write names above."""
     ends = [0, *positions]
     severities = _several_severities(events)
-    for count, (first, stop) in enumerate(_spans(events, 4)):
+    for count, (first, stop) in enumerate(visit_spans(events)):
         alpha = 0.025 * (events[first].get("severity") or 0) if severities else 0.06 * (count % 2)
         axes.axvspan(ends[first], ends[stop], color="#000000", alpha=alpha, linewidth=0)
-    domains, rounds = _spans(events, 3), _spans(events, 1)
+    domains, rounds = visit_spans(events, 3), visit_spans(events, 1)
     many = len(domains) > _MOST_LABELS and len(rounds) > 1
     labelled, written = rounds if many else domains, -np.inf
     for first, stop in labelled:
@@ -115,7 +145,7 @@ def _several_severities(events: Events) -> bool:
     return len({event.get("severity") for event in events}) > 1
 
 
-def _spans(events: Events, fields: int) -> list[tuple[int, int]]:
+def visit_spans(events: Events, fields: int = 4) -> list[tuple[int, int]]:
     """First batch, and the one after the last, of each run of batches that agree in the first fields of a visit."""
     keys = [_visit(event)[:fields] for event in events]
     firsts = [number for number in range(len(keys)) if number == 0 or keys[number] != keys[number - 1]]

@@ -13,7 +13,7 @@ def protocol_lines(protocol: dict[str, Any]) -> list[str]:
         "data": f"{protocol['data']} ({protocol['data_fingerprint']}); {images_per_domain(protocol)} images per domain",
         "stream": f"{_batches(protocol)}, reset {protocol['resets']}, {_told(protocol)}",
         "model": f"{protocol['model']} ({protocol['model_fingerprint']}); {_input(protocol['preprocessing'])}",
-        "numbers": f"{protocol['precision']} on {protocol['device']}, seed {protocol['seed']}",
+        "numbers": f"{protocol['precision']} on {protocol['device']}, seed {protocol['seed']}{_views(protocol)}",
         "settings": protocol["tuning"],
     }
     return [f"{name:<10} {text}" for name, text in about.items()]
@@ -59,6 +59,11 @@ def _severity(protocol: dict[str, Any]) -> str:
     if isinstance(severity, list):
         return f"severities {' '.join(map(str, severity))}"
     return {"none": "", "gradual": "severity 1 to 5 and back"}.get(severity, f"severity {severity}")
+
+
+def _views(protocol: dict[str, Any]) -> str:
+    """Numbers of segmentation depend on how often a picture is looked at."""
+    return ", single view" if protocol.get("task") == "segmentation" else ""
 
 
 def _told(protocol: dict[str, Any]) -> str:

@@ -17,12 +17,16 @@ class Row:
     summary: bool = False
     digits: int = 1
     compared: bool = True
+    higher: bool = False
+    """Whether a higher number is better."""
 
     @property
     def gain(self) -> float | None:
-        """How much lower the last column is than the first."""
+        """How much better the last column is than the first."""
         first, last = self.values[0], self.values[-1]
-        return first - last if self.compared and first is not None and last is not None else None
+        if not self.compared or first is None or last is None:
+            return None
+        return last - first if self.higher else first - last
 
     def cells(self) -> list[str]:
         """The name and the numbers as text."""
@@ -31,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under titles; with `gain`, a last column says how much lower the last number is than the first."""
+    """Rows under titles; with `gain`, a last column says how much better the last number is than the first."""
 
     corner: str
     titles: Sequence[str]

@@ -1,4 +1,4 @@
-"""The tables of results: errors per domain or per round, the other scores, and the spread over several orders."""
+"""The tables of results: scores per domain or per round, per class, and the spread over several orders."""
 
 from __future__ import annotations
 
@@ -8,34 +8,41 @@ from collections.abc import Mapping, Sequence
 from testdg.evaluation import DomainResult, Result, check_comparable
 from testdg.evaluation.plan import Visit
 from testdg.evaluation.result import means
+from testdg.evaluation.scores import Classification, Metric
 from testdg.report.table import Row, Table
 
-Errors = Mapping[int, float]
-_SCORES = {"early_error": ("early error, %", 1), "nll": ("NLL", 3), "ece": ("ECE, %", 1)}
+Scores = Mapping[int, float]
+_OTHERS = {"early_error": ("early error, %", 1), "nll": ("NLL", 3), "ece": ("ECE, %", 1)}
 _MOST_ROUNDS = 10  # columns of the table of rounds
 
 
-def error_table(titles: Sequence[str], visits: Sequence[Visit], columns: Sequence[Errors]) -> Table:
-    """Errors of each column, by number of the visit, as far as they are known: a row per domain or per round."""
+def visit_table(
+    titles: Sequence[str], visits: Sequence[Visit], columns: Sequence[Scores], metric: Metric = Classification.metric
+) -> Table:
+    """Scores of each column, by number of the visit, as far as they are known: a row per domain or per round."""
     learnt = [number for number, visit in enumerate(visits) if visit.learn]
     tested = [number for number, visit in enumerate(visits) if not visit.learn]
     rounds = max(visit.round for visit in visits) > 1
     keys = {n: f"round {visits[n].round}" if rounds else visits[n].name for n in learnt}
-    rows = _grouped(keys, columns, "mean")
+    rows = _grouped(keys, columns, "mean", metric)
     if tested:
-        rows += _grouped({n: f"{visits[n].name} (held out)" for n in tested}, columns, "mean (held out)")
-    return Table("error, %", titles, rows)
+        rows += _grouped({n: f"{visits[n].name} (held out)" for n in tested}, columns, "mean (held out)", metric)
+    return Table(metric.title, titles, rows)
 
 
-def _grouped(keys: Mapping[int, str], columns: Sequence[Errors], summary: str) -> list[Row]:
+def _grouped(keys: Mapping[int, str], columns: Sequence[Scores], summary: str, metric: Metric) -> list[Row]:
     """A row per key, the mean of its visits, and a row for the mean of all visits once they are all known."""
     groups = {name: [number for number in keys if keys[number] == name] for name in keys.values()}
-    rows = [
-        Row(name, tuple(_mean([column[n] for n in numbers if n in column]) for column in columns))
-        for name, numbers in groups.items()
-    ]
+    rows = [_row(name, numbers, columns, metric) for name, numbers in groups.items()]
     whole = (_mean([column[n] for n in keys]) if keys.keys() <= column.keys() else None for column in columns)
-    return [*rows, Row(summary, tuple(whole), summary=True)]
+    return [*rows, Row(summary, tuple(whole), summary=True, higher=metric.higher)]
+
+
+def _row(name: str, numbers: Sequence[int], columns: Sequence[Scores], metric: Metric) -> Row:
+    """The means of some visits, as far as they are known; columns that know different ones are not compared."""
+    known = [[number for number in numbers if number in column] for column in columns]
+    values = tuple(_mean([column[n] for n in found]) for column, found in zip(columns, known, strict=True))
+    return Row(name, values, higher=metric.higher, compared=known[0] == known[-1])
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -48,11 +55,16 @@ def result_tables(titles: Sequence[str], results: Sequence[Result]) -> list[Tabl
     last = results[-1]
     visits = [_visit(domain, True) for domain in last.domains]
     visits += [_visit(domain, False) for domain in last.held_out or []]
-    columns = [dict(enumerate(d.error for d in [*r.domains, *(r.held_out or [])])) for r in results]
-    tables = [error_table(titles, visits, columns), score_table(titles, results)]
+    columns = [_scores([*result.domains, *(result.held_out or [])], last.metric) for result in results]
+    tables = [visit_table(titles, visits, columns, last.metric), score_table(titles, results)]
     if 1 < max(visit.round for visit in visits) <= _MOST_ROUNDS:
         tables.insert(1, round_table(titles[-1], last))
-    return [table for table in tables if table.rows]
+    return [table for table in [*tables, class_table(titles, results)] if table.rows]
+
+
+def _scores(domains: Sequence[DomainResult], metric: Metric) -> Scores:
+    found = ((number, getattr(domain, metric.key)) for number, domain in enumerate(domains))
+    return {number: score for number, score in found if score is not None}
 
 
 def _visit(domain: DomainResult, learn: bool) -> Visit:
@@ -68,44 +80,81 @@ def score_table(titles: Sequence[str], results: Sequence[Result]) -> Table:
 
 
 def _score_rows(columns: Sequence[Mapping[str, float | None]], suffix: str) -> list[Row]:
-    found = {key: tuple(column.get(key) for column in columns) for key in _SCORES}
+    found = {key: tuple(column.get(key) for column in columns) for key in _OTHERS}
     return [
-        Row(_SCORES[key][0] + suffix, values, digits=_SCORES[key][1])
+        Row(_OTHERS[key][0] + suffix, values, digits=_OTHERS[key][1])
         for key, values in found.items()
         if any(value is not None for value in values)
     ]
 
 
+def class_table(titles: Sequence[str], results: Sequence[Result]) -> Table:
+    """The IoU of each class, a mean over the visits that were learnt from; no rows for classification."""
+    rows = [
+        Row(name, tuple(_mean(_class_scores(result, number)) for result in results), higher=True)
+        for number, name in enumerate(results[-1].classes)
+    ]
+    return Table("class IoU, %", titles, rows)
+
+
+def _class_scores(result: Result, number: int) -> list[float]:
+    found = (domain.class_iou[number] for domain in result.domains if domain.class_iou is not None)
+    return [score for score in found if score is not None]
+
+
 def round_table(title: str, result: Result) -> Table:
-    """The errors of one method: a row per domain, a column per round."""
+    """The scores of one method: a row per domain, a column per round."""
     rounds = sorted({domain.round for domain in result.domains})
     names = dict.fromkeys(domain.name for domain in result.domains)
     cells = {
-        (name, number): _mean([d.error for d in result.domains if (d.name, d.round) == (name, number)])
+        (name, number): _mean(
+            [*_scores([d for d in result.domains if (d.name, d.round) == (name, number)], result.metric).values()]
+        )
         for name in names
         for number in rounds
     }
     rows = [Row(name, tuple(cells[name, number] for number in rounds)) for name in names]
-    return Table(f"{title}, error, %", [f"round {number}" for number in rounds], rows, gain=False)
+    return Table(f"{title}, {result.metric.title}", [f"round {number}" for number in rounds], rows, gain=False)
 
 
 def orders_table(titles: Sequence[str], runs: Sequence[Sequence[Result]]) -> Table:
-    """Mean errors over several orders of the same domains (a list of results each), their mean and deviation."""
+    """Mean scores over several runs of the same domains (a list of results each), their mean and deviation.
+
+    The runs differ in the order of the domains, or in the one that is left out; then only that one counts, and there
+    is no deviation, which would be one between domains.
+    """
     check_comparable([result for results in runs for result in results], ignore=("domains", "held_out"))
-    rows = _spread({results[-1].protocol["order"]: [r.mean_error for r in results] for results in runs}, "")
+    metric = runs[0][0].metric
+    left_out, names = leaves_one_out(runs), run_names(runs)
+    learnt = {name: [r.mean_score for r in results] for name, results in zip(names, runs, strict=True)}
+    tested = {name: [r.held_out_score for r in results] for name, results in zip(names, runs, strict=True)}
+    rows = [] if left_out else _spread(learnt, "", metric)
     if all(result.held_out for results in runs for result in results):
-        found = {results[-1].protocol["order"]: [r.held_out_mean or 0.0 for r in results] for results in runs}
-        rows += _spread(found, " (held out)")
-    return Table("mean error, %", titles, rows)
+        rows += _spread(tested, "" if left_out else " (held out)", metric)
+    if left_out:
+        return Table(f"left out, {metric.title}", titles, rows[:-1])
+    return Table(f"mean {metric.title}", titles, rows)
 
 
-def _spread(errors: Mapping[str, Sequence[float]], suffix: str) -> list[Row]:
-    """A row per order, then mean and standard deviation (n - 1)."""
-    columns = list(zip(*errors.values(), strict=True))
-    rows = [Row(name + suffix, tuple(values)) for name, values in errors.items()]
+def leaves_one_out(runs: Sequence[Sequence[Result]]) -> bool:
+    """Whether runs have one order of the domains and differ in those that are left out."""
+    return len({results[0].protocol["order"] for results in runs}) < len(runs)
+
+
+def run_names(runs: Sequence[Sequence[Result]]) -> list[str]:
+    """What tells runs apart: the order of their domains, or the domains that are left out."""
+    if not leaves_one_out(runs):
+        return [str(results[0].protocol["order"]) for results in runs]
+    return [", ".join(domain.name for domain in results[0].held_out or []) for results in runs]
+
+
+def _spread(scores: Mapping[str, Sequence[float | None]], suffix: str, metric: Metric) -> list[Row]:
+    """A row per run, then mean and standard deviation (n - 1)."""
+    columns = [[value for value in column if value is not None] for column in zip(*scores.values(), strict=True)]
+    rows = [Row(name + suffix, tuple(values), higher=metric.higher) for name, values in scores.items()]
     deviations = tuple(statistics.stdev(column) if len(column) > 1 else None for column in columns)
     return [
         *rows,
-        Row("mean" + suffix, tuple(statistics.fmean(column) for column in columns), summary=True),
+        Row("mean" + suffix, tuple(_mean(column) for column in columns), summary=True, higher=metric.higher),
         Row("deviation" + suffix, deviations, summary=True, compared=False),
     ]

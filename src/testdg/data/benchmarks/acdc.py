@@ -8,7 +8,7 @@ from types import MappingProxyType
 from testdg.data.benchmarks.base import Options, fingerprint
 from testdg.data.benchmarks.registry import register
 from testdg.data.benchmarks.weather import WeatherBenchmark, check_condition, identify
-from testdg.data.segmentation import CITYSCAPES, PairFiles, acdc_pairs, cityscapes_pairs
+from testdg.data.segmentation import CITYSCAPES, CITYSCAPES_PALETTE, PairFiles, acdc_pairs, cityscapes_pairs
 from testdg.data.segmentation.layouts import find_parent
 from testdg.data.stream import Domain, Samples
 from testdg.errors import UserError
@@ -24,6 +24,7 @@ class Acdc(WeatherBenchmark):
     name = "acdc"
     title = "ACDC: street scenes in 4 conditions"
     classes = CITYSCAPES
+    palette = CITYSCAPES_PALETTE
     needs = "rgb_anon/<condition>/train/ and gt/<condition>/train/"
     image_files = True
     paper = MappingProxyType(

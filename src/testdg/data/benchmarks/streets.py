@@ -8,7 +8,7 @@ from testdg.data.benchmarks.base import fingerprint
 from testdg.data.benchmarks.registry import register
 from testdg.data.benchmarks.weather import WeatherBenchmark, check_condition
 from testdg.data.stream import Domain, Samples
-from testdg.data.streets import CLASSES, Scenes, draw_scenes
+from testdg.data.streets import CLASSES, PALETTE, Scenes, draw_scenes
 from testdg.data.weather import WeatherImages
 
 TRAIN_IMAGES, TEST_IMAGES = 400, 100
@@ -28,6 +28,7 @@ class Streets(WeatherBenchmark):
     name = "streets"
     title = "drawn street scenes, 4 conditions (embedded)"
     classes = CLASSES
+    palette = PALETTE
     batch_size = 4
     embedded = True
     has_severities = True

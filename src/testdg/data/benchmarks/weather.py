@@ -19,6 +19,7 @@ class WeatherBenchmark(Benchmark):
 
     task = "segmentation"
     batch_size = 1
+    protocol = "cyclic"
 
     @property
     def order(self) -> tuple[str, ...]:

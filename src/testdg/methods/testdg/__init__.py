@@ -1,6 +1,6 @@
 """TestDG, one file per section of the paper.
 
-3.1 detection, 3.2 selection (and memory), 3.3 learning (and the amplifier, `testdg.methods.bottleneck`), 3.4 update;
+3.1 detection, 3.2 selection (and memory), 3.3 learning (and the amplifier, `methods.parts.bottleneck`), 3.4 update;
 `method` puts them together.
 """
 

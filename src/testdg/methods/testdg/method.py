@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods.adapter import Adapter
-from testdg.methods.bottleneck import Bottleneck
-from testdg.methods.graphs import Function, Recorded
-from testdg.methods.learner import Learner
-from testdg.methods.normalisation import use_batch_statistics
+from testdg.methods.parts.bottleneck import Bottleneck
+from testdg.methods.parts.graphs import Function, Recorded
+from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.normalisation import use_batch_statistics
+from testdg.methods.parts.restore import restore
+from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.registry import register
-from testdg.methods.restore import restore
-from testdg.methods.teacher import ema_update, frozen_copy
 from testdg.methods.testdg.detection import ChangeDetector
 from testdg.methods.testdg.learning import (
     discrimination_loss,
@@ -30,7 +30,7 @@ from testdg.methods.testdg.learning import (
     self_training_loss,
 )
 from testdg.methods.testdg.memory import Prototypes, Queue
-from testdg.methods.testdg.selection import select
+from testdg.methods.testdg.selection import select, selection_mmd2
 from testdg.methods.testdg.settings import PRESETS, TestDGSettings
 from testdg.methods.testdg.update import DISTANCES, chamfer, update_prototypes
 from testdg.models import Output, VisionModel
@@ -49,6 +49,7 @@ class TestDG(Adapter):
     name = "testdg"
     title = "TestDG"
     citation = "Lee et al., TestDG: Test-time Domain Generalization for Continual Test-time Adaptation, TMLR 2026"
+    tasks = ("classification", "segmentation")
     needs = "for the amplifier, attention or convolutions"
     Settings = TestDGSettings
     settings: TestDGSettings
@@ -74,7 +75,8 @@ class TestDG(Adapter):
         self.prototypes = Prototypes(s.embedding_width, s.prototypes, s.previous_domains, device)
         self.cells = 1 if self.model.task == "classification" else s.grid**2
         self.recorded: dict[str, Recorded] = {}
-        self.augment = Augmentation(s.augmentation, flip=s.flip, mask=s.mask)
+        images = self.model.task == "classification"  # pixels are compared in their places
+        self.augment = Augmentation(s.augmentation, flip=s.flip, mask=s.mask, move=images)
         domain = [
             {
                 "params": [*self.extractor.parameters(), *self.discriminator.parameters()],
@@ -90,6 +92,20 @@ class TestDG(Adapter):
     def infer(self, images: Tensor) -> Tensor:
         """Predict with the model whose predictions `step` returns."""
         return (self._teach(images) if self.settings.predict == "teacher" else self._run(images)).logits
+
+    @torch.no_grad()
+    def embed(
+        self, images: Tensor, model: VisionModel | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Domain embeddings of images in [0, 1]: of the student, or of another model's features; nothing changes.
+
+        With a generator, of the view of the images that the student learns from.
+        """
+        images = self.model.prepare(self._checked(images))
+        if generator is not None and self.settings.view == "augmented":
+            images = self.augment(images, generator)
+        with self._autocast():
+            return self._embed(self._run(images) if model is None else model(images))
 
     def step(self, images: Tensor) -> Tensor:
         """Predict a batch and learn from it: 5 forward-equivalents, one more while there is no previous domain.
@@ -118,7 +134,7 @@ class TestDG(Adapter):
 
     @torch.no_grad()
     def _observe(self, images: Tensor) -> dict[str, Tensor]:
-        """Pass 1: the teacher's prediction and its confidence for each image."""
+        """Pass 1: the teacher's prediction and its confidence for each image, or each pixel."""
         logits = self._teach(images).logits
         return {"logits": logits, "confidence": logits.float().softmax(1).amax(1)}
 
@@ -163,14 +179,17 @@ class TestDG(Adapter):
         changed = self.detector.update(confidence)
         if changed and len(self.queue):
             embeddings, positions = self.queue.content()
-            chosen = self._call("select", embeddings)["chosen"]
+            found = self._call("select", embeddings)
+            chosen = found.pop("chosen")
             self.prototypes.add(embeddings[chosen], positions[chosen])
             self.queue.clear()
+            self.diagnostics.update(found)
         self.diagnostics.update(confidence=confidence, change=changed)
 
     def _select(self, embeddings: Tensor) -> dict[str, Tensor]:
         s = self.settings
-        return {"chosen": select(s.selection, embeddings, s.prototypes, s.gamma, self.generator)}
+        chosen = select(s.selection, embeddings, s.prototypes, s.gamma, self.generator)
+        return {"chosen": chosen, "prototype_mmd2": selection_mmd2(embeddings, chosen, s.gamma)}
 
     def _reference(self, images: Tensor) -> Tensor:
         """Prototypes of previous domains; before the first change (or always, if asked), augmented images."""

@@ -43,6 +43,12 @@ def score(x: Tensor, chosen: Tensor, gamma: float | Tensor) -> Tensor:
     return 2 * rbf(x, prototypes, gamma).mean() - rbf(prototypes, prototypes, gamma).mean()
 
 
+def selection_mmd2(x: Tensor, chosen: Tensor, gamma: float | None) -> Tensor:
+    """How far the prototypes x[chosen] are from the set x (an even subset of many): squared MMD."""
+    prototypes, x = x[chosen], x[:: -(-len(x) // CHUNK)]
+    return mmd2(x, prototypes, median_gamma(x) if gamma is None else gamma)
+
+
 def greedy(column_means: Tensor, column: Callable[[Tensor], Tensor], count: int) -> Tensor:
     """Equation 3 by exact greedy steps, for a kernel with a constant diagonal: indices of `count` prototypes.
 

@@ -42,7 +42,7 @@ class TestDGSettings(Settings):
     embedding_width: int = option(16, "width of a domain embedding", low=1)
     extractor_width: int = option(128, "hidden width of the extractor", low=1)
     discriminator_width: int = option(16, "hidden width of the discriminator", low=1)
-    grid: int = option(1, "cells a side, where features are maps", low=1)
+    grid: int = option(1, "cells a side, each with an embedding of its own, where features are maps", low=1)
 
     # 3.3 Domain-invariant learning: losses
     self_training: bool = option(True, "L_self: cross-entropy with the teacher's soft label")
@@ -113,6 +113,9 @@ RELEASED: dict[str, Any] = {
 }
 """What all published settings share."""
 
+DENSE: dict[str, Any] = {"grid": 2, "view": "augmented", "symmetric": False, "diversity_weight": 0.0}
+"""What presets for segmentation share: pixels of a street are not spread evenly over classes."""
+
 PRESETS: dict[str, dict[str, Any]] = {
     "cifar10-c": {
         **RELEASED,
@@ -155,5 +158,24 @@ PRESETS: dict[str, dict[str, Any]] = {
         "momentum": 0.99,
         "change_momentum": None,
         "restore": 0.0,
+    },
+    "acdc": {
+        **RELEASED,
+        **DENSE,
+        "learning_rate": 7.5e-6,
+        "amplifier_learning_rate": 7.5e-6,
+        "extractor_learning_rate": 1e-3,
+    },
+    "streets": {
+        **DENSE,
+        "threshold": 0.05,
+        "history": 2,
+        "recent": 1,
+        "significance": 0.0,
+        "batch_statistics": True,
+        "learning_rate": 2e-4,
+        "momentum": 0.995,
+        "change_momentum": None,
+        "restore": 5e-3,
     },
 }

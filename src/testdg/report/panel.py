@@ -1,0 +1,87 @@
+"""The panel of a segmentation run: picture, prediction before and after, label, for every domain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from testdg.data.segmentation.classes import IGNORED
+from testdg.evaluation.samples import Sample, picture_miou
+from testdg.report.figure import save_figure
+
+Colours = Sequence[tuple[int, int, int]]
+_WIDTH = 3.0  # inches of a picture
+
+
+def draw_panel(
+    path: Path,
+    samples: Sequence[Sample],
+    titles: Sequence[str],
+    classes: Sequence[str],
+    palette: Colours = (),
+    title: str = "",
+    note: str = "",
+) -> Path:
+    """Draw a row of four pictures per sample, under `titles` for the two predictions, and write a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    colours = palette or default_palette(len(classes))
+    height, width = samples[0].label.shape
+    inches = 4 * _WIDTH, len(samples) * 0.96 * _WIDTH * height / width + 1.0
+    figure, grid = plt.subplots(len(samples), 4, figsize=inches, dpi=130, squeeze=False, layout="constrained")
+    for axes, heading in zip(grid[0], ("picture", *titles, "label"), strict=True):
+        axes.set_title(heading, fontsize=10)
+    for row, sample in zip(grid, samples, strict=True):
+        _draw_sample(row, sample, colours)
+    _add_legend(figure, classes, colours, note)
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    return save_figure(figure, path)
+
+
+def _draw_sample(row: Any, sample: Sample, colours: Colours) -> None:
+    image = sample.image.permute(1, 2, 0).numpy()
+    row[0].imshow(image)
+    row[0].set_ylabel(sample.domain, fontsize=10)
+    maps = (sample.before, sample.after, sample.label)
+    for axes, values in zip(row[1:], maps, strict=True):
+        axes.imshow(paint(values.numpy(), colours), interpolation="nearest")
+    for axes, values in zip(row[1:3], maps, strict=False):
+        if (score := picture_miou(values, sample.label, len(colours))) is not None:
+            box = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 2}
+            axes.text(0.98, 0.05, f"mIoU {score:.0f} %", transform=axes.transAxes, ha="right", fontsize=8, bbox=box)
+    for axes in row:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+
+
+def paint(values: Any, colours: Colours) -> Any:
+    """Class numbers, (H, W), as a picture, (H, W, 3); what is ignored is black."""
+    table = np.zeros((256, 3), np.uint8)
+    table[: len(colours)] = colours
+    table[IGNORED] = 0
+    return table[values]
+
+
+def default_palette(classes: int) -> list[tuple[int, int, int]]:
+    """As many colours as there are classes, evenly around the circle of hues, every other one darker."""
+    import colorsys
+
+    hues = ((number / classes, 0.75, 0.95 if number % 2 else 0.6) for number in range(classes))
+    return [(round(255 * r), round(255 * g), round(255 * b)) for r, g, b in (colorsys.hsv_to_rgb(*hue) for hue in hues)]
+
+
+def _add_legend(figure: Any, classes: Sequence[str], colours: Colours, note: str) -> None:
+    from matplotlib.patches import Patch
+
+    patches = [
+        Patch(color=(red / 255, green / 255, blue / 255), label=name)
+        for name, (red, green, blue) in zip(classes, colours, strict=True)
+    ]
+    look: dict[str, Any] = {"frameon": False, "fontsize": 8, "title_fontsize": 8, "alignment": "left"}
+    figure.legend(handles=patches, loc="outside lower left", ncols=min(len(classes), 10), title=note, **look)

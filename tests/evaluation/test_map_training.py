@@ -1,0 +1,63 @@
+"""The source model of streets: views, weights of classes, and a training in small."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from testdg.data.benchmarks import load_benchmark
+from testdg.data.benchmarks.streets import Streets
+from testdg.data.stream import Samples
+from testdg.data.streets import draw_scenes
+from testdg.evaluation.map_training import MapRecipe, class_weights, random_view, train_maps
+from testdg.evaluation.training import Recipe, default_recipe
+from testdg.models import VisionModel
+
+
+def test_each_task_has_a_recipe() -> None:
+    assert default_recipe(load_benchmark("streets", images=1)) == MapRecipe()
+    assert default_recipe(load_benchmark("digits-c", images=1)) == Recipe()
+
+
+def test_rare_classes_weigh_more_and_the_mean_pixel_weighs_one() -> None:
+    labels = torch.tensor([0] * 16 + [1] * 4 + [255] * 5, dtype=torch.uint8)
+    weights = class_weights(labels, 3, 0.5)
+    assert float(weights[1] / weights[0]) == pytest.approx(2)  # (16 / 4) ** 0.5
+    assert float(weights[labels[labels != 255].long()].mean()) == pytest.approx(1)
+    assert weights.isfinite().all()
+    assert torch.equal(class_weights(labels[:20], 2, 0.0), torch.ones(2))
+
+
+def test_labels_go_along_with_the_view() -> None:
+    labels = torch.zeros(6, 32, 48, dtype=torch.int64)
+    labels[:, 8:20, 10:30], labels[:, :, 40:] = 1, 2
+    images = (labels[:, None].float() / 2).expand(-1, 3, -1, -1)
+    view, found = random_view(images, labels, 0.5, torch.Generator().manual_seed(0))
+    assert ((view[:, 0] * 2 - found).abs() < 0.5).float().mean() > 0.97  # apart from blended borders
+    assert not torch.equal(found, labels)
+    mirrored = [bool((one[:, :4] == 2).all()) for one in found]
+    assert True in mirrored
+    assert False in mirrored
+
+
+class Small(Streets):
+    """Eight scenes to learn from."""
+
+    def train(self) -> Samples:
+        scenes = draw_scenes(range(8), 0)
+        return Samples(scenes.images, scenes.labels)
+
+
+def accuracy(model: VisionModel, samples: Samples) -> float:
+    with torch.no_grad():
+        right: Tensor = model(samples.images / 255).logits.argmax(1) == samples.labels
+    return float(right.float().mean())
+
+
+def test_training_learns_its_scenes_and_is_repeatable() -> None:
+    bench, told = Small(), []
+    recipe = MapRecipe(epochs=6, batch_size=4)
+    model = train_maps(bench, recipe, lambda done, steps: told.append((done, steps)), "small")
+    assert (told[-1], model.name, model.training, model.classes) == ((12, 12), "small", False, 9)
+    assert accuracy(model, bench.train()) > 0.5  # the largest class has a third of the pixels
+    again = train_maps(bench, recipe, lambda *_: None, "small")
+    assert again.fingerprint() == model.fingerprint()

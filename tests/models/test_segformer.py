@@ -1,0 +1,118 @@
+"""SegFormers: maps of every stage, the attention of every stage, and what differs between implementations."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import nn
+
+from testdg.errors import UserError
+from testdg.models import Preprocessing, SegmentationModel, load_model
+from testdg.models.segformer import IMAGENET
+from testdg.models.tiny import tiny_segformer
+
+MakeFolder = Callable[[str], tuple[Path, Any]]
+
+
+def test_logits_are_the_networks_own_enlarged_to_the_input(make_folder: MakeFolder) -> None:
+    model = load_model(make_folder("segformer")[0], preprocessing=Preprocessing())
+    network: Any = model.network
+    images = torch.rand(2, 3, 42, 70, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        found, small = model(images), network(images).logits
+    assert small.shape == (2, 5, 11, 18)  # a quarter, rounded up
+    assert found.logits.shape == (2, 5, 42, 70)
+    torch.testing.assert_close(found.logits, F.interpolate(small, (42, 70), mode="bilinear", align_corners=False))
+
+
+def test_every_stage_has_a_map_and_the_last_is_the_feature() -> None:
+    model = load_model(tiny_segformer(9))
+    assert isinstance(model, SegmentationModel)
+    images = torch.rand(2, 3, 96, 160)
+    with torch.no_grad():
+        stages = model.stages(images)
+        features = model(images).features
+    assert [tuple(stage.shape[1:]) for stage in stages] == [(16, 24, 40), (32, 12, 20), (48, 6, 10), (64, 3, 5)]
+    assert torch.equal(features, stages[-1])
+    assert model.feature_size == 64
+
+
+def test_the_attention_of_every_stage_is_found() -> None:
+    model = load_model(tiny_segformer(9))
+    groups = model.attention_linears()
+    widths = [model.get_submodule(group[0]).get_parameter("weight").shape[1] for group in groups]
+    # where keys and values are reduced, queries stand alone: query | key, value | output; else query, key, value
+    assert [len(group) for group in groups] == [1, 2, 1] * 3 + [3, 1]
+    assert widths == [16] * 3 + [32] * 3 + [48] * 3 + [64] * 2
+
+
+def test_blocks_and_stages_have_the_published_epsilon(make_folder: MakeFolder) -> None:
+    model = load_model(make_folder("segformer")[0])
+    found = {name: module.eps for name, module in model.norm_layers() if isinstance(module, nn.LayerNorm)}
+    behind = [name for name in found if any(isinstance(m, nn.Conv2d) for m in _siblings(model, name))]
+    assert {found[name] for name in behind} == {1e-5}
+    assert {eps for name, eps in found.items() if name not in behind} == {1e-6}
+    assert len(behind) == 4 + 3  # patch embeddings; reductions of the three stages that have one
+    assert len(found) == len(behind) + 4 * 2 + 4  # two a block, one a stage
+
+
+def _siblings(model: nn.Module, name: str) -> list[nn.Module]:
+    return list(model.get_submodule(name.rpartition(".")[0]).children())
+
+
+def test_a_module_of_the_user_is_not_changed() -> None:
+    network = transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig(depths=[1] * 4))
+    load_model(network)
+    assert {m.eps for m in network.modules() if isinstance(m, nn.LayerNorm)} == {1e-5}
+
+
+def test_a_size_that_transformers_wrote_does_not_squeeze_street_scenes(make_folder: MakeFolder) -> None:
+    folder, _ = make_folder("segformer")
+    mean = [0.485, 0.456, 0.406]
+    config = {"image_processor_type": "SegformerImageProcessor", "do_resize": True, "size": 512, "image_mean": mean}
+    (folder / "preprocessor_config.json").write_text(json.dumps(config))
+    found = load_model(folder).preprocessing
+    assert (found.size, found.mean) == (None, tuple(mean))
+    (folder / "preprocessor_config.json").unlink()
+    assert load_model(folder).preprocessing == IMAGENET
+
+
+def test_a_size_that_was_chosen_is_kept_with_the_weights(tmp_path: Path) -> None:
+    chosen = Preprocessing((54, 96), mean=(0.5,) * 3, std=(0.25,) * 3)
+    model = load_model(tiny_segformer(3), preprocessing=chosen)
+    model.save(tmp_path / "model")
+    again = load_model(tmp_path / "model")
+    assert again.preprocessing == chosen
+    assert again.fingerprint() == model.fingerprint()
+    with torch.no_grad():
+        images = torch.rand(1, 3, 54, 96)
+        assert torch.equal(again(images).logits, model(images).logits)
+
+
+def test_other_networks_for_segmentation_are_refused(tmp_path: Path) -> None:
+    config = transformers.MobileViTConfig(
+        num_labels=3, hidden_sizes=[8, 8, 8], neck_hidden_sizes=[8] * 7, image_size=32
+    )
+    transformers.MobileViTForSemanticSegmentation(config).save_pretrained(tmp_path / "other")
+    with pytest.raises(UserError, match="MobileViTForSemanticSegmentation: of models for segmentation only SegFormers"):
+        load_model(tmp_path / "other")
+
+
+@pytest.mark.parametrize(("depths", "parameters"), [([3, 6, 40, 3], 84_607_955), ([2, 2, 2, 2], None)])
+def test_the_largest_has_the_published_number_of_parameters(depths: list[int], parameters: int | None) -> None:
+    large = parameters is not None
+    config = transformers.SegformerConfig(
+        num_labels=19,
+        depths=depths,
+        hidden_sizes=[64, 128, 320, 512] if large else [32, 64, 160, 256],
+        decoder_hidden_size=768 if large else 256,
+    )
+    with torch.device("meta"):
+        network = transformers.SegformerForSemanticSegmentation(config)
+    count = sum(parameter.numel() for parameter in network.parameters())
+    assert count == parameters if large else count < 4_000_000

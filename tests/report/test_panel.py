@@ -1,0 +1,156 @@
+"""The panel, the figure and the tables of a segmentation run."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from testdg.data.benchmarks import load_benchmark
+from testdg.evaluation import DomainResult, Result, run
+from testdg.evaluation.plan import make_visits
+from testdg.evaluation.samples import Sample, picture_miou, take_samples
+from testdg.evaluation.scores import Segmentation
+from testdg.methods import adapt
+from testdg.models import Preprocessing, load_model
+from testdg.models.tiny import tiny_segformer
+from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, visit_table
+from testdg.report.panel import default_palette, draw_panel, paint
+
+PALETTE = ((250, 0, 0), (0, 250, 0), (0, 0, 250))
+
+
+def sample(domain: str) -> Sample:
+    label = torch.zeros(24, 40, dtype=torch.uint8)
+    label[:, 20:] = 1
+    label[:4] = 255
+    wrong = torch.full((24, 40), 2)
+    return Sample(domain, torch.rand(3, 24, 40), label, before=wrong, after=label.long().where(label != 255, 0))
+
+
+def test_a_map_is_painted_in_the_colours_of_its_classes() -> None:
+    painted = paint(np.array([[0, 2], [255, 1]], np.uint8), PALETTE)
+    assert painted.tolist() == [[[250, 0, 0], [0, 0, 250]], [[0, 0, 0], [0, 250, 0]]]
+
+
+def test_a_palette_that_nobody_chose_has_different_colours() -> None:
+    assert len(set(default_palette(30))) == 30
+
+
+def test_a_panel_shows_picture_predictions_and_label_of_every_domain(tmp_path: Path) -> None:
+    path = draw_panel(
+        tmp_path / "p.png", [sample("fog"), sample("night")], ["Source", "TENT"], "abc", PALETTE, "t", "n"
+    )
+    with Image.open(path) as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    assert pixels.shape[1] > 1000
+    quarter = pixels.shape[1] // 4
+    blue = (pixels == (0, 0, 250)).all(2)
+    red = (pixels == (250, 0, 0)).all(2)
+    assert blue[:, quarter : 2 * quarter].mean() > 0.3  # the wrong prediction
+    assert red[:, 2 * quarter : 3 * quarter].mean() > 0.1  # the right one
+    assert red[:, 3 * quarter :].mean() > 0.1  # the label
+    assert [file.name for file in tmp_path.iterdir()] == ["p.png"]
+
+
+def test_the_score_of_a_picture() -> None:
+    one = sample("fog")
+    assert picture_miou(one.before, one.label, 3) == 0
+    assert picture_miou(one.after, one.label, 3) == 100
+    assert picture_miou(one.after, torch.full_like(one.label, 255), 3) is None
+
+
+def test_samples_are_predicted_by_the_model_and_by_what_the_run_left(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = load_model(tiny_segformer(9), preprocessing=Preprocessing(mean=(0.5,) * 3, std=(0.25,) * 3))
+    bench = load_benchmark("streets", images=2, domains=["fog", "snow", "rain"])
+    settings = {"learning_rate": 0.05, "batch_statistics": False}
+    result = run(bench, "tent", model=model, out=tmp_path, settings=settings, protocol="continual", batch_size=2)
+    samples = take_samples(result.folder, bench, model)
+    assert [one.domain for one in samples] == ["fog", "snow", "rain"]
+    adapter = adapt(model, "tent", **settings)
+    for batch in bench.stream(2):
+        adapter(batch.images)
+    images, labels = bench.domain("snow").read(1, 2)  # the second picture of the second domain
+    assert torch.equal(samples[1].image, images[0])
+    assert torch.equal(samples[1].label, labels[0])
+    with torch.no_grad():
+        assert torch.equal(samples[1].before, model(images).logits[0].argmax(0))
+    assert torch.equal(samples[1].after, adapter.predict(images)[0].argmax(0))
+    assert not torch.equal(samples[1].after, samples[1].before)
+
+
+# The figure
+
+
+def event(number: int, domain: str, confusion: list[list[int]]) -> dict[str, Any]:
+    part = {"segment": 0, "images": 1, "errors": 0, "confusion": confusion}
+    return {"batch": number, "domain": domain, "phase": "adapt", "images": 1, "errors": 0, "parts": [part]}
+
+
+def test_the_figure_of_a_segmentation_run_shows_miou(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    drawn: list[tuple[list[float], str]] = []
+    plot = Axes.plot
+
+    def remember(self: Any, x: Any, y: Any, *rest: Any, **more: Any) -> Any:
+        drawn.append((list(y), more["label"]))
+        return plot(self, x, y, *rest, **more)
+
+    monkeypatch.setattr(Axes, "plot", remember)
+    events = [event(0, "fog", [[2, 0], [0, 2]]), event(1, "fog", [[0, 2], [0, 2]]), event(2, "snow", [[1, 1], [1, 1]])]
+    draw_stream(tmp_path / "a.png", {"Source": events}, "title", task="segmentation")
+    fog = (100 * 2 / 4 + 100 * 4 / 6) / 2  # both batches: 2 of 4 right, 4 of 6
+    snow = 100 / 3
+    assert drawn == [(pytest.approx([100.0, fog, snow]), f"Source ({(fog + snow) / 2:.1f} %)")]
+
+
+# Tables
+
+
+def cells(table: Table) -> list[list[str]]:
+    return [table.cells(row) for row in table.rows]
+
+
+def result(scores: list[float], held_out: list[DomainResult] | None = None, **protocol: Any) -> Result:
+    names = ["fog", "night"]
+    found = [
+        DomainResult(names[k % 2], 10.0, 4, round=1 + k // 2, miou=score, class_iou=[score, None])
+        for k, score in enumerate(scores)
+    ]
+    about = {"task": "segmentation", "order": "the benchmark's", **protocol}
+    return Result(about, {}, found, held_out, 1.0, {}, Path("run"), classes=("road", "train"))
+
+
+def test_higher_is_better_in_every_table_of_a_segmentation_run() -> None:
+    tables = result_tables(["Source", "TENT"], [result([50, 30, 50, 30]), result([52, 31, 54, 29])])
+    assert [table.corner for table in tables] == ["mIoU, %", "TENT, mIoU, %", "class IoU, %"]
+    assert cells(tables[0]) == [
+        ["round 1", "40.0", "41.5", "+1.5"], ["round 2", "40.0", "41.5", "+1.5"], ["mean", "40.0", "41.5", "+1.5"],
+    ]  # fmt: skip
+    assert plain_table(tables[1]) == [
+        "TENT, mIoU, %  round 1  round 2",
+        "fog               52.0     54.0",
+        "night             31.0     29.0",
+    ]
+    assert cells(tables[2]) == [["road", "40.0", "41.5", "+1.5"], ["train", "", "", ""]]
+
+
+def test_a_table_in_the_making_takes_the_title_of_its_metric() -> None:
+    table = visit_table(["A", "B"], make_visits(["fog"], [], 5, 1), [{0: 50.0}, {0: 40.0}], Segmentation.metric)
+    assert plain_table(table)[:2] == ["mIoU, %     A     B   gain", "fog      50.0  40.0  -10.0"]
+
+
+def test_domains_that_are_left_out_in_turn_have_a_row_each() -> None:
+    def left(name: str, score: float) -> Result:
+        return result([60.0], [DomainResult(name, 10.0, 4, miou=score)], domains=[{"fog": "night"}.get(name, "fog")])
+
+    runs = [[left("fog", 50.0), left("fog", 53.0)], [left("night", 30.0), left("night", 31.0)]]
+    table = orders_table(["Source", "TENT"], runs)
+    assert table.corner == "left out, mIoU, %"
+    assert cells(table) == [
+        ["fog", "50.0", "53.0", "+3.0"], ["night", "30.0", "31.0", "+1.0"], ["mean", "40.0", "42.0", "+2.0"],
+    ]  # fmt: skip
