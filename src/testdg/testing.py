@@ -44,6 +44,8 @@ def _warmed_up(make_adapter: MakeAdapter) -> MakeAdapter:
         adapter = make_adapter(**settings)
         if adapter.awaits_source:
             labels = torch.arange(6) % adapter.model.classes
+            if adapter.model.task == "segmentation":
+                labels = labels.view(6, 1, 1).expand(6, 8, 8)
             adapter.warm_up((images, labels) for images in stream(adapter, 2, 6, seed=1))
         return adapter
 

@@ -57,3 +57,16 @@ def confident(model: VisionModel, scale: float = 100.0) -> VisionModel:
     with torch.no_grad():
         model.network.get_submodule(model.head).get_parameter("weight").mul_(scale)
     return model
+
+
+def segformer_b5() -> VisionModel:
+    """SegFormer-B5 for Cityscapes without values, for counting."""
+    config = transformers.SegformerConfig(
+        num_labels=19,
+        depths=[3, 6, 40, 3],
+        hidden_sizes=[64, 128, 320, 512],
+        num_attention_heads=[1, 2, 5, 8],
+        decoder_hidden_size=768,
+    )
+    with torch.device("meta"):
+        return load_model(transformers.SegformerForSemanticSegmentation(config))

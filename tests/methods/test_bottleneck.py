@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.bottleneck import Bottleneck
+from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 
 

@@ -10,9 +10,9 @@ from passes import confident, counted, segformer
 from torch import Tensor
 
 from testdg.methods.cotta import Cotta
-from testdg.methods.entropy import soft_cross_entropy, symmetric_cross_entropy
-from testdg.methods.multiscale import RATIOS, multiscale_probabilities
-from testdg.methods.restore import weights_and_biases
+from testdg.methods.parts.entropy import soft_cross_entropy, symmetric_cross_entropy
+from testdg.methods.parts.multiscale import RATIOS, multiscale_probabilities
+from testdg.methods.parts.restore import weights_and_biases
 from testdg.models import VisionModel, load_model
 from testdg.testing import CHECKS, check_adapter, stream
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.entropy import entropy
+from testdg.methods.parts.entropy import entropy
 from testdg.methods.tent import Tent
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import stream

@@ -13,7 +13,7 @@ from testdg_cases import BASE, DOMAIN, change, copied, make, moved, parts, secon
 from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.learner import Learner
+from testdg.methods.parts.learner import Learner
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.selection import select_mmd
 from testdg.methods.testdg.update import chamfer, update_prototypes

@@ -11,8 +11,8 @@ from passes import counted, segformer
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.homeostasis import Homeostasis
-from testdg.methods.prompts import Prompts
+from testdg.methods.parts.homeostasis import Homeostasis
+from testdg.methods.parts.prompts import Prompts
 from testdg.methods.vdp import VDP
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import check_adapter, snapshot, stream

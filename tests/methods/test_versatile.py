@@ -11,7 +11,7 @@ from passes import counted
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
+from testdg.methods.parts.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
 from testdg.methods.versatile import Versatile
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import stream

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError, unknown
-from testdg.methods.learner import Learner
+from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.settings import make_settings
 from testdg.methods.state import read_folder, write_folder
-from testdg.methods.teacher import frozen_copy
 from testdg.models import VisionModel, load_model
 
 

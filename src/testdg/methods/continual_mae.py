@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods.adapter import Adapter
-from testdg.methods.entropy import masked_mean
-from testdg.methods.hog import BINS, CELLS, hog
-from testdg.methods.learner import Learner
-from testdg.methods.masking import Patches, choose_hidden, find_patches
+from testdg.methods.parts.entropy import masked_mean
+from testdg.methods.parts.hog import BINS, CELLS, hog
+from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.masking import Patches, choose_hidden, find_patches
+from testdg.methods.parts.restore import Anchor, restore, weights_and_biases
+from testdg.methods.parts.views import following_loss, over_views
 from testdg.methods.registry import register
-from testdg.methods.restore import Anchor, restore, weights_and_biases
 from testdg.methods.settings import Settings, option
-from testdg.methods.views import following_loss, over_views
 from testdg.models import VisionModel
 
 

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods.adapter import Adapter
-from testdg.methods.learner import Learner
-from testdg.methods.multiscale import multiscale_probabilities
-from testdg.methods.normalisation import batch_norms, use_batch_statistics
+from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
+from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
+from testdg.methods.parts.restore import restore, weights_and_biases
+from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods.parts.views import Following, following_loss, over_views
 from testdg.methods.registry import register
-from testdg.methods.restore import restore, weights_and_biases
 from testdg.methods.settings import Settings, option
-from testdg.methods.teacher import ema_update, frozen_copy
-from testdg.methods.views import Following, following_loss, over_views
 from testdg.models import VisionModel
 
 
@@ -112,9 +112,9 @@ class Cotta(Adapter):
         """The teacher's log-probabilities: of one view where the source is sure of a pixel, else mean of fourteen."""
         self.to_host()
         plain, mean = multiscale_probabilities(self.teacher, images)
-        sure = self.anchor(images).logits.float().softmax(1).amax(1, keepdim=True) > self.settings.threshold
+        sure = sure_pixels(self.anchor, images, self.settings.threshold)
         self.diagnostics["augmented"] = 1 - sure.float().mean()
-        return torch.where(sure, plain, mean).clamp(min=1e-12).log()
+        return choose_pixels(sure, plain, mean)
 
     def adapted_model(self) -> VisionModel:
         """The teacher."""

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.methods.affine import AffineAdapter, AffineSettings
-from testdg.methods.entropy import entropy, largest_entropy, masked_mean
-from testdg.methods.importance import Importance
+from testdg.methods.parts.affine import AffineAdapter, AffineSettings
+from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
+from testdg.methods.parts.importance import Importance
 from testdg.methods.registry import register
 from testdg.methods.settings import option
 

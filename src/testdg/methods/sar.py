@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from testdg.methods.affine import AffineAdapter, AffineSettings
-from testdg.methods.entropy import entropy, largest_entropy, masked_mean
+from testdg.methods.parts.affine import AffineAdapter, AffineSettings
+from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
+from testdg.methods.parts.restore import Anchor
+from testdg.methods.parts.sharpness import at_the_peak
 from testdg.methods.registry import register
-from testdg.methods.restore import Anchor
 from testdg.methods.settings import option
-from testdg.methods.sharpness import at_the_peak
 
 
 @dataclass(frozen=True, kw_only=True)

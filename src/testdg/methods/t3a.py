@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.methods.adapter import Adapter
-from testdg.methods.entropy import entropy
+from testdg.methods.parts.entropy import entropy
+from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
-from testdg.methods.teacher import frozen_copy
 from testdg.models import Output, VisionModel
 
 

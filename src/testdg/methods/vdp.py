@@ -11,14 +11,14 @@ from torch import Tensor
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
 from testdg.methods.adapter import Adapter
-from testdg.methods.homeostasis import Homeostasis
-from testdg.methods.learner import Learner
-from testdg.methods.prompts import Prompts
+from testdg.methods.parts.homeostasis import Homeostasis
+from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.prompts import Prompts
+from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods.parts.views import following_loss
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
-from testdg.methods.teacher import ema_update, frozen_copy
 from testdg.methods.testdg.detection import ChangeDetector
-from testdg.methods.views import following_loss
 from testdg.models import VisionModel
 
 

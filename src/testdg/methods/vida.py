@@ -12,13 +12,13 @@ from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods.adapter import Adapter
-from testdg.methods.domain_adapters import DomainAdapters, allotment, uncertainty
-from testdg.methods.learner import Learner
+from testdg.methods.parts.domain_adapters import DomainAdapters, allotment, uncertainty
+from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.restore import Anchor, restore
+from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods.parts.views import following_loss, over_views
 from testdg.methods.registry import register
-from testdg.methods.restore import Anchor, restore
 from testdg.methods.settings import Settings, option
-from testdg.methods.teacher import ema_update, frozen_copy
-from testdg.methods.views import following_loss, over_views
 from testdg.models import VisionModel
 
 

@@ -1,0 +1,130 @@
+"""BECoTTA: a mixture of low-rank experts behind every block, chosen for each image (Lee et al., ICML 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from testdg.methods.parts.blocks import transformer_blocks
+from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
+from testdg.methods.parts.equipment import EquippedAdapter, parts_of
+from testdg.methods.parts.experts import add_experts, noisy_routers
+from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.multiscale import FOUR_RATIOS, choose_pixels, multiscale_probabilities
+from testdg.methods.parts.restore import restore
+from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods.parts.warm_up import supervised_loss, train_on_source
+from testdg.methods.registry import register
+from testdg.methods.settings import Settings, option
+from testdg.models import VisionModel
+
+RANKS = {"S": (0, 0, 0, 6), "M": (2, 4, 10, 16), "L": (16, 32, 60, 80)}
+"""Inner width of an expert in the four stages of a SegFormer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BecottaSettings(Settings):
+    """Settings of BECoTTA."""
+
+    size: Literal["S", "M", "L"] = option("M", "which stages of a SegFormer have experts, and how wide they are")
+    rank: int = option(8, "inner width of an expert in any other transformer", low=1)
+    experts: int = option(6, "experts behind a block (published for S: 4)", low=1)
+    chosen: int = option(3, "of them, how many an image takes", low=1)
+    learning_rate: float = option(6e-7, "step size on experts and routers", low=0)
+    margin: float = option(0.4, "learn from entropies below this share of the largest one, ln C", low=0)
+    threshold: float = option(0.69, "confidence from which a pixel is predicted from one view", low=0, high=1)
+    restore: float = option(0.01, "share of the values put back to the start after a batch", low=0, high=1)
+    source_images: int = option(0, "labelled source images for a warm-up of experts and routers; 0 for none", low=0)
+    warm_up_learning_rate: float = option(6e-5, "of experts and routers on source images", low=0)
+    as_released: bool = option(False, "route and learn as the released code does")
+
+
+@register
+class Becotta(EquippedAdapter):
+    """Blend experts by what an image looks like, and lower the entropy of sure predictions with them."""
+
+    name = "becotta"
+    title = "BECoTTA"
+    citation = (
+        "Lee et al., BECoTTA: Input-dependent Online Blending of Experts for Continual Test-time Adaptation, ICML 2024"
+    )
+    tasks = ("classification", "segmentation")
+    needs = "transformer blocks"
+    source_data = "a warm-up of experts and routers (source_images=0 goes without)"
+    Settings = BecottaSettings
+    settings: BecottaSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "digits-c": {"learning_rate": 1e-4},
+        "acdc": {"as_released": True, "source_images": 40000},
+    }
+
+    @classmethod
+    def refuses(cls, model: VisionModel) -> str | None:
+        """Experts stand behind transformer blocks."""
+        return None if transformer_blocks(model) else "it has no transformer blocks to put experts behind"
+
+    @classmethod
+    def exceptions(cls, model: VisionModel) -> dict[str, str]:
+        """Views change the prediction of pixels even without learning."""
+        if model.task == "segmentation":
+            return {"learning rate 0 is the source": "an unsure pixel is a mean over views"}
+        return {}
+
+    def build(self) -> None:
+        """Put the experts into the model, keep a copy to compare with, and make the optimiser."""
+        s = self.settings
+        add_experts(self.model, self._ranks(), s.experts, min(s.chosen, s.experts), self.generator, s.as_released)
+        self.source = frozen_copy(self.model)
+        self.learner = Learner([{"params": parts_of(self.model).parameters(), "lr": s.learning_rate}])
+
+    def _ranks(self) -> list[int]:
+        """One rank for each block."""
+        network: Any = self.model.network
+        if self.model.task == "segmentation":
+            ranks = RANKS[self.settings.size]
+            return [rank for rank, depth in zip(ranks, network.config.depths, strict=True) for _ in range(depth)]
+        return [self.settings.rank for _ in transformer_blocks(self.model)]
+
+    def source_images(self) -> int:
+        """As many as the warm-up takes."""
+        return self.settings.source_images
+
+    def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Train experts and routers, with noise on the scores of the routers."""
+        s = self.settings
+        optimizer = torch.optim.AdamW(self.learner.parameters_, s.warm_up_learning_rate)
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            return supervised_loss(self.infer(images), labels)
+
+        with noisy_routers(self.model, self.generator):
+            train_on_source(loss, optimizer, batches, s.source_images)
+        ema_update(self.source, self.model, 0.0)
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, take one step on experts and routers, and put some of their values back."""
+        s = self.settings
+        dense = self.model.task == "segmentation"
+        with noisy_routers(self.model, self.generator if s.as_released else None):
+            taught = self._label_pixels(images) if dense else None
+            logits = self.infer(images)
+        if s.as_released and taught is not None:
+            loss, chosen = hard_pixel_loss(logits, taught)
+        else:
+            loss, chosen = reliable_entropy(logits, s.margin)
+        self.learner.step(loss)
+        restore(self.learner.parameters_, parts_of(self.source).parameters(), s.restore, self.generator)
+        self.diagnostics.update(loss=loss.detach(), learnt_from=chosen.float().mean())
+        return logits if taught is None else taught
+
+    @torch.no_grad()
+    def _label_pixels(self, images: Tensor) -> Tensor:
+        """Log-probabilities: of one view where it is sure, and surer than before the stream; else mean of eight."""
+        plain, mean = multiscale_probabilities(self.model, images, FOUR_RATIOS)
+        before = self.source(images).logits.float().softmax(1).amax(1, keepdim=True)
+        confidence = plain.amax(1, keepdim=True)
+        return choose_pixels((confidence > self.settings.threshold) & (confidence >= before), plain, mean)

@@ -1,0 +1,194 @@
+"""DePT: prompts in every stage, pseudo-labels from neighbours and a teacher (Gao et al., 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from testdg.data.augmentation import Augmentation
+from testdg.methods.parts.blocks import AtHead, run_to_head
+from testdg.methods.parts.equipment import EquippedAdapter, parts_of, watched
+from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.prompt_losses import (
+    Centre,
+    Neighbours,
+    Projection,
+    agreement,
+    imbalance,
+    sameness,
+    stage_weights,
+)
+from testdg.methods.parts.stage_prompts import add_prompts, final_norm, refused
+from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods.parts.warm_up import supervised_loss, train_on_source
+from testdg.methods.registry import register
+from testdg.methods.settings import Settings, option
+from testdg.models import VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeptSettings(Settings):
+    """Settings of DePT."""
+
+    stages: int = option(4, "stages of a ViT that get prompts of their own; a SegFormer has four", low=1)
+    prompts: int = option(50, "prompts of a stage", low=1)
+    learning_rate: float = option(5e-3, "of prompts, classifier and projections", low=0)
+    momentum: float = option(0.99, "of the teacher", low=0, high=1)
+    neighbours: int = option(10, "remembered features whose predictions make a pseudo-label", low=1)
+    capacity: int = option(1024, "features that are remembered", low=1)
+    pixels: int = option(64, "of a map, how many features of an image are remembered", low=1)
+    feature_weight: float = option(0.1, "of the loss between the features of student and teacher", low=0)
+    prompt_weight: float = option(0.1, "of the loss between the prompts of student and teacher", low=0)
+    balance_weight: float = option(1.0, "of the loss on a one-sided mean prediction", low=0)
+    diversity_weight: float = option(0.05, "of the loss on prompts that are alike", low=0)
+    flip: bool = option(True, "mirror every other augmented image; not for digits or text")
+    source_images: int = option(12800, "labelled source images for the first training of prompts; 0 for none", low=0)
+    warm_up_learning_rate: float = option(5e-3, "of the first training", low=0)
+
+
+class Seen(NamedTuple):
+    """What a pass gives: the prediction, what the classifier sees and says, projected features and prompts."""
+
+    output: AtHead
+    feature: Tensor
+    prompts: list[Tensor]
+
+
+@register
+class Dept(EquippedAdapter):
+    """Learn the prompts of a frozen transformer from its neighbours' labels and from an averaged teacher."""
+
+    name = "dept"
+    title = "DePT"
+    citation = "Gao et al., Visual Prompt Tuning for Test-time Domain Adaptation, 2022"
+    tasks = ("classification", "segmentation")
+    needs = "a plain vision transformer or a SegFormer"
+    source_data = "the first training of prompts and classifier (source_images=0 goes without)"
+    Settings = DeptSettings
+    settings: DeptSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "digits-c": {"flip": False, "source_images": 1000},
+        "acdc": {"learning_rate": 1e-4},
+    }
+
+    @classmethod
+    def refuses(cls, model: VisionModel) -> str | None:
+        """Prompts need transformer blocks of one width."""
+        return refused(model)
+
+    @classmethod
+    def exceptions(cls, model: VisionModel) -> dict[str, str]:
+        """The first training has a learning rate too."""
+        return {"learning rate 0 is the source": "prompts are trained on source images first"}
+
+    def build(self) -> None:
+        """Put the prompts into the model; make projections, teacher, the ring of neighbours and the optimiser."""
+        s, model, device = self.settings, self.model, self.model.device
+        add_prompts(model, s.stages, s.prompts, self.generator)
+        head = model.network.get_submodule(model.head).requires_grad_(True)
+        size = head.get_parameter("weight").shape[1]
+        widths = [part.get_parameter("tokens").shape[1] for part in parts_of(model)]
+        widths += [] if size == widths[-1] else [size]  # features and last prompts share one where they can
+        self.projections = nn.ModuleList(Projection(width, self.generator, device) for width in widths)
+        self.teacher, self.teacher_projections = frozen_copy(model), frozen_copy(self.projections)
+        self.norm = final_norm(model)
+        self.centre = Centre(size, device)
+        self.bank = Neighbours(s.capacity, size, model.classes, device)
+        self.augment = Augmentation(flip=s.flip, move=model.task == "classification")
+        tuned = [*parts_of(model).parameters(), *head.parameters()]
+        self.tuned = len(tuned)
+        free = [*tuned, *self.projections.parameters()]
+        self.learner = Learner([{"params": free, "lr": s.learning_rate, "weight_decay": 1e-4}], "sgd")
+
+    def source_images(self) -> int:
+        """As many as the first training takes."""
+        return self.settings.source_images
+
+    def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Train prompts, classifier and projections; student and teacher then begin with the same values."""
+        s = self.settings
+        optimizer = torch.optim.SGD(
+            self.learner.parameters_, s.warm_up_learning_rate, momentum=0.9, nesterov=True, weight_decay=1e-4
+        )
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            mine, theirs = self._two_views(images)
+            return supervised_loss(mine.output.logits, labels, 0.1) + self._alike(mine, theirs, s.diversity_weight / 10)
+
+        train_on_source(loss, optimizer, batches, s.source_images)
+        self._follow(0.0)
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, and take one step towards the labels of the neighbours and towards the teacher."""
+        s = self.settings
+        with torch.no_grad():
+            plain = run_to_head(self.model, images)
+        mine, theirs = self._two_views(images)
+        labels = self._label(images, plain.features)
+        following = F.cross_entropy(mine.output.scores.float(), labels)
+        alike = self._alike(mine, theirs, s.diversity_weight)
+        loss = following + alike + s.balance_weight * imbalance(mine.output.scores)
+        self._move(loss)
+        self.diagnostics.update(loss=loss.detach(), following=following.detach(), alike=alike.detach())
+        return plain.logits
+
+    def _two_views(self, images: Tensor) -> tuple[Seen, Seen]:
+        """Let the teacher follow; then one augmented view for the student and another for the teacher."""
+        self._follow(self.settings.momentum)
+        with torch.no_grad():
+            theirs = self._see(self.teacher, self.teacher_projections, self.augment(images, self.generator))
+        return self._see(self.model, self.projections, self.augment(images, self.generator)), theirs
+
+    def _follow(self, momentum: float) -> None:
+        ema_update(self.teacher, self.model, momentum)
+        ema_update(self.teacher_projections, self.projections, momentum)
+
+    def _see(self, model: VisionModel, projections: nn.ModuleList, images: Tensor) -> Seen:
+        with watched(model) as seen:
+            output = run_to_head(model, images)
+        left = [values[-1] for values in seen]
+        if self.norm is not None:
+            left[-1] = model.get_submodule(self.norm)(left[-1])
+        feature = output.features.flatten(2).mean(2) if output.features.ndim > 2 else output.features
+        prompts = [project(tokens) for project, tokens in zip(projections, left, strict=False)]
+        return Seen(output, projections[-1](feature), prompts)
+
+    def _alike(self, mine: Seen, theirs: Seen, diversity: float) -> Tensor:
+        """Student and teacher should see the same features and prompts, and no two prompts the same."""
+        s = self.settings
+        agree = torch.stack([agreement(a, b) for a, b in zip(mine.prompts, theirs.prompts, strict=True)])
+        same = torch.stack([sameness(prompts) for prompts in mine.prompts])
+        of_stages = s.prompt_weight * agree + diversity * same
+        weighted = stage_weights(len(agree), agree.device) * of_stages
+        return s.feature_weight * self.centre.loss(mine.feature, theirs.feature) + weighted.sum()
+
+    @torch.no_grad()
+    def _label(self, images: Tensor, features: Tensor) -> Tensor:
+        """Remember what the teacher sees in the images; label the student's features (N, D, ...) by neighbours."""
+        found = run_to_head(self.teacher, images)
+        entries, predictions = _flat(found.features), _flat(found.scores.float().softmax(1))
+        if features.ndim > 2:
+            wanted = self.settings.pixels * len(images)
+            which = torch.randint(len(entries), (wanted,), generator=self.generator, device=images.device)
+            entries, predictions = entries[which], predictions[which]
+        self.bank.add(entries, predictions)
+        labels = self.bank.label(_flat(features), self.settings.neighbours)
+        return labels.view(len(images), *features.shape[2:])
+
+    def _move(self, loss: Tensor) -> None:
+        """One step; the gradient of each tensor of the network is at most of length one."""
+        gradients = list(self.learner.gradients(loss))
+        for place, gradient in enumerate(gradients[: self.tuned]):
+            if gradient is not None:
+                gradients[place] = gradient * (1 / (gradient.norm() + 1e-6)).clamp(max=1)
+        self.learner.move(gradients, loss)
+
+
+def _flat(values: Tensor) -> Tensor:
+    """(N, D, ...) to (M, D)."""
+    return values.movedim(1, -1).flatten(0, -2)

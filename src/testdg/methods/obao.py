@@ -1,0 +1,190 @@
+"""OBAO: a buffer of sure test images and a graph of class relations (Zhu et al., ECCV 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from testdg.data.augmentation import Augmentation
+from testdg.methods.adapter import Adapter
+from testdg.methods.parts.blocks import run_to_head
+from testdg.methods.parts.certain_memory import CertainMemory
+from testdg.methods.parts.class_graph import class_means, relation_loss, relations
+from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean, symmetric_cross_entropy
+from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
+from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
+from testdg.methods.parts.restore import Anchor, restore, weights_and_biases
+from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods.parts.views import following_loss
+from testdg.methods.registry import register
+from testdg.methods.settings import Settings, option
+from testdg.models import VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObaoSettings(Settings):
+    """Settings of OBAO."""
+
+    learning_rate: float = option(1e-5, "step size on all weights and biases; in a classifier not on its head", low=0)
+    optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
+    margin: float = option(0.1, "a sure prediction has less than this share of the largest entropy, ln C", low=0)
+    capacity: int = option(1000, "images in the buffer", low=1)
+    replay: float = option(1.0, "weight of the loss on images of the buffer; on maps, on sure pixels", low=0)
+    relation: float = option(1.0, "weight of the loss on class relations", low=0)
+    graph: Literal["weight", "prototypes"] = option(
+        "weight", "source relations: of the classifier, or of source features"
+    )
+    source_images: int = option(2000, "source images for graph=prototypes", low=1)
+    threshold: float = option(0.69, "confidence of the source above which a pixel is labelled from one view", low=0)
+    momentum: float = option(0.999, "of the teacher", low=0, high=1)
+    restore: float = option(0.0, "share of the weights put back to the source after a batch", low=0, high=1)
+    flip: bool = option(True, "mirror every other augmented image; not for digits or text")
+    batch_statistics: bool = option(True, "in a classifier, BatchNorm layers use the statistics of the batch")
+    as_released: bool = option(False, "a full buffer takes new images even if they are less sure")
+
+
+@register
+class Obao(Adapter):
+    """Follow a teacher, replay sure images of the stream, and keep the relations between the classes."""
+
+    name = "obao"
+    title = "OBAO"
+    citation = (
+        "Zhu et al., Reshaping the Online Data Buffering and Organizing Mechanism for Continual Test-Time Adaptation, "
+        "ECCV 2024"
+    )
+    tasks = ("classification", "segmentation")
+    source_data = "the mean features of the classes (graph=weight goes without)"
+    Settings = ObaoSettings
+    settings: ObaoSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "digits-c": {"learning_rate": 1e-3, "flip": False},
+        "cifar10-c": {"graph": "prototypes", "as_released": True},
+        "cifar100-c": {"capacity": 200, "relation": 200.0, "graph": "prototypes", "as_released": True},
+        "imagenet-c": {
+            "learning_rate": 1e-4,
+            "optimizer": "sgd",
+            "margin": 0.2,
+            "replay": 0.5,
+            "graph": "prototypes",
+            "as_released": True,
+        },
+        "acdc": {"learning_rate": 1e-4, "margin": 0.02, "relation": 0.01, "restore": 0.01},
+    }
+    checks_input_late = True
+    source_graph: Tensor
+
+    @classmethod
+    def exceptions(cls, model: VisionModel) -> dict[str, str]:
+        """Views, or batch statistics, change the prediction even without learning."""
+        if model.task == "segmentation":
+            return {"learning rate 0 is the source": "an unsure pixel is a mean over views"}
+        if batch_norms(model):
+            return {"learning rate 0 is the source": "BatchNorm layers use the statistics of the batch"}
+        return {}
+
+    def build(self) -> None:
+        """Make the teacher, the buffer (for maps, the anchor), the source graph and the optimiser."""
+        s, model = self.settings, self.model
+        self.dense = model.task == "segmentation"
+        self.teacher, self.anchor = frozen_copy(model), frozen_copy(model) if self.dense else None
+        if s.batch_statistics and not self.dense:
+            use_batch_statistics(model)
+            use_batch_statistics(self.teacher)
+        head = model.network.get_submodule(model.head)
+        fixed = set() if self.dense else set(head.parameters())
+        free = [p for p in weights_and_biases(model) if p not in fixed]
+        for parameter in free:
+            parameter.requires_grad_(True)
+        self.source = Anchor(free if s.restore else [])
+        self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
+        self.register_buffer("source_graph", relations(head.get_parameter("weight").detach().flatten(1)))
+        self.memory = CertainMemory(0 if self.dense else s.capacity, model.device, strict=not s.as_released)
+        self.augment = Augmentation(flip=s.flip)
+        self.limit = largest_entropy(model.classes, s.margin)
+
+    def source_images(self) -> int:
+        """As many as the mean features are taken from."""
+        wanted = self.settings.graph == "prototypes" and not self.dense
+        return self.settings.source_images if wanted else 0
+
+    @torch.no_grad()
+    def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Average the features of each class."""
+        total = count = torch.zeros((), device=self.model.device)
+        for images, labels in batches:
+            features = self.model(images).features.float()
+            means, counts = class_means(features, labels, torch.ones_like(labels), self.model.classes)
+            total, count = total + means * counts[:, None], count + counts
+        self.source_graph.copy_(relations(total / count.clamp(min=1)[:, None]))
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict and take one step; then the teacher follows."""
+        s = self.settings
+        taught = self._step_maps(images) if self.dense else self._step_images(images)
+        ema_update(self.teacher, self.model, s.momentum)
+        if s.restore:
+            restore(self.source.parameters_, self.source.values(), s.restore, self.generator)
+        return taught
+
+    def _step_images(self, images: Tensor) -> Tensor:
+        """Follow the teacher on the images and an augmented view, replay the buffer, and fill it."""
+        self.memory.expect(images)
+        (held,) = self.to_host(self.memory.filled())
+        with torch.no_grad():
+            taught = self.teacher(images).logits
+        logits, view = (self.model(x).logits for x in (images, self.augment(images, self.generator)))
+        following = 0.5 * (symmetric_cross_entropy(logits, taught) + symmetric_cross_entropy(view, taught)).mean()
+        replay = relation = following.new_zeros(())
+        if held:
+            remembered, labels = self.memory.draw(min(int(held), len(images)), self.generator)
+            output = self.model(remembered)
+            replay = F.cross_entropy(output.logits.float(), labels)
+            relation = self._relation_loss(output.features, labels, torch.ones_like(labels))
+        self._learn(following, replay, relation)
+        unsure = entropy(logits.detach())
+        together: Tensor = (logits.detach().float() + taught.float()) / 2
+        self.memory.add(images, together.argmax(1), unsure, unsure < self.limit)
+        return together
+
+    def _step_maps(self, images: Tensor) -> Tensor:
+        """Follow the teacher's labels as CoTTA does, and learn from the sure pixels of the student's coarse map."""
+        self.to_host()
+        taught = self._label_pixels(images)
+        output = run_to_head(self.model, images)
+        following = following_loss(output.logits, taught, "hard")
+        labels, sure = output.scores.argmax(1), entropy(output.scores.detach()) < self.limit
+        replay = masked_mean(F.cross_entropy(output.scores.float(), labels, reduction="none"), sure)
+        features = output.features.movedim(1, -1).flatten(0, -2)  # (N h w, D)
+        self._learn(following, replay, self._relation_loss(features, labels.flatten(), sure.flatten()))
+        return taught
+
+    @torch.no_grad()
+    def _label_pixels(self, images: Tensor) -> Tensor:
+        """The teacher's log-probabilities: of one view where the source is sure of a pixel, else mean of fourteen."""
+        assert self.anchor is not None
+        plain, mean = multiscale_probabilities(self.teacher, images)
+        return choose_pixels(sure_pixels(self.anchor, images, self.settings.threshold), plain, mean)
+
+    def _relation_loss(self, features: Tensor, labels: Tensor, kept: Tensor) -> Tensor:
+        means, counts = class_means(features.float(), labels, kept, self.model.classes)
+        return relation_loss(self.source_graph, relations(means), counts > 0)
+
+    def _learn(self, following: Tensor, replay: Tensor, relation: Tensor) -> None:
+        self.learner.step(following + self.settings.replay * replay + self.settings.relation * relation)
+        self.diagnostics.update(loss=following.detach(), replay=replay.detach(), relation=relation.detach())
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict with the teacher; images also with the student, mean of both."""
+        taught: Tensor = self.teacher(images).logits
+        return taught if self.dense else (self.model(images).logits.float() + taught.float()) / 2
+
+    def adapted_model(self) -> VisionModel:
+        """The teacher."""
+        return frozen_copy(self.teacher)

@@ -1,0 +1,130 @@
+"""SVDP: prompts on the few pixels that are most uncertain, on top of CoTTA (Yang et al., AAAI 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from testdg.errors import UserError
+from testdg.methods.adapter import Adapter
+from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
+from testdg.methods.parts.restore import restore, weights_and_biases
+from testdg.methods.parts.sparse_prompts import SparsePrompts, dropout_uncertainty
+from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods.parts.views import following_loss
+from testdg.methods.registry import register
+from testdg.methods.settings import Settings, option
+from testdg.models import Output, VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class SvdpSettings(Settings):
+    """Settings of SVDP."""
+
+    prompts: int = option(518, "pixels with a prompt (published for 960 x 540: 518, a thousandth, or 51)", low=1)
+    learning_rate: float = option(1e-4, "step size on all weights and biases", low=0)
+    prompt_learning_rate: float = option(1e-4, "step size on the prompts", low=0)
+    momentum: float = option(0.999, "of the teacher", low=0, high=1)
+    scale: float = option(0.1, "how much the mean uncertainty lowers the momentum of the teacher's prompts", low=0)
+    passes: int = option(10, "passes through the classifier under dropout, for the uncertainty", low=2)
+    dropout: float = option(0.5, "share of the features dropped in them", low=0, high=0.99)
+    threshold: float = option(0.69, "confidence of the source above which a pixel is labelled from one view", low=0)
+    restore: float = option(0.01, "share of the weights put back to the source after a batch", low=0, high=1)
+    as_released: bool = option(False, "prompts start at random and never learn, as in the released code")
+
+
+@register
+class Svdp(Adapter):
+    """Follow a teacher that looks at many views, with learnt offsets on the most uncertain pixels."""
+
+    name = "svdp"
+    title = "SVDP"
+    citation = "Yang et al., Exploring Sparse Visual Prompt for Domain Adaptive Dense Prediction, AAAI 2024"
+    tasks = ("segmentation",)
+    Settings = SvdpSettings
+    settings: SvdpSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "acdc": {
+            "prompts": 51,
+            "learning_rate": 3e-4,
+            "prompt_learning_rate": 1e-2,
+            "scale": 0.01,
+            "as_released": True,
+        },
+    }
+
+    @classmethod
+    def exceptions(cls, model: VisionModel) -> dict[str, str]:
+        """Views change the prediction even without learning."""
+        return {"learning rate 0 is the source": "an unsure pixel is a mean over views"}
+
+    def build(self) -> None:
+        """Make teacher, anchor, the prompts of student and teacher, and the optimiser."""
+        s, model = self.settings, self.model
+        self.teacher, self.anchor = frozen_copy(model), frozen_copy(model)
+        self.prompts = SparsePrompts(s.prompts, model.channels, model.device)
+        if s.as_released:
+            torch.nn.init.normal_(self.prompts.offsets, generator=self.generator)
+        self.teacher_prompts = frozen_copy(self.prompts)
+        weights = [parameter.requires_grad_(True) for parameter in weights_and_biases(model)]
+        self.learner = Learner(
+            [
+                {"params": weights, "lr": s.learning_rate},
+                {"params": self.prompts.parameters(), "lr": s.prompt_learning_rate},
+            ]
+        )
+
+    def step(self, images: Tensor) -> Tensor:
+        """Place the prompts, predict with the teacher, follow it, move it, and put some weights back."""
+        s = self.settings
+        unsure = self._uncertainty(images, self.generator)
+        taught = self._label_pixels(images, unsure)
+        with torch.set_grad_enabled(not s.as_released):
+            decorated = self.prompts(images, unsure, self.model.std)
+        loss = following_loss(self.model(decorated).logits, taught, "hard")
+        self.learner.step(loss)
+        ema_update(self.teacher, self.model, s.momentum)
+        share = self.prompt_share(unsure)
+        self.teacher_prompts.offsets.lerp_(self.prompts.offsets.detach(), share)
+        weights = weights_and_biases(self.model)
+        restore(weights, weights_and_biases(self.anchor), s.restore, self.generator)
+        self.diagnostics.update(loss=loss.detach(), uncertainty=unsure.mean(), prompt_share=share)
+        return taught
+
+    def prompt_share(self, uncertainty: Tensor) -> Tensor:
+        """How far the teacher's prompts go towards the student's: the farther, the less certain the images are."""
+        share = 1 - self.settings.momentum + self.settings.scale * uncertainty.mean()
+        return torch.where(share.isfinite(), share, 0.0).clamp(0, 1)
+
+    def _uncertainty(self, images: Tensor, generator: Generator) -> Tensor:
+        s = self.settings
+        return dropout_uncertainty(self.teacher, images, s.passes, s.dropout, generator)
+
+    @torch.no_grad()
+    def _label_pixels(self, images: Tensor, unsure: Tensor) -> Tensor:
+        """The teacher's log-probabilities: of one view where the source is sure of a pixel, else mean of fourteen.
+
+        The uncertainty is a channel beside the colours, so that it is resized and mirrored with each view.
+        """
+
+        def decorated(view: Tensor) -> Output:
+            return self.teacher(self.teacher_prompts(view[:, :-1], view[:, -1], self.model.std))  # type: ignore[no-any-return]
+
+        plain, mean = multiscale_probabilities(decorated, torch.cat([images, unsure[:, None]], 1))
+        return choose_pixels(sure_pixels(self.anchor, images, self.settings.threshold), plain, mean)
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict one view with the teacher and its prompts; dropout draws the same numbers every time."""
+        generator = torch.Generator(images.device).manual_seed(self.settings.seed)
+        unsure = self._uncertainty(images, generator)
+        return self.teacher(self.teacher_prompts(images, unsure, self.model.std)).logits  # type: ignore[no-any-return]
+
+    def adapted_model(self) -> VisionModel:
+        """The teacher, which is the whole of it only while the prompts are nothing."""
+        if bool(self.teacher_prompts.offsets.any()):
+            raise UserError("svdp learns pixels beside weights: keep them with save(), no ordinary model can hold them")
+        return frozen_copy(self.teacher)

@@ -1,0 +1,263 @@
+"""DePT: where its prompts go, what it learns by, and one batch by the book."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from map_cases import SEGMENTATION_CHECKS, any_size
+from passes import counted, segformer
+from torch import Tensor
+
+from testdg.errors import UserError
+from testdg.methods.dept import Dept
+from testdg.methods.parts.equipment import parts_of, watched
+from testdg.methods.parts.prompt_losses import (
+    Centre,
+    Neighbours,
+    Projection,
+    agreement,
+    imbalance,
+    sameness,
+    stage_weights,
+)
+from testdg.methods.parts.stage_prompts import StagePrompts, add_prompts
+from testdg.models import Preprocessing, VisionModel, load_model
+from testdg.testing import check_adapter, stream
+
+CPU = torch.device("cpu")
+FREE: dict[str, Any] = {"source_images": 0, "prompts": 5}
+
+
+# Prompts
+
+
+def test_prompts_of_vit_base_are_as_published() -> None:
+    with torch.device("meta"):
+        network = transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=12))
+    model = load_model(network.to_empty(device="cpu"), preprocessing=Preprocessing((224, 224)))
+    head = sum(p.numel() for p in network.classifier.parameters())
+    for stages, values in ((4, 162_828), (12, 470_028)):
+        copied = copy.deepcopy(model)
+        add_prompts(copied, stages, 50, torch.Generator().manual_seed(0))
+        parts = parts_of(copied)
+        assert sum(p.numel() for p in parts.parameters()) + head == values
+    bound = max(float(part.tokens.detach().abs().max()) for part in parts)
+    assert bound == pytest.approx(0.012377, rel=1e-2)
+
+
+def test_a_pass_by_the_book(vit: VisionModel) -> None:
+    """Each stage gets its prompts before all other tokens, and gives them up at its end."""
+    adapter = Dept(vit, **FREE)
+    images = stream(adapter, 1)[0]
+    network: Any = vit.network
+    with torch.no_grad():
+        x = network.patches(vit.normalise(images)).flatten(2).mT
+        x = torch.cat([network.token.expand(6, -1, -1), x], 1) + network.position
+        left = []
+        for part, block in zip(parts_of(adapter.model), network.blocks, strict=True):
+            x = block(torch.cat([part.tokens.expand(6, -1, -1), x], 1))
+            left.append(x[:, :5])
+            x = x[:, 5:]
+        expected = network.head(network.norm(x[:, 0]))
+    torch.testing.assert_close(adapter.predict(images), expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(expected, vit(images).logits, atol=1e-4)
+    with watched(adapter.model) as seen, torch.no_grad():
+        adapter.model(images)
+    for (found,), mine in zip(seen, left, strict=True):
+        torch.testing.assert_close(found, mine, rtol=1e-4, atol=1e-5)
+    assert adapter.norm == "network.norm"
+    found_prompts = adapter._see(adapter.model, adapter.projections, images).prompts
+    torch.testing.assert_close(found_prompts[-1], adapter.projections[-1](network.norm(left[-1])), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found_prompts[0], adapter.projections[0](left[0]), rtol=1e-3, atol=1e-4)
+
+
+def test_segformer_prompts_are_keys_and_values_against_a_literal_attention() -> None:
+    model = segformer()
+    adapter = Dept(model, **FREE)
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    kept: dict[str, Tensor] = {}
+    attention = next(m for m in adapter.model.modules() if type(m).__name__.endswith("Attention"))
+    query, key, value, output = (layer for layer in attention.modules() if isinstance(layer, torch.nn.Linear))
+    for name, layer in zip("qkv", (query, key, value), strict=True):
+        layer.register_forward_hook(lambda _, inputs, out, name=name: kept.update({name: inputs[0]}))
+    output.register_forward_hook(lambda _, inputs, out: kept.update(o=out))
+    with torch.no_grad():
+        adapter.model(images)
+        tokens = parts_of(adapter.model)[0].tokens.expand(2, -1, -1)
+        q = F.linear(kept["q"], query.weight, query.bias)  # one head in the first stage
+        k, v = (
+            F.linear(torch.cat([kept[n], tokens], 1), layer.weight, layer.bias)
+            for n, layer in (("k", key), ("v", value))
+        )
+        shares = (q.double() @ k.double().mT / math.sqrt(q.shape[2])).softmax(2)
+        expected = F.linear((shares @ v.double()).float(), output.weight, output.bias)
+    torch.testing.assert_close(kept["o"], expected, rtol=1e-4, atol=1e-5)
+
+
+# Losses
+
+
+def test_later_stages_count_more() -> None:
+    assert stage_weights(4, CPU).tolist() == pytest.approx([0.032059, 0.087144, 0.236883, 0.643914], abs=1e-6)
+
+
+def test_losses_by_hand() -> None:
+    even = torch.tensor([[30.0, -30.0], [-30.0, 30.0]])
+    assert float(imbalance(even)) == pytest.approx(-0.693147, abs=1e-5)
+    assert float(imbalance(even[:1])) == pytest.approx(0, abs=1e-5)
+    across = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
+    assert float(sameness(across)) == pytest.approx(-0.5)
+    assert float(sameness(torch.ones(1, 2, 2))) == pytest.approx(0, abs=1e-6)
+    assert float(agreement(across, across)) == pytest.approx(0, abs=1e-6)
+    assert float(agreement(across, -across)) == pytest.approx(2)
+
+
+def test_the_centre_against_loops() -> None:
+    centre = Centre(4, CPU)  # 32 wide
+    generator = torch.Generator().manual_seed(0)
+    student, teacher = torch.randn(2, 3, 32, generator=generator)
+    value = [0.0] * 32
+    for _ in range(2):
+        total = 0.0
+        for s, t in zip(student.tolist(), teacher.tolist(), strict=True):
+            q = [math.exp((a - c) / 0.07) for a, c in zip(t, value, strict=True)]
+            z = sum(math.exp(a / 0.1) for a in s)
+            total -= sum(a / sum(q) * (b / 0.1 - math.log(z)) for a, b in zip(q, s, strict=True)) / 3
+        assert float(centre.loss(student, teacher)) == pytest.approx(total, rel=1e-4)
+        value = [0.9 * c + 0.1 * float(teacher[:, k].mean()) for k, c in enumerate(value)]
+        assert centre.value.tolist() == pytest.approx(value, abs=1e-5)
+
+
+def test_projections_end_in_cosines() -> None:
+    project = Projection(6, torch.Generator().manual_seed(0), CPU)
+    found = project(torch.randn(5, 6, generator=torch.Generator().manual_seed(1)))
+    assert found.shape == (5, 48)
+    assert float(found.detach().abs().max()) <= 1
+    assert sum(p.numel() for p in Projection(768, torch.Generator(), CPU).parameters()) == (
+        768 * 2048 + 2048 + 2048 * 256 + 256 + 256 * 2048
+    )
+
+
+def test_neighbours_against_scikit_learn() -> None:
+    from sklearn.neighbors import NearestNeighbors
+
+    bank = Neighbours(8, 3, 4, CPU)
+    generator = torch.Generator().manual_seed(0)
+    rows, p = torch.randn(13, 3, generator=generator), torch.rand(13, 4, generator=generator)
+    for start, end in ((0, 3), (3, 9), (9, 13)):
+        bank.add(rows[start:end], p[start:end])
+    kept, theirs = rows[-8:].numpy(), p[-8:]
+    asked = torch.randn(20, 3, generator=generator)
+    _, near = NearestNeighbors(n_neighbors=3, metric="cosine").fit(kept).kneighbors(asked.numpy())
+    expected = theirs[torch.from_numpy(near)].mean(1).argmax(1)
+    assert torch.equal(bank.label(asked, 3), expected)
+    assert bank.label(asked, 50).shape == (20,)
+
+
+# One batch
+
+
+def by_the_book(adapter: Dept, images: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
+    """One step in the released order, but for the entries of the batch, which are remembered first."""
+    s, model, teacher = adapter.settings, adapter.model, adapter.teacher
+    with torch.no_grad():
+        plain = model(images)
+        for average, module in ((teacher, model), (adapter.teacher_projections, adapter.projections)):
+            for mine, other in zip(average.parameters(), module.parameters(), strict=True):
+                mine.copy_(s.momentum * mine + (1 - s.momentum) * other)
+        theirs = adapter._see(teacher, adapter.teacher_projections, adapter.augment(images, adapter.generator))
+    mine_ = adapter._see(model, adapter.projections, adapter.augment(images, adapter.generator))
+    with torch.no_grad():
+        entry = teacher(images)
+        adapter.bank.add(entry.features, entry.logits.softmax(1))
+        held = min(adapter.bank.count, s.capacity)
+        labels = []
+        for f in plain.features:
+            cosine = F.cosine_similarity(adapter.bank.features[:held], f[None])
+            near = cosine.argsort(descending=True)[: s.neighbours]
+            labels.append(int(adapter.bank.predictions[near].mean(0).argmax()))
+    logits = mine_.output.logits
+    p_bar = logits.softmax(1).mean(0)
+    loss = F.cross_entropy(logits, torch.tensor(labels)) + (p_bar * (p_bar + 1e-8).log()).sum()
+    loss = loss + 0.1 * adapter.centre.loss(mine_.feature, theirs.feature)
+    weights = [math.exp(1) / (math.exp(1) + math.exp(2)), math.exp(2) / (math.exp(1) + math.exp(2))]
+    for weight, a, b in zip(weights, mine_.prompts, theirs.prompts, strict=True):
+        loss = loss + 0.1 * weight * (1 - F.cosine_similarity(a, b, dim=2)).mean()
+        pairs = 1 - F.cosine_similarity(a[:, :, None], a[:, None], dim=3)
+        pairs = pairs * (1 - torch.eye(a.shape[1]))
+        loss = loss - 0.05 * weight * pairs.mean()
+    optimizer.zero_grad()
+    loss.backward()
+    for parameter in adapter.learner.parameters_[: adapter.tuned]:
+        torch.nn.utils.clip_grad_norm_([parameter], 1.0)
+    optimizer.step()
+    return plain.logits
+
+
+def test_three_batches_by_the_book(vit: VisionModel) -> None:
+    adapter, other = (Dept(vit, **FREE, learning_rate=0.05, neighbours=3, capacity=16) for _ in range(2))
+    optimizer = torch.optim.SGD(other.learner.parameters_, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    for images in stream(adapter, 3):
+        torch.testing.assert_close(adapter(images), by_the_book(other, images, optimizer), rtol=1e-3, atol=1e-4)
+    for (name, found), expected in zip(adapter.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-4, msg=lambda text, n=name: f"{n}: {text}")
+
+
+def test_prompts_classifier_and_projections_are_trained_and_nothing_else(vit: VisionModel) -> None:
+    adapter = Dept(vit, **FREE, learning_rate=0.05)
+    before = {name: value.detach().clone() for name, value in adapter.named_parameters()}
+    for images in stream(adapter):
+        adapter(images)
+    moved = {name for name, value in adapter.named_parameters() if not torch.equal(value, before[name])}
+    own = {name for name in moved if not name.startswith("teacher")}
+    assert own == adapter.trainable().keys()
+    assert {name.split(".")[0] for name in own} == {"model", "projections"}
+    assert {name for name in own if "network" in name} == {"model.network.head.weight", "model.network.head.bias"}
+
+
+def test_the_first_training_teaches_and_both_begin_with_its_values(vit: VisionModel) -> None:
+    adapter = Dept(vit, source_images=180, prompts=5, warm_up_learning_rate=0.1, flip=False)
+    images, labels = stream(adapter, 1, 6)[0], torch.arange(6)
+    before = F.cross_entropy(adapter.predict(images), labels)
+    with pytest.raises(UserError, match="needs source data for the first training"):
+        adapter(images)
+    adapter.warm_up((images, labels) for _ in range(30))
+    assert float(F.cross_entropy(adapter.predict(images), labels)) < 0.9 * float(before)
+    pairs = zip(adapter.teacher.parameters(), adapter.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_batch_costs_two_passes_of_each_and_one_backward(vit: VisionModel) -> None:
+    adapter = Dept(vit, **FREE)
+    with counted(adapter) as counts:
+        adapter(stream(adapter, 1, 4)[0])
+    assert counts == {"model": 2 * 4, "teacher": 2 * 4, "backward": 1}
+
+
+def test_a_convolutional_network_is_refused(cnn: VisionModel) -> None:
+    with pytest.raises(UserError, match="dept cannot adapt TinyCNN: it has no transformer blocks"):
+        Dept(cnn)
+
+
+# Segmentation
+
+
+@pytest.mark.parametrize("check", [name for name in SEGMENTATION_CHECKS if "learning rate" not in name])
+def test_segmentation_keeps_the_laws(check: str) -> None:
+    model = segformer()
+    settings = {"source_images": 12, "prompts": 5, "pixels": 8}
+    assert check_adapter(lambda **more: Dept(model, **{**settings, **more}), only=check) == [check]
+
+
+def test_maps_of_any_size_teach() -> None:
+    adapter = Dept(any_size(), **FREE, learning_rate=0.1)
+    images = torch.rand(2, 3, 50, 76, generator=torch.Generator().manual_seed(0))
+    before = adapter.predict(images)
+    assert adapter(images).shape == (2, 5, 50, 76)
+    assert adapter.bank.count == 2 * 64
+    assert not torch.equal(adapter.predict(images), before)
+    assert all(isinstance(part, StagePrompts) for part in parts_of(adapter.model))

@@ -1,0 +1,260 @@
+"""EcoTTA: its meta networks, what they are held to, and one batch by the book."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from map_cases import SEGMENTATION_CHECKS, any_size
+from passes import confident, counted, segformer, segformer_b5
+from torch import Tensor, nn
+
+from testdg.errors import UserError
+from testdg.methods.ecotta import Ecotta
+from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
+from testdg.methods.parts.equipment import parts_of, watched
+from testdg.methods.parts.meta_networks import MetaNetwork, add_to_segformer, partition
+from testdg.models import Preprocessing, VisionModel, load_model
+from testdg.testing import check_adapter, stream
+
+CPU = torch.device("cpu")
+
+
+def warm(model: VisionModel, **settings: Any) -> Ecotta:
+    adapter = Ecotta(model, **{"source_images": 12, **settings})
+    labels = torch.arange(6) % model.classes
+    maps = labels.view(6, 1, 1).expand(6, 16, 16)
+    labels = maps if model.task == "segmentation" else labels
+    adapter.warm_up((images, labels) for images in stream(adapter, 2, 6, seed=1))
+    return adapter
+
+
+# The meta networks
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sizes"), [(12, [2, 2, 4, 4]), (18, [3, 3, 6, 6]), (16, [3, 3, 5, 5]), (3, [1, 1, 1]), (1, [1])]
+)
+def test_parts_have_the_published_sizes(blocks: int, sizes: list[int]) -> None:
+    assert [end - start + 1 for start, end in partition(blocks)] == sizes
+
+
+def test_parameters_beside_segformer_b5() -> None:
+    def count(as_released: bool) -> int:
+        model = segformer_b5()
+        add_to_segformer(model, torch.Generator(), as_released)
+        return sum(p.numel() for p in parts_of(model).parameters())
+
+    assert count(as_released=True) == sum(9 * c**2 + 4 * c for c in (64, 128, 320, 512)) == 3_469_312
+    assert count(as_released=False) == 9 * (64 * 64 + 64 * 128 + 128 * 320 + 320 * 512) + 4 * 1024
+
+
+def test_the_distance_to_the_frozen_output_is_a_mean_and_reaches_its_own_meta_network_alone() -> None:
+    class Shift(MetaNetwork):
+        def forward(self, entered: Tensor, left: Tensor) -> Tensor:
+            return left + 0.5 * self.norm.weight[0]
+
+    meta = Shift(1, 1, 1, 3, generator=torch.Generator(), device=CPU)
+    meta.seen = []
+    left = torch.tensor([1.0, -1.0]).view(1, 1, 1, 2).requires_grad_()
+    adapted = meta.adapt(left, left)
+    assert adapted.flatten().tolist() == [1.5, -0.5]
+    (distance,) = meta.seen
+    assert float(distance.detach()) == 0.5
+    gradients = torch.autograd.grad(0.5 * distance, [meta.norm.weight, left], allow_unused=True)
+    assert gradients[0] is not None
+    assert float(gradients[0]) == 0.25
+    assert gradients[1] is None
+
+
+@pytest.mark.parametrize("kind", ["vit", "cnn"])
+def test_the_pass_by_the_book(kind: str, request: pytest.FixtureRequest) -> None:
+    """Each part's input is the adapted output of the part before, and the convolution reads it too."""
+    model: VisionModel = request.getfixturevalue(kind)
+    adapter = warm(model, batch_statistics=False)
+    metas, network = parts_of(adapter.model), copy.deepcopy(model.network).double()
+    images = stream(adapter, 1)[0]
+    x = model.normalise(images).double()
+    if kind == "vit":
+        x = network.patches(x).flatten(2).mT
+        x = torch.cat([network.token.expand(6, -1, -1), x], 1) + network.position
+        blocks = list(network.blocks)
+    else:
+        blocks = list(network.stages)
+    for meta, block in zip(copy.deepcopy(metas).double(), blocks, strict=True):
+        out = block(x)
+        maps = (lambda t: t.mT[..., None]) if kind == "vit" else (lambda t: t)
+        conv = F.conv2d(maps(x), meta.conv.weight, stride=meta.conv.stride, padding=meta.conv.padding)
+        both = []
+        for norm, value in ((meta.norm, maps(out)), (meta.conv_norm, conv)):
+            mean, variance = (t.view(-1, 1, 1) for t in (norm.running_mean, norm.running_var))
+            scaled = (value - mean) / (variance + norm.eps).sqrt()
+            both.append(scaled * norm.weight.view(-1, 1, 1) + norm.bias.view(-1, 1, 1))
+        x = both[0] + both[1].clamp(min=0)
+        x = x[..., 0].mT if kind == "vit" else x
+    expected = network.head(network.norm(x[:, 0]) if kind == "vit" else x.mean((2, 3)))
+    torch.testing.assert_close(adapter.predict(images).double(), expected, rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(adapter.predict(images), model(images).logits, atol=1e-2)
+
+
+# The loss
+
+
+def test_nothing_reliable_is_no_loss_and_no_gradient() -> None:
+    p = torch.tensor([[0.9, 0.1], [0.5, 0.5]])
+    logits = p.log().requires_grad_()
+    loss, reliable = reliable_entropy(logits, 0.4)  # 0.3251 and 0.6931 against 0.2773
+    loss.backward()
+    assert (float(loss.detach()), reliable.tolist()) == (0.0, [False, False])
+    assert logits.grad is not None
+    assert not logits.grad.any()
+    loss, reliable = reliable_entropy(logits, 0.5)  # against 0.3466
+    assert reliable.tolist() == [True, False]
+    assert float(loss.detach()) == pytest.approx(-0.9 * math.log(0.9) - 0.1 * math.log(0.1), rel=1e-5)
+
+
+def test_a_batch_is_one_step_down_entropy_and_distance(vit: VisionModel) -> None:
+    model = confident(vit, 30.0)
+    settings = {"batch_statistics": False, "regularisation": 0.7, "margin": 0.9}
+    adapter, other = warm(model, **settings), warm(model, **settings)
+    images = stream(adapter, 1)[0]
+    metas = parts_of(other.model)
+    optimizer = torch.optim.SGD(metas.parameters(), lr=5e-3, momentum=0.9)
+    with watched(other.model) as seen:
+        logits = other.model(images).logits
+    log_p = logits.log_softmax(1)
+    h = -(log_p.exp() * log_p).sum(1)
+    kept = h[h < 0.9 * math.log(10)]
+    assert len(kept) > 0
+    (kept.mean() + 0.7 * sum(values[0] for values in seen)).backward()
+    optimizer.step()
+    torch.testing.assert_close(adapter(images), logits.detach())
+    for found, expected in zip(parts_of(adapter.model).parameters(), metas.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_strong_regularisation_pulls_to_the_frozen_network(vit: VisionModel) -> None:
+    def distance(weight: float) -> float:
+        adapter = warm(vit, regularisation=weight, learning_rate=2e-2, batch_statistics=False)
+        for images in stream(adapter, 12):
+            adapter(images)
+        return float(adapter.diagnostics["distance"])
+
+    assert distance(2.0) < 0.7 * distance(0.0)
+
+
+def test_only_meta_networks_move_and_the_warm_up_teaches_them(vit: VisionModel) -> None:
+    adapter = Ecotta(vit, source_images=120, warm_up_learning_rate=0.05)
+    images, labels = stream(adapter, 1, 6)[0], torch.arange(6)
+
+    def loss() -> float:
+        return float(F.cross_entropy(adapter.predict(images), labels))
+
+    before = loss()
+    adapter.warm_up((images, labels) for _ in range(20))
+    assert loss() < 0.9 * before
+    adapter(images)
+    for name, value in vit.network.state_dict().items():
+        assert torch.equal(value, adapter.model.network.state_dict()[name]), name
+    assert all(name.startswith("model.parts.") for name in adapter.trainable())
+
+
+def test_a_batch_costs_one_pass_and_one_backward(vit: VisionModel) -> None:
+    adapter = warm(vit)
+    with counted(adapter) as counts:
+        adapter(stream(adapter, 1, 4)[0])
+    assert counts == {"model": 4, "backward": 1}
+
+
+def test_source_data_come_first_and_no_checkpoint_can_hold_it(vit: VisionModel, tmp_path: Any) -> None:
+    adapter = Ecotta(vit)
+    with pytest.raises(UserError, match="needs source data for warming up the meta networks"):
+        adapter(stream(adapter, 1)[0])
+    with pytest.raises(UserError, match=r"adds layers to the network.* keep them with save\(\)"):
+        adapter.export(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_layers_of_an_earlier_adapter_are_taken_away(vit: VisionModel) -> None:
+    adapter = warm(vit)
+    images = stream(adapter, 1)[0]
+    adapter(images)
+    carrying = adapter.adapted_model()
+    before = carrying(images).logits
+    again = warm(carrying)
+    assert torch.equal(again.predict(images), warm(vit).predict(images))
+    assert torch.equal(carrying(images).logits, before)
+
+
+def test_a_model_without_blocks_is_refused() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+    with pytest.raises(UserError, match="it has no list of blocks"):
+        Ecotta(load_model(network, preprocessing=Preprocessing((4, 4))))
+
+
+# Segmentation
+
+
+LAWS = [(check, False) for check in SEGMENTATION_CHECKS if "learning rate" not in check]
+
+
+@pytest.mark.parametrize(("check", "as_released"), [*LAWS, ("save, load, continue equals never stopped", True)])
+def test_segmentation_keeps_the_laws(check: str, as_released: bool) -> None:
+    model = segformer()
+    make = {"source_images": 12, "as_released": as_released}
+    assert check_adapter(lambda **more: Ecotta(model, **{**make, **more}), only=check) == [check]
+
+
+def test_as_released_stages_see_the_frozen_maps_and_else_the_adapted_ones() -> None:
+    """A meta network that changes the first stage changes what later stages see only in the paper's version."""
+    for as_released in (True, False):
+        adapter = warm(segformer(), as_released=as_released)
+        images = stream(adapter, 1, 2)[0]
+        before = adapter.model(images).features
+        with torch.no_grad():
+            parts_of(adapter.model)[0].norm.bias.add_(1.0)
+        assert torch.equal(adapter.model(images).features, before) is as_released
+        with watched(adapter.model) as seen:
+            adapter.model(images)
+        assert [len(values) for values in seen] == [1, 1, 1, 1]
+
+
+def test_as_released_eight_views_label_and_hard_pixels_teach() -> None:
+    model = confident(segformer(), 3000.0)
+    adapter, other = (warm(model, as_released=True, learning_rate=1e-2) for _ in range(2))
+    images = stream(adapter, 1, 2)[0]
+    with counted(adapter) as counts:
+        taught = adapter(images)
+    assert counts == {"model": 2 * 8 + 2, "backward": 1}
+    total = torch.zeros(2, 5, 32, 32)
+    with torch.no_grad():
+        for ratio in (0.5, 1.0, 1.5, 2.0):
+            side = int(32 * ratio)
+            view = F.interpolate(images, (side, side), mode="bilinear", antialias=side < 32)
+            for turn in (lambda x: x, lambda x: x.flip(-1)):
+                logits = F.interpolate(other.model(turn(view)).logits, (32, 32), mode="bilinear")
+                total += turn(logits.softmax(1)) / 8
+    torch.testing.assert_close(taught.softmax(1), total, rtol=1e-4, atol=1e-5)
+    losses = F.cross_entropy(other.model(images).logits, total.argmax(1), reduction="none")
+    hard = losses >= 0.4
+    assert 0 < int(hard.sum()) < hard.numel()
+    assert float(adapter.diagnostics["loss"]) == pytest.approx(float(losses[hard].mean().detach()), rel=1e-4)
+    losses[hard].mean().backward()  # the distance has no gradient in the release
+    torch.optim.SGD(parts_of(other.model).parameters(), lr=1e-2, momentum=0.9).step()
+    for found, expected in zip(parts_of(adapter.model).parameters(), parts_of(other.model).parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_hard_pixels_of_none_are_no_loss() -> None:
+    logits = torch.tensor([[9.0, 0.0]]).view(1, 2, 1, 1)
+    assert float(hard_pixel_loss(logits, logits)[0]) == 0
+
+
+def test_maps_of_any_size_teach() -> None:
+    adapter = warm(any_size())
+    images = torch.rand(1, 3, 50, 76, generator=torch.Generator().manual_seed(0))
+    before = adapter.predict(images)
+    assert adapter(images).shape == (1, 5, 50, 76)
+    assert not torch.equal(adapter.predict(images), before)

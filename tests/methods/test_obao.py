@@ -1,0 +1,261 @@
+"""OBAO: its buffer, its graph of classes, and one batch by the book."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from map_cases import SEGMENTATION_CHECKS
+from passes import confident, counted, segformer
+from torch import Tensor
+
+from testdg.errors import UserError
+from testdg.methods.obao import Obao
+from testdg.methods.parts.certain_memory import CertainMemory
+from testdg.methods.parts.class_graph import class_means, relation_loss, relations
+from testdg.models import VisionModel
+from testdg.testing import check_adapter, stream
+
+CPU = torch.device("cpu")
+
+
+# The buffer
+
+
+def offer(memory: CertainMemory, *entropies: float, limit: float = 10.0) -> list[float]:
+    values = torch.tensor(entropies)
+    memory.add(values.view(-1, 1, 1, 1), (values * 10).long(), values, values < limit)
+    return sorted(round(float(value), 4) for value in memory.entropies if math.isfinite(value))
+
+
+@pytest.mark.parametrize(("strict", "last"), [(True, [0.1, 0.3]), (False, [0.1, 0.9])])
+def test_the_least_certain_image_leaves_first(strict: bool, last: list[float]) -> None:
+    memory = CertainMemory(2, CPU, strict)
+    assert offer(memory, 0.1, 0.4) == [0.1, 0.4]
+    assert offer(memory, 0.3) == [0.1, 0.3]
+    assert offer(memory, 0.9) == last
+    assert offer(memory, 0.05, limit=0.01) == last
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batches=st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=5, unique=True), min_size=1, max_size=6),
+    strict=st.booleans(),
+)
+def test_the_buffer_against_a_list(batches: list[list[int]], strict: bool) -> None:
+    memory, held = CertainMemory(4, CPU, strict), list[float]()
+    for batch in batches:
+        new = sorted(value / 100 for value in batch if value < 80)[:4]
+        if strict:
+            held = sorted(held + new)[:4]
+        else:
+            room = 4 - len(held)
+            held = sorted(held)[: len(held) - max(0, len(new) - room)] + new
+        found = offer(memory, *(value / 100 for value in batch), limit=0.8)
+        assert found == pytest.approx(sorted(held), abs=1e-4)
+        assert int(memory.filled()) == len(held)
+    for image, label, entropy in zip(memory.images, memory.labels, memory.entropies, strict=True):
+        if math.isfinite(entropy):  # image, label and entropy stay together
+            assert float(image) == float(entropy)
+            assert int(label) == int(torch.tensor(float(entropy)) * 10)
+
+
+def test_draws_are_without_replacement_and_never_empty() -> None:
+    memory = CertainMemory(6, CPU)
+    offer(memory, 0.11, 0.22, 0.33)
+    generator = torch.Generator().manual_seed(0)
+    seen = set()
+    for _ in range(30):
+        images, labels = memory.draw(2, generator)
+        values = [round(float(image), 2) for image in images]
+        assert len(set(values)) == 2
+        assert labels.tolist() == [int(10 * value) for value in values]
+        seen |= set(values)
+    assert seen == {0.11, 0.22, 0.33}
+
+
+# The graph
+
+
+def test_the_relation_loss_by_hand() -> None:
+    source = torch.tensor([[1, 0.5, 0.2], [0.5, 1, 0.1], [0.2, 0.1, 1]])
+    current = torch.tensor([[1, 0.3, 0.4], [0.3, 1, 0.2], [0.4, 0.2, 1]])
+    everyone = torch.ones(3, dtype=torch.bool)
+    assert float(relation_loss(source, current, everyone)) == pytest.approx(-0.974934, abs=1e-6)
+    assert float(relation_loss(source, source, everyone)) == pytest.approx(-1)
+    two = torch.tensor([True, False, True])
+    expected = -(2 + 2 * 0.2 * 0.4) / math.sqrt((2 + 2 * 0.04) * (2 + 2 * 0.16))
+    assert float(relation_loss(source, current, two)) == pytest.approx(expected)
+    assert float(relation_loss(source, current, torch.tensor([True, False, False]))) == 0
+
+
+def test_class_means_and_relations_against_loops() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(20, 4, generator=generator), torch.randint(3, (20,), generator=generator)
+    kept = torch.rand(20, generator=generator) < 0.6
+    means, counts = class_means(features, labels, kept, 4)
+    for c in range(3):
+        mine = [features[i].double() for i in range(20) if int(labels[i]) == c and kept[i]]
+        assert int(counts[c]) == len(mine)
+        torch.testing.assert_close(means[c].double(), torch.stack(mine).mean(0), rtol=1e-5, atol=1e-6)
+    assert (int(counts[3]), float(means[3].abs().sum())) == (0, 0.0)
+    graph = relations(means[:3])
+    for a in range(3):
+        for b in range(3):
+            expected = F.cosine_similarity(means[a].double(), means[b].double(), dim=0)
+            assert float(graph[a, b]) == pytest.approx(float(expected), abs=1e-5)
+
+
+# One batch
+
+
+def by_the_book(adapter: Obao, images: Tensor, buffer: list[tuple[Tensor, int, float]], optimizer: Any) -> Tensor:
+    """The step as the sheet of the released code orders it; the buffer is smaller than a batch, so all is drawn."""
+    s, model = adapter.settings, adapter.model
+    logits, view = model(images).logits, model(adapter.augment(images, adapter.generator)).logits
+    with torch.no_grad():
+        taught = adapter.teacher(images).logits
+
+    def sce(p: Tensor, q: Tensor) -> Tensor:
+        return -0.5 * (q.softmax(1) * p.log_softmax(1)).sum(1) - 0.5 * (p.softmax(1) * q.log_softmax(1)).sum(1)
+
+    loss = (0.5 * sce(logits, taught) + 0.5 * sce(view, taught)).mean()
+    if buffer:
+        output = model(torch.stack([image for image, _, _ in buffer]))
+        labels = [label for _, label, _ in buffer]
+        loss = loss + s.replay * F.cross_entropy(output.logits, torch.tensor(labels))
+        present = sorted(set(labels))
+        rows = [
+            torch.stack([f for f, y in zip(output.features, labels, strict=True) if y == c]).mean(0) for c in present
+        ]
+        if len(present) > 1:
+            unit = [row / row.norm() for row in rows]
+            g = torch.stack([torch.stack([a @ b for b in unit]) for a in unit])
+            weight = adapter.model.network.get_submodule("head").get_parameter("weight")[present]
+            unit_weight = weight / weight.norm(dim=1, keepdim=True)
+            ref = unit_weight @ unit_weight.T
+            loss = loss - s.relation * (ref * g).sum() / ((ref**2).sum() * (g**2).sum()).sqrt()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    h = -(logits.softmax(1) * logits.log_softmax(1)).sum(1).detach()
+    for k in range(len(images)):
+        if float(h[k]) < s.margin * math.log(10):
+            buffer.append((images[k], int((logits[k] + taught[k]).argmax()), float(h[k])))
+    buffer.sort(key=lambda entry: entry[2])
+    del buffer[s.capacity :]
+    with torch.no_grad():
+        for mine, other in zip(adapter.teacher.parameters(), model.parameters(), strict=True):
+            mine.copy_(s.momentum * mine + (1 - s.momentum) * other)
+    return (logits + taught).detach() / 2
+
+
+def test_three_batches_by_the_book(vit: VisionModel) -> None:
+    model = confident(vit, 10.0)
+    options = {
+        "learning_rate": 0.01,
+        "optimizer": "sgd",
+        "margin": 0.75,
+        "capacity": 5,
+        "momentum": 0.9,
+        "relation": 3.0,
+    }
+    adapter, other = Obao(model, **options), Obao(model, **options)
+    optimizer = torch.optim.SGD(other.learner.parameters_, lr=0.01, momentum=0.9, nesterov=True)
+    buffer: list[tuple[Tensor, int, float]] = []
+    for images in stream(adapter, 4, 8):
+        state = other.generator.get_state()
+        expected = by_the_book(other, images, buffer, optimizer)
+        assert not torch.equal(state, other.generator.get_state())
+        torch.testing.assert_close(adapter(images), expected, rtol=1e-3, atol=1e-3)
+        other.generator.set_state(adapter.generator.get_state())  # the book draws nothing from the buffer
+    assert len(buffer) == 5
+    assert float(adapter.diagnostics["replay"]) > 0
+    held = sorted(float(value) for value in adapter.memory.entropies)
+    assert held == pytest.approx([entropy for _, _, entropy in buffer], rel=1e-2)
+
+
+def test_what_a_batch_costs(vit: VisionModel) -> None:
+    adapter = Obao(vit, margin=1.1)
+    first, second = stream(adapter, 2, 4)
+    for images, passes in ((first, 2), (second, 3)):  # nothing to replay at first
+        with counted(adapter) as counts:
+            adapter(images)
+        assert counts == {"model": passes * 4, "teacher": 4, "backward": 1}
+
+
+def test_the_classifier_stays_and_the_rest_moves(vit: VisionModel) -> None:
+    adapter = Obao(vit, learning_rate=1e-3)
+    for images in stream(adapter, 2):
+        adapter(images)
+    head = adapter.model.network.get_submodule("head")
+    assert torch.equal(head.get_parameter("weight"), vit.network.get_submodule("head").get_parameter("weight"))
+    assert not torch.equal(next(iter(adapter.learner.parameters_)), next(vit.parameters()))
+
+
+def test_prototypes_of_source_images_make_the_graph(vit: VisionModel) -> None:
+    adapter = Obao(vit, graph="prototypes", source_images=12)
+    batches = stream(adapter, 2, 6)
+    with pytest.raises(UserError, match="needs source data for the mean features"):
+        adapter(batches[0])
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    adapter.warm_up((images, labels) for images in batches)
+    with torch.no_grad():
+        features = torch.cat([vit(images).features for images in batches])
+    rows = torch.stack([features[labels.repeat(2) == c].mean(0) for c in range(3)])
+    expected = F.cosine_similarity(rows[:, None], rows[None], dim=2)
+    torch.testing.assert_close(adapter.source_graph[:3, :3], expected, rtol=1e-4, atol=1e-5)
+    assert adapter(batches[0]).shape == (6, 10)
+
+
+def test_images_of_another_size_are_refused_before_anything_changes(cnn: VisionModel) -> None:
+    cnn.preprocessing = dataclasses.replace(cnn.preprocessing, size=None)
+    adapter = Obao(cnn, margin=1.1)
+    adapter(torch.rand(2, 3, 16, 16))
+    with pytest.raises(UserError, match="obao remembers images of one size, 16 x 16; got 16 x 20"):
+        adapter(torch.rand(2, 3, 16, 20))
+    assert adapter.batches == 1
+
+
+# Segmentation
+
+
+def test_a_map_by_the_book() -> None:
+    model = confident(segformer(), 3000.0)
+    options = {"learning_rate": 0.1, "optimizer": "sgd", "margin": 0.5, "relation": 0.7, "threshold": 0.4}
+    adapter, other = Obao(model, **options), Obao(model, **options)
+    images = stream(adapter, 1, 2)[0]
+    seen: list[Tensor] = []
+    handle = other.model.network.get_submodule("decode_head.classifier").register_forward_hook(
+        lambda _, inputs, output: seen.extend((inputs[0], output))
+    )
+    with counted(adapter) as counts:
+        taught = adapter(images)
+    assert counts == {"model": 2, "teacher": 2 * 14, "anchor": 2, "backward": 1}
+    loss = F.cross_entropy(other.model(images).logits, taught.argmax(1))
+    handle.remove()
+    features, scores = seen[-2].movedim(1, -1).reshape(-1, 16), seen[-1].movedim(1, -1).reshape(-1, 5)
+    h = -(scores.softmax(1) * scores.log_softmax(1)).sum(1)
+    sure = h < 0.5 * math.log(5)
+    assert 0 < int(sure.sum()) < len(h)
+    loss = loss + F.cross_entropy(scores[sure], scores[sure].argmax(1))
+    labels = scores.argmax(1)
+    present = sorted(set(labels[sure].tolist()))
+    assert len(present) > 1
+    rows = torch.stack([features[sure & (labels == c)].mean(0) for c in present])
+    weight = model.network.get_submodule("decode_head.classifier").get_parameter("weight")[present, :, 0, 0]
+    g, ref = (F.cosine_similarity(r[:, None], r[None], dim=2) for r in (rows, weight.detach()))
+    loss = loss - 0.7 * (ref * g).sum() / ((ref**2).sum() * (g**2).sum()).sqrt()
+    gradients = torch.autograd.grad(loss, other.learner.parameters_)
+    for now, start, gradient in zip(adapter.learner.parameters_, other.learner.parameters_, gradients, strict=True):
+        torch.testing.assert_close(now, start - 0.19 * gradient, rtol=1e-3, atol=1e-4)  # Nesterov's first step
+
+
+@pytest.mark.parametrize("check", [name for name in SEGMENTATION_CHECKS if "learning rate" not in name])
+def test_segmentation_keeps_the_laws(check: str) -> None:
+    model = segformer()
+    assert check_adapter(lambda **more: Obao(model, **{"restore": 0.01, **more}), only=check) == [check]
