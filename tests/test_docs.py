@@ -23,7 +23,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert code.count("\n") < 100
     (tmp_path / "head_bias_example.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "_METHODS", methods())
+    monkeypatch.setattr(registry._METHODS, "known", methods())
     monkeypatch.delitem(sys.modules, "head_bias_example", raising=False)
     return importlib.import_module("head_bias_example")
 

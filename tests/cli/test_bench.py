@@ -43,7 +43,7 @@ def test_a_grid_of_options_gives_a_table_for_each_protocol(
     assert len(list((tmp_path / "runs").glob("digits-c-source-*"))) == 2
     lines = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text(encoding="utf-8"))))
     assert [line["protocol"] for line in lines] == 2 * ["continual"] + 2 * ["held-out,held_out=1"]
-    assert [line["held_out_error"] != "" for line in lines] == [False, False, True, True]
+    assert [line["held_out_mean"] != "" for line in lines] == [False, False, True, True]
     assert "## digits-c, held-out,held_out=1\n" in (tmp_path / "table.md").read_text(encoding="utf-8")
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from testdg.evaluation import DomainResult
+from testdg.evaluation.scores import Segmentation
 from testdg.experiments.statistics import Gain, Matrix, bootstrap_interval, paired_gain, spread
 
 DIFFERENCES = arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 5)), elements=st.floats(-50, 50, width=32))
@@ -79,3 +80,12 @@ def test_spread_is_the_sample_deviation() -> None:
     found = spread([1.0, 2.0, 6.0])
     assert found.mean == pytest.approx(3.0)
     assert found.deviation == pytest.approx(float(np.std([1.0, 2.0, 6.0], ddof=1)))
+
+
+def test_runs_that_leave_out_different_domains_are_paired_each_with_its_own() -> None:
+    def visit(name: str, score: float) -> list[DomainResult]:
+        return [DomainResult(name, 10.0, 4, miou=score)]
+
+    pairs = [(visit("fog", 50.0), visit("fog", 53.0)), (visit("night", 30.0), visit("night", 31.0))]
+    gain = paired_gain(pairs, Segmentation.metric)
+    assert (gain.mean, gain.low, gain.high) == (2.0, 1.0, 3.0)

@@ -46,9 +46,9 @@ def three_runs() -> list[BenchTable]:
 def test_a_row_has_mean_deviation_gain_and_seconds() -> None:
     (table,) = three_runs()
     source, tent = table.rows
-    assert (source.adapted.error.mean, source.adapted.error.deviation, source.adapted.gain) == (30, None, None)
-    assert (tent.adapted.error.mean, tent.seconds) == (26.5, 2.5)
-    assert tent.adapted.error.deviation == pytest.approx(4.5**0.5)  # of 25 and 28
+    assert (source.adapted.value.mean, source.adapted.value.deviation, source.adapted.gain) == (30, None, None)
+    assert (tent.adapted.value.mean, tent.seconds) == (26.5, 2.5)
+    assert tent.adapted.value.deviation == pytest.approx(4.5**0.5)  # of 25 and 28
     assert tent.adapted.gain is not None
     assert tent.adapted.gain.mean == 3.5  # of 10, 0, 8 and -4
     assert tent.held_out is None
@@ -107,11 +107,11 @@ def test_markdown_and_csv_hold_the_same_numbers() -> None:
     assert shown.startswith("## digits-c, continual\n\n```text\nbenchmark  digits-c, continual")
     assert "| TENT | 2 | 26.50 ± 2.12 | +3.50 | -4.00 to +10.00 | 2.5 |\n" in shown
     lines = list(csv.DictReader(io.StringIO(bench_csv(three_runs()))))
-    assert [(line["name"], line["runs"], line["error"], line["gain"]) for line in lines] == [
+    assert [(line["name"], line["runs"], line["mean"], line["gain"]) for line in lines] == [
         ("Source", "1", "30.0", ""), ("TENT", "2", "26.5", "3.5"),
     ]  # fmt: skip
     assert float(lines[1]["gain_low"]) == -4
-    assert lines[1]["held_out_error"] == ""
+    assert lines[1]["held_out_mean"] == ""
     assert bench_csv([]) == "benchmark\n"
 
 

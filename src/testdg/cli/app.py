@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import testdg
+from testdg.cli import options as given
 from testdg.errors import UserError
 
 DEFAULT_METHOD = "testdg"
@@ -112,13 +113,13 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     batch_size: Annotated[int | None, typer.Option(help="Images per batch; the benchmark's own if left out.")] = None,
     protocol: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME|FILE.toml",
             help="continual, held-out, gradual, cyclic, mixed, dirichlet, orders, order-0 to order-9, or a file; "
-            "options follow as in cyclic,rounds=5.",
+            "options follow as in cyclic,rounds=5. If left out: continual, or cyclic for segmentation.",
         ),
-    ] = "continual",
+    ] = None,
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
     images: Annotated[int | None, typer.Option(help="First images of each domain; all if left out.")] = None,
     severity: Annotated[int, typer.Option(help="Severity of the corruptions, 1 to 5.")] = 5,
@@ -135,7 +136,7 @@ def run(
     out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
     json: Json = False,
 ) -> None:
-    """Adapt a model to a stream and show the error on every domain, beside the source model's."""
+    """Adapt a model to a stream and show the error (or mIoU) on every domain, beside the source model's."""
     _prepare_torch(bf16="bf16" in (precision, *(pair.removeprefix("precision=") for pair in settings or [])))
     from testdg.cli.run import Request, run_command
 
@@ -216,6 +217,99 @@ def bench(
     request = BenchRequest(grid, lists, values, settings or [], jobs, out, csv, markdown)
     if not bench_command(request, as_json=json):
         raise typer.Exit(1)
+
+
+@app.command()
+def ablate(
+    name: Annotated[str, typer.Argument(metavar="NAME|list", help="Ablation; `list` shows all.")] = "list",
+    benchmarks: Annotated[str | None, typer.Option(help="Benchmarks, separated by commas.")] = None,
+    protocols: given.Protocols = None,
+    seeds: given.Seeds = None,
+    model: given.Model = None,
+    data: given.Data = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting of TestDG that all rows share; repeatable."),
+    ] = None,
+    preset: given.Preset = None,
+    device: given.Device = None,
+    batch_size: given.BatchSize = None,
+    precision: given.Precision = None,
+    images: given.Images = None,
+    severity: given.Severity = None,
+    domains: given.Domains = None,
+    subset: given.Subset = None,
+    preprocessing: given.Preprocessing = None,
+    jobs: given.Jobs = 1,
+    out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
+    csv: given.Csv = None,
+    markdown: given.Markdown = None,
+    json: Json = False,
+) -> None:
+    """Repeat an ablation of the paper with TestDG (exit code 1 where a run failed)."""
+    asked = given.choose(locals())
+    _prepare_torch(bf16=True)  # some of the runs may be
+    from testdg.cli.ablate import ablate_command
+    from testdg.cli.bench import BenchRequest
+
+    request = BenchRequest(None, *asked, settings or [], jobs, out, csv, markdown)
+    if not ablate_command(name, request, as_json=json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def analyze(
+    name: Annotated[str, typer.Argument(metavar="NAME|list", help="Analysis; `list` shows all.")] = "list",
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = DEFAULT_METHOD,
+    benchmarks: Annotated[str | None, typer.Option("--benchmark", help="Benchmark; digits-c if left out.")] = None,
+    protocols: Annotated[str | None, typer.Option("--protocol", help="Protocol, with one stream.")] = None,
+    seeds: given.Seeds = None,
+    model: given.Model = None,
+    data: given.Data = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="METHOD.KEY=VALUE", help="Setting of a method; repeatable.")
+    ] = None,
+    preset: given.Preset = None,
+    device: given.Device = None,
+    batch_size: given.BatchSize = None,
+    precision: given.Precision = None,
+    images: given.Images = None,
+    severity: given.Severity = None,
+    domains: given.Domains = None,
+    subset: given.Subset = None,
+    preprocessing: given.Preprocessing = None,
+    jobs: given.Jobs = 1,
+    space: Annotated[str, typer.Option(help="embeddings (of TestDG) or features (of any method).")] = "embeddings",
+    runs: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder of the numbers and the figure.")] = Path("analyses"),
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The figure: .png, .pdf or .svg; OUT/NAME.png if left out.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Look into what adaptation does: numbers as JSON, and a figure (exit code 1 where a run failed)."""
+    asked = given.choose({**locals(), "method": methods})
+    _prepare_torch(bf16=True)  # some of the runs may be
+    from testdg.cli.analyze import AnalyzeRequest, analyze_command
+
+    request = AnalyzeRequest(name, *asked, settings or [], jobs, space, runs, out, figure)
+    if not analyze_command(request, as_json=json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS", help="Run folders, or parents of them.")],
+    out: Annotated[Path, typer.Option(help="Folder of the report; files of an earlier one are replaced.")] = Path(
+        "report"
+    ),
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    json: Json = False,
+) -> None:
+    """Make a page from run folders, with the tables as Markdown, LaTeX and CSV and the figures as files."""
+    from testdg.cli.report import report_command
+
+    report_command(runs, out, title, as_json=json)
 
 
 @app.command()

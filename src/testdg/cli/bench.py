@@ -29,7 +29,7 @@ from testdg.experiments import (
     summarise,
 )
 from testdg.files import replace_text, writing
-from testdg.report.bench import bench_csv, bench_markdown, bench_text
+from testdg.report.ablation import Layout
 
 
 @dataclass(frozen=True)
@@ -48,37 +48,47 @@ class BenchRequest:
 
 
 def bench_command(request: BenchRequest, *, as_json: bool) -> bool:
-    """Run the grid and show its tables; False where a run failed."""
+    """Run the grid that was asked for and show its tables; False where a run failed."""
+    return run_grid(make_grid(request), request, Layout(), as_json=as_json)
+
+
+def run_grid(grid: Grid, request: BenchRequest, layout: Layout, *, as_json: bool) -> bool:
+    """Run a grid and show its tables; False where a run failed."""
     engine, console = Local(request.jobs), Console(stderr=as_json, highlight=False, soft_wrap=True)
     _check_files(request)
-    cells = expand(make_grid(request))
-    _quieten()
+    cells = expand(grid)
+    quieten(cells)
     with Bar(console) as bar:
-        prepare(cells, _Training(bar))
+        prepare(cells, Training(bar))
     with BenchDisplay(console, cells, request.jobs) as display:
         ends = bench(cells, request.out, engine=engine, tell=display.tell)
     tables = summarise(cells, ends)
-    _write(request, tables)
+    _write(request, layout, tables)
     failed = [end for end in ends if isinstance(end, Failed)]
     if as_json:
-        print(json.dumps(_plain(tables, cells, failed), indent=2))
+        print(json.dumps({**layout.plain(tables), "failed": _told(cells, failed)}, indent=2))
     elif tables:
-        console.print(f"\n{bench_text(tables)}\n\nruns  {request.out}", markup=False)
-    _complain(cells, failed)
+        console.print(f"\n{layout.text(tables)}\n\nruns  {request.out}", markup=False)
+    complain(cells, failed)
     return not failed
 
 
 def make_grid(request: BenchRequest) -> Grid:
     """The grid of a file or of the options alone; options win over the file."""
-    lists = {key: _split(key, text) for key, text in request.lists.items() if text is not None}
-    given = {**lists, **{key: value for key, value in request.values.items() if value is not None}}
+    given = given_values(request.lists, request.values)
     if request.grid is None:
         if "method" not in given:
             raise UserError("bench needs a grid file, or --methods, as in --methods source,tent,testdg")
-        return Grid({**given, "settings": _settings(request.pairs)})
+        return Grid({**given, "settings": read_settings(request.pairs)})
     if request.pairs or "method" in given:
         raise UserError(f"{request.grid} says which methods run and how: leave out --methods and --set")
     return read_grid(request.grid).override(given)
+
+
+def given_values(lists: Mapping[str, str | None], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a grid that options give; `lists` are separated by commas."""
+    several = {key: _split(key, text) for key, text in lists.items() if text is not None}
+    return {**several, **{key: value for key, value in values.items() if value is not None}}
 
 
 def _split(key: str, text: str) -> list[Any]:
@@ -92,7 +102,7 @@ def _split(key: str, text: str) -> list[Any]:
     return parts
 
 
-def _settings(pairs: Sequence[str]) -> dict[str, dict[str, str]]:
+def read_settings(pairs: Sequence[str]) -> dict[str, dict[str, str]]:
     """Settings of each method from METHOD.KEY=VALUE."""
     found: dict[str, dict[str, str]] = {}
     for pair in pairs:
@@ -111,13 +121,15 @@ def _check_files(request: BenchRequest) -> None:
             raise UserError(f"{path} cannot be written: name a file in a folder that exists")
 
 
-def _quieten() -> None:
-    """Keep other libraries' chatter away."""
+def quieten(cells: Sequence[Cell]) -> None:
+    """Keep other libraries' chatter away; only the download of a model keeps its bar."""
     for library in ("TRANSFORMERS", "HF_HUB"):
         os.environ.setdefault(f"{library}_VERBOSITY", "error")
+    if all(cell.model is None or Path(cell.model).is_dir() for cell in cells):
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
-class _Training(Observer):
+class Training(Observer):
     """Shows the training of source models."""
 
     def __init__(self, bar: Bar) -> None:
@@ -128,19 +140,18 @@ class _Training(Observer):
         self.bar.update("training the source model", step, steps)
 
 
-def _write(request: BenchRequest, tables: Sequence[BenchTable]) -> None:
-    for path, make in ((request.csv, bench_csv), (request.markdown, bench_markdown)):
+def _write(request: BenchRequest, layout: Layout, tables: Sequence[BenchTable]) -> None:
+    for path, make in ((request.csv, layout.csv), (request.markdown, layout.markdown)):
         if path is not None:
             with writing(path.parent):
                 replace_text(path, make(tables))
 
 
-def _plain(tables: Sequence[BenchTable], cells: Sequence[Cell], failed: Sequence[Failed]) -> dict[str, Any]:
-    told = [{"run": str(cells[end.number]), "sentence": end.sentence} for end in failed]
-    return {"tables": [table.to_dict() for table in tables], "failed": told}
+def _told(cells: Sequence[Cell], failed: Sequence[Failed]) -> list[dict[str, str]]:
+    return [{"run": str(cells[end.number]), "sentence": end.sentence} for end in failed]
 
 
-def _complain(cells: Sequence[Cell], failed: Sequence[Failed]) -> None:
+def complain(cells: Sequence[Cell], failed: Sequence[Failed]) -> None:
     """Tell what failed, on stderr; with the traceback where the mistake is ours."""
     for end in failed:
         print(f"{end.trace}testdg: {cells[end.number]}: {' '.join(end.sentence.split())}", file=sys.stderr)

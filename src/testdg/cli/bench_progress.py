@@ -96,7 +96,8 @@ class BenchDisplay:
             end = f"failed: {' '.join(news.sentence.split())}"
         else:
             how = f"{news.result.seconds:.0f} s" if news.number in self.computed else "read back"
-            end = f"{news.result.mean_error:.2f} % ({how})"
+            score = news.result.mean_score
+            end = f"{'no score' if score is None else f'{score:.2f} %'} ({how})"
         self._print(f"{self.ended} of {len(self.cells)}  {self.cells[news.number]}: {end}{self._left()}")
 
     def _summary(self) -> str:
@@ -124,7 +125,8 @@ class BenchDisplay:
 
 
 def _numbers(news: Running) -> str:
-    return f"error {news.error:.1f} %, {news.domain}" if news.error is not None else "starting"
+    name = news.metric.removesuffix(", %")
+    return f"{name} {news.score:.1f} %, {news.domain}" if news.score is not None else "starting"
 
 
 def duration(seconds: float) -> str:

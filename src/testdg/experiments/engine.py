@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -13,18 +14,21 @@ from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.evaluation import Observer, Result, run, source_model
 from testdg.evaluation.device import find_device
+from testdg.evaluation.result import Tally
+from testdg.evaluation.scores import find_score
 from testdg.experiments.grid import Cell, Parts
 from testdg.models import VisionModel
 
 
 @dataclass(frozen=True)
 class Running:
-    """A cell is on its way: batches behind it, and the error in percent over them."""
+    """A cell is on its way: batches behind it, and the mean score of its visits so far, of which `metric` says what."""
 
     number: int
     done: int
-    error: float | None
+    score: float | None
     domain: str
+    metric: str = "error, %"
 
 
 @dataclass(frozen=True)
@@ -90,20 +94,22 @@ def load_parts(parts: Parts, device: str, observer: Observer | None = None) -> t
 
 
 class _Teller(Observer):
-    """Adds up the errors of a run and tells them."""
+    """Adds up the scores of a run and tells them."""
 
     def __init__(self, number: int, tell: Callable[[Running], None]) -> None:
-        self.number, self.tell = number, tell
-        self.done = self.images = self.errors = 0
+        self.number, self.tell, self.done = number, tell, 0
 
     def started(self, method: str, protocol: Any, batches: int, events: list[dict[str, Any]]) -> None:
         """Tell what is behind the run already."""
+        self.tally = Tally(find_score(protocol.task), protocol.visits())
         self.progress(events)
 
     def progress(self, events: list[dict[str, Any]]) -> None:
-        """Tell the error so far."""
+        """Tell the mean of the visits so far."""
         self.done += len(events)
-        self.images += sum(event["images"] for event in events)
-        self.errors += sum(event["errors"] for event in events)
-        error = 100 * self.errors / self.images if self.images else None
-        self.tell(Running(self.number, self.done, error, events[-1]["domain"] if events else ""))
+        self.tally.add(events)
+        found = [self.tally.score_of(number) for number in self.tally.images]
+        scores = [score for score in found if score is not None]
+        mean = statistics.fmean(scores) if scores else None
+        domain = events[-1]["domain"] if events else ""
+        self.tell(Running(self.number, self.done, mean, domain, self.tally.score.metric.title))

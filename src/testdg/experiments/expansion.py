@@ -17,7 +17,7 @@ from testdg.methods import Adapter, find_method, parse_settings
 from testdg.methods.settings import Settings, make_settings
 
 Table = Mapping[str, Any]
-_BASE = {"benchmark": "digits-c", "protocol": "continual", "seeds": 0}
+_BASE = {"benchmark": "digits-c", "seeds": 0}
 
 
 def expand(grid: Grid) -> list[Cell]:
@@ -65,11 +65,14 @@ class _Expansion:
         self._check_keys(table)
         kinds = [kind for name in _list(table["method"]) if (kind := hear("", find_method, name))]
         benchmarks = [found for name in _list(table["benchmark"]) if (found := self._open(name, table))]
-        plans = [(text, plan) for text in _list(table["protocol"]) for plan in hear("", read_plans, text) or ()]
+        named = _list(table["protocol"]) if "protocol" in table else []
+        plans = [(text, plan) for text in named for plan in hear("", read_plans, text) or ()]
         for benchmark in benchmarks:
             rows = [row for kind in kinds if (row := self._row(kind, benchmark, table))]
             size = _pick(table, "batch_size", benchmark.name)
-            streams = [made for text, plan in plans if (made := hear("", _stream, text, plan, benchmark, size))]
+            chosen = plans or [(benchmark.protocol, plan) for plan in read_plans(benchmark.protocol)]
+            every = [(text, one) for text, plan in chosen for one in hear("", plan.expand, benchmark) or ()]
+            streams = [made for text, plan in every if (made := hear("", _stream, text, plan, benchmark, size))]
             for row, stream, seed in product(rows, streams, _list(table["seeds"])):
                 hear(row["name"], make_settings, Settings, {"seed": seed})
                 yield Cell(**row, **stream, seed=seed)

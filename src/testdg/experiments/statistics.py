@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 
 from testdg.evaluation import DomainResult
+from testdg.evaluation.scores import Classification, Metric
+
+Pair = tuple[Sequence[DomainResult], Sequence[DomainResult]]
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 RESAMPLES = 10_000
@@ -26,7 +29,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Gain:
-    """How much lower the error is than Source's, and the interval of that; None where nothing can be resampled."""
+    """How much better the score is than Source's, and the interval of that; None where nothing can be resampled."""
 
     mean: float
     low: float | None
@@ -38,17 +41,17 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
-def paired_gain(pairs: Sequence[tuple[Sequence[DomainResult], Sequence[DomainResult]]]) -> Gain:
+def paired_gain(pairs: Sequence[Pair], metric: Metric = Classification.metric) -> Gain:
     """Gain of runs over their references (first of each pair): visits are paired, means are unweighted over visits."""
-    names = list(dict.fromkeys(visit.name for visit in pairs[0][0]))
-    sums, counts = np.zeros((len(pairs), len(names))), np.zeros(len(names))
+    names = list(dict.fromkeys(visit.name for reference, _ in pairs for visit in reference))
+    sums, counts = np.zeros((2, len(pairs), len(names)))
     for row, (reference, run) in enumerate(pairs):
         for before, after in zip(reference, run, strict=True):
-            sums[row, names.index(before.name)] += before.error - after.error
-    for visit in pairs[0][0]:
-        counts[names.index(visit.name)] += 1
+            worse, better = (before, after) if metric.higher else (after, before)
+            sums[row, names.index(before.name)] += getattr(better, metric.key) - getattr(worse, metric.key)
+            counts[row, names.index(before.name)] += 1
     interval = bootstrap_interval(sums, counts) if sums.size > 1 else (None, None)
-    return Gain(float(sums.sum() / counts.sum() / len(pairs)), *interval)
+    return Gain(float(sums.sum() / counts.sum()), *interval)
 
 
 def bootstrap_interval(
@@ -56,14 +59,17 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile interval of the mean difference when runs and domains are drawn anew, with replacement.
 
-    `sums` (runs, domains) are differences summed over the visits to a domain, `counts` (domains) the number of visits.
-    A resample draws as many runs and as many domains as there are, independently, and crosses them.
+    `sums` (runs, domains) are differences summed over the visits to a domain, `counts` the number of visits, of the
+    same shape or (domains) where all runs have the same. A resample draws as many runs and as many domains as there
+    are, independently, and crosses them; one without a visit is left out.
     """
     runs, domains = sums.shape
     generator = np.random.default_rng(seed)
     drawn_runs = generator.multinomial(runs, np.full(runs, 1 / runs), resamples)  # (B, runs): how often each is drawn
     drawn_domains = generator.multinomial(domains, np.full(domains, 1 / domains), resamples)  # (B, domains)
-    totals = ((drawn_runs @ sums) * drawn_domains).sum(1)
-    means = totals / (runs * (drawn_domains @ counts))
+    totals, visits = (
+        ((drawn_runs @ matrix) * drawn_domains).sum(1) for matrix in (sums, np.broadcast_to(counts, sums.shape))
+    )
+    means = totals[visits > 0] / visits[visits > 0]
     low, high = np.quantile(means, [(1 - coverage) / 2, (1 + coverage) / 2])
     return float(low), float(high)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from testdg.evaluation import DomainResult, Result, differences
+from testdg.evaluation.scores import Metric
 from testdg.experiments.engine import Complete, Failed
 from testdg.experiments.grid import SOURCE, Cell
 from testdg.experiments.statistics import Gain, Spread, paired_gain, spread
@@ -18,9 +19,9 @@ _BY_ORDER = ("domains", "held_out")  # fields that differ between the orders of 
 
 @dataclass(frozen=True)
 class Score:
-    """A mean error over runs, and how much lower it is than Source's; None for Source, and where Source is missing."""
+    """A mean error (or mIoU) over runs, and how much better it is than Source's; None for Source, and without it."""
 
-    error: Spread
+    value: Spread
     gain: Gain | None
 
 
@@ -36,6 +37,11 @@ class BenchRow:
     seconds: float
     """Mean time of a run."""
 
+    @property
+    def metric(self) -> Metric:
+        """What the scores are: errors, or mIoU."""
+        return self.results[0].metric
+
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON."""
         return {
@@ -43,8 +49,8 @@ class BenchRow:
             "method": self.method,
             "settings": {k: v for k, v in self.results[0].method["settings"].items() if k != "seed"},
             "tuning": self.results[0].protocol["tuning"],
-            "error": asdict(self.adapted),
-            "held_out": None if self.held_out is None else asdict(self.held_out),
+            self.metric.key: _plain_score(self.adapted, self.metric),
+            "held_out": None if self.held_out is None else _plain_score(self.held_out, self.metric),
             "seconds": self.seconds,
             "runs": [_plain_run(result) for result in self.results],
         }
@@ -110,12 +116,17 @@ def _table(found: Sequence[Found]) -> BenchTable:
 
 
 def _row(found: Sequence[Found], sources: Sequence[Result]) -> BenchRow:
-    cell, results = found[0][0], [result for _, result in found]
-    references = [] if cell.method == SOURCE else sources
+    cell = found[0][0]
+    return make_row(cell.name, cell.method, [result for _, result in found], sources)
+
+
+def make_row(name: str, method: str, results: list[Result], sources: Sequence[Result]) -> BenchRow:
+    """Sum up the runs of one name, beside those of Source on the same streams."""
+    references = [] if method == SOURCE else sources
     tested = all(result.held_out for result in results)
     return BenchRow(
-        cell.name,
-        cell.method,
+        name,
+        method,
         results,
         _score(results, references, lambda result: result.domains),
         _score(results, references, lambda result: result.held_out or []) if tested else None,
@@ -126,10 +137,15 @@ def _row(found: Sequence[Found], sources: Sequence[Result]) -> BenchRow:
 def _score(
     results: Sequence[Result], sources: Sequence[Result], visits: Callable[[Result], Sequence[DomainResult]]
 ) -> Score:
-    errors = spread([statistics.fmean(visit.error for visit in visits(result)) for result in results])
+    metric = results[0].metric
+    values = spread([statistics.fmean(getattr(visit, metric.key) for visit in visits(result)) for result in results])
     paired = [(next((source for source in sources if _same_order(source, run)), None), run) for run in results]
     pairs = [(visits(source), visits(run)) for source, run in paired if source is not None]
-    return Score(errors, paired_gain(pairs) if len(pairs) == len(results) else None)
+    return Score(values, paired_gain(pairs, metric) if len(pairs) == len(results) else None)
+
+
+def _plain_score(score: Score, metric: Metric) -> dict[str, Any]:
+    return {metric.key: asdict(score.value), "gain": None if score.gain is None else asdict(score.gain)}
 
 
 def _same_order(first: Result, second: Result) -> bool:
@@ -140,8 +156,8 @@ def _plain_run(result: Result) -> dict[str, Any]:
     return {
         "seed": result.protocol["seed"],
         "order": result.protocol["order"],
-        "mean_error": result.mean_error,
-        "held_out_mean": result.held_out_mean,
+        f"mean_{result.metric.key}": result.mean_score,
+        "held_out_mean": result.held_out_score,
         "seconds": result.seconds,
         "folder": str(result.folder),
     }

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from testdg.experiments import BenchRow, BenchTable
+from testdg.experiments.ablations import Column
 from testdg.experiments.statistics import Gain, Spread
 from testdg.experiments.summary import Score
 from testdg.report.protocol import protocol_lines
@@ -17,26 +18,31 @@ INTERVAL = "95 % interval"
 _NEXT_LINE = "\n" + 11 * " "  # under the text of a protocol's line
 
 
-def bench_text(tables: Sequence[BenchTable]) -> str:
-    """Every table under its protocol, as aligned text."""
-    return "\n\n".join("\n".join([*conditions(table), "", *align(cells(table))]) for table in tables)
+def bench_text(tables: Sequence[BenchTable], columns: Sequence[Column] = ()) -> str:
+    """Every table under its protocol, as aligned text; `columns` come after its own."""
+    return "\n\n".join("\n".join([*conditions(table), "", *align(cells(table, columns))]) for table in tables)
 
 
-def bench_markdown(tables: Sequence[BenchTable]) -> str:
+def bench_markdown(tables: Sequence[BenchTable], columns: Sequence[Column] = ()) -> str:
     """Every table under a heading and its protocol, as Markdown."""
     parts = []
     for table in tables:
-        head, *rows = [[text.replace("|", "\\|") for text in line] for line in cells(table)]
-        rule = ["---", *["---:"] * (len(head) - 1)]
-        lines = [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]
+        lines = markdown_table(cells(table, columns))
         parts.append("\n".join([f"## {_title(table)}", "", "```text", *conditions(table), "```", "", *lines]))
     return "\n\n".join(parts) + "\n"
 
 
-def bench_csv(tables: Sequence[BenchTable]) -> str:
+def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Cells as lines of Markdown, titles first."""
+    head, *rows = [[text.replace("|", "\\|") for text in line] for line in lines]
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]
+
+
+def bench_csv(tables: Sequence[BenchTable], columns: Sequence[Column] = ()) -> str:
     """A line for each row of each table, with all digits; empty where there is no number."""
     text = io.StringIO()
-    lines = [_csv_line(table, row) for table in tables for row in table.rows]
+    lines = [_csv_line(table, row) | _csv_columns(row, columns) for table in tables for row in table.rows]
     writer = csv.DictWriter(text, list(lines[0]) if lines else ["benchmark"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
@@ -61,11 +67,16 @@ def conditions(table: BenchTable) -> list[str]:
     return lines if orders == 1 else [*lines, f"orders     {orders}, one run each; the first is described above"]
 
 
-def cells(table: BenchTable) -> list[list[str]]:
+def cells(table: BenchTable, columns: Sequence[Column] = ()) -> list[list[str]]:
     """The texts of a table, titles first."""
     tested = any(row.held_out for row in table.rows)
-    head = ["error, %", "gain", INTERVAL, *(["held out, %", "gain", INTERVAL] if tested else [])]
-    return [["", "runs", *head, "seconds"], *(_cells(row, tested) for row in table.rows)]
+    title = table.rows[0].metric.title
+    head = [title, "gain", INTERVAL, *(["held out, %", "gain", INTERVAL] if tested else [])]
+    lines = [["", "runs", *head, "seconds"], *(_cells(row, tested) for row in table.rows)]
+    for column in columns:
+        texts = (_spread(value, column.digits) if (value := column.value(row)) else "" for row in table.rows)
+        lines = [[*line, text] for line, text in zip(lines, [column.title, *texts], strict=True)]
+    return lines
 
 
 def _cells(row: BenchRow, tested: bool) -> list[str]:
@@ -77,11 +88,12 @@ def _cells(row: BenchRow, tested: bool) -> list[str]:
 def _score(score: Score | None) -> list[str]:
     if score is None:
         return ["", "", ""]
-    return [_spread(score.error), *(_gain(score.gain) if score.gain else ["", ""])]
+    return [_spread(score.value), *(_gain(score.gain) if score.gain else ["", ""])]
 
 
-def _spread(error: Spread) -> str:
-    return f"{error.mean:.2f}" + ("" if error.deviation is None else f" ± {error.deviation:.2f}")
+def _spread(value: Spread, digits: int = 2) -> str:
+    deviation = "" if value.deviation is None else f" ± {value.deviation:.{digits}f}"
+    return f"{value.mean:.{digits}f}{deviation}"
 
 
 def _gain(gain: Gain) -> list[str]:
@@ -102,6 +114,7 @@ def _csv_line(table: BenchTable, row: BenchRow) -> dict[str, Any]:
         "name": row.name,
         "method": row.method,
         "runs": len(row.results),
+        "metric": row.metric.key,
         **_csv_score("", row.adapted),
         **_csv_score("held_out_", row.held_out),
         "seconds": row.seconds,
@@ -109,11 +122,19 @@ def _csv_line(table: BenchTable, row: BenchRow) -> dict[str, Any]:
 
 
 def _csv_score(prefix: str, score: Score | None) -> dict[str, Any]:
-    error, gain = (score.error, score.gain) if score else (None, None)
+    value, gain = (score.value, score.gain) if score else (None, None)
     return {
-        f"{prefix}error": error and error.mean,
-        f"{prefix}deviation": error and error.deviation,
+        f"{prefix}mean": value and value.mean,
+        f"{prefix}deviation": value and value.deviation,
         f"{prefix}gain": gain and gain.mean,
         f"{prefix}gain_low": gain and gain.low,
         f"{prefix}gain_high": gain and gain.high,
     }
+
+
+def _csv_columns(row: BenchRow, columns: Sequence[Column]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for column in columns:
+        value = column.value(row)
+        found |= {column.key: value and value.mean, f"{column.key}_deviation": value and value.deviation}
+    return found

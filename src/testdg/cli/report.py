@@ -1,0 +1,35 @@
+"""`testdg report`: run folders as a page, tables and figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from testdg.report.page import Report, write_report
+from testdg.report.page.words import contents, outcome
+from testdg.report.page.write import PAGE, TITLE
+
+
+def report_command(runs: Sequence[Path], out: Path, title: str | None, *, as_json: bool) -> None:
+    """Write the report and say what is in it."""
+    report = write_report(runs, out, title or TITLE)
+    if as_json:
+        print(json.dumps(_plain(report, out), indent=2))
+        return
+    content = report.content
+    for chapter in content.chapters:
+        print(f"{chapter.group.title}: {outcome(chapter.group)}")
+    print(f"\n{contents(content.groups, content.runs)}\npage    {out / PAGE}\nfiles   {len(report.files)} in {out}")
+
+
+def _plain(report: Report, out: Path) -> dict[str, Any]:
+    content = report.content
+    return {
+        "page": str(out / PAGE),
+        "files": [str(out / name) for name in report.files],
+        "groups": [{"title": group.title, **group.table.to_dict()} for group in content.groups],
+        "unfinished": content.runs.unfinished,
+        "copies": content.runs.copies,
+    }

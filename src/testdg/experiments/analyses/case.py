@@ -1,0 +1,171 @@
+"""What an analysis looks at: cells, their complete runs, adapters before, during and after the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from testdg.data.benchmarks import Benchmark
+from testdg.data.stream import Batch, Domain, Stream
+from testdg.errors import UserError
+from testdg.evaluation import Result
+from testdg.evaluation.device import find_device
+from testdg.evaluation.protocol import make_protocol, plain_values
+from testdg.evaluation.warm_up import source_batches
+from testdg.experiments.engine import load_parts
+from testdg.experiments.grid import SOURCE, Cell
+from testdg.methods import Adapter, find_method
+from testdg.methods.testdg import TestDG
+from testdg.models import VisionModel
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Numbers = dict[str, Any]
+Encode = Callable[[Tensor], Tensor]
+_BATCH = 50  # images that are encoded at a time
+
+
+def _quiet(text: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Cells (Source first) with the results of those that were run, in the same order."""
+
+    cells: Sequence[Cell]
+    results: Sequence[Result | None]
+    space: str = "embeddings"
+    runs: Path = Path("runs")
+    tell: Callable[[str, int, int], None] = _quiet
+
+    def found(self) -> list[tuple[Cell, Result]]:
+        """Cells that were run, with their results."""
+        return [(cell, result) for cell, result in zip(self.cells, self.results, strict=True) if result is not None]
+
+    def describe(self) -> dict[str, Any]:
+        """What the numbers depend on: method, settings and protocol of what was looked at; nothing without cells."""
+        if not self.cells:
+            return {}
+        if found := self.found():
+            names = dict.fromkeys(cell.name for cell, _ in found)
+            last, seeds = found[-1][1], sorted({cell.seed for cell, _ in found if cell.method != SOURCE})
+            about = {"title": ", ".join(names), "seeds": seeds or [0]}
+            return {**about, "method": last.method, "protocol": last.protocol}
+        return Scene.open(self.adapting()[0]).describe()
+
+    def adapting(self) -> list[Cell]:
+        """Cells of methods that adapt."""
+        return [cell for cell in self.cells if cell.method != SOURCE] or list(self.cells)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A cell with its benchmark and its source model in memory."""
+
+    cell: Cell
+    benchmark: Benchmark
+    model: VisionModel
+
+    @classmethod
+    def open(cls, cell: Cell) -> Scene:
+        """Load what the cell needs."""
+        benchmark, model = load_parts(cell.parts, find_device(cell.device).type)
+        return cls(cell, cell.plan.choose(benchmark), model)
+
+    @property
+    def stream(self) -> Stream:
+        """The stream of the cell."""
+        return self.cell.plan.stream(self.benchmark, self.cell.batch_size)
+
+    def adapter(self) -> Adapter:
+        """The method as it stands before the first batch."""
+        kind = find_method(self.cell.method)
+        preset = kind.preset(None if self.cell.preset == "none" else self.cell.preset)
+        fixed = {"seed": self.cell.seed, "precision": self.cell.precision}
+        adapter = kind(self.model, **{**preset, **dict(self.cell.settings), **fixed})
+        if adapter.awaits_source:
+            adapter.warm_up(source_batches(adapter, self.benchmark))
+        return adapter
+
+    def describe(self) -> dict[str, Any]:
+        """Method, settings and protocol of the cell."""
+        adapter, cell = self.adapter(), self.cell
+        chosen = ", ".join(key for key, _ in cell.settings) or "nothing"
+        protocol = make_protocol(
+            cell.plan,
+            self.benchmark,
+            self.stream,
+            adapter,
+            tuning=f"preset {cell.preset}; chosen by the user: {chosen}",
+            fingerprint=self.model.fingerprint(),
+        )
+        method = {"name": adapter.name, "settings": plain_values(asdict(adapter.settings))}
+        return {"title": cell.name, "seeds": [cell.seed], "method": method, "protocol": protocol.to_dict()}
+
+    def adapted(self, result: Result | None) -> Adapter:
+        """The method as its run left it."""
+        if result is None or not (result.folder / "state").exists():
+            where = "its run" if result is None else str(result.folder)
+            raise UserError(f"{where} has no state any more: delete the run folder, and it is made again")
+        return Adapter.load(result.folder / "state", self.model)
+
+
+def replay(scene: Scene, adapter: Adapter, tell: Callable[[str, int, int], None]) -> Iterator[Batch]:
+    """Go through the stream once more with an adapter; each batch comes after it was learnt from."""
+    stream = scene.stream
+    resets = scene.cell.plan.resets == "domain"
+    learning = sum(-(-len(block) // stream.batch_size) for block in stream.blocks if block.learn)
+    for number in range(learning):
+        batch = stream[number]
+        if resets and number and stream.starts_domain(number):
+            adapter.reset()
+        adapter(batch.images)
+        tell("going through the stream", number + 1, learning)
+        yield batch
+
+
+def need_testdg(adapter: Adapter) -> TestDG:
+    """The adapter, if it has domain embeddings and prototypes."""
+    if not isinstance(adapter, TestDG):
+        raise UserError(f"{adapter.name} has no domain embeddings: use --space features, or testdg")
+    return adapter
+
+
+def encoders(adapter: Adapter, source: VisionModel, space: str) -> tuple[Encode, Encode]:
+    """What encodes images in [0, 1] as points before and after adaptation, (N, D).
+
+    Embeddings are read by the extractor as it is at the end, so that only the encoder differs.
+    """
+    if space == "features":
+        return features_of(source), features_of(adapter.adapted_model())
+    testdg = need_testdg(adapter)
+    return (lambda images: testdg.embed(images, source)), testdg.embed
+
+
+def features_of(model: VisionModel) -> Encode:
+    """The model's features, averaged over the places of a map."""
+
+    @torch.no_grad()
+    def encode(images: Tensor) -> Tensor:
+        features = model(model.prepare(images.to(model.device))).features
+        return features.flatten(2).mean(2) if features.ndim == 4 else features  # type: ignore[no-any-return]
+
+    return encode
+
+
+def spaced(length: int, count: int) -> list[int]:
+    """At most `count` numbers below `length`, evenly spaced."""
+    return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(int)).tolist()  # type: ignore[no-any-return]
+
+
+def encode_domain(encode: Encode, domain: Domain, indices: Sequence[int]) -> Array:
+    """Points of some images of a domain, (N, D)."""
+    parts = [indices[start : start + _BATCH] for start in range(0, len(indices), _BATCH)]
+    points = [encode(domain.take(part)[0]).float().cpu() for part in parts]
+    return torch.cat(points).double().numpy()

@@ -1,0 +1,115 @@
+"""What adaptation costs: time and memory of a batch, against the error."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from testdg.experiments.analyses.case import Case, Numbers, Scene
+from testdg.experiments.analyses.parameters import scores
+from testdg.methods import Adapter
+
+WARM_UP = 3  # batches before the clock runs
+TIMED = 12
+
+
+def compute(case: Case) -> Numbers:
+    """Milliseconds and mebibytes of a batch for every method, measured one after the other, and its mean score."""
+    rows = scores(case)
+    for count, row in enumerate(rows, 1):
+        scene = Scene.open(row.pop("cell"))
+        case.tell("measuring", count, len(rows))
+        row |= {**latency(scene), "memory_mib": memory(scene) / 2**20}
+    about = scene.model.device.type
+    kind = "allocated by CUDA" if about == "cuda" else "of live tensors"
+    return {
+        "metric": case.found()[0][1].metric._asdict(),
+        "device": about,
+        "threads": torch.get_num_threads(),
+        "batch_size": scene.cell.batch_size,
+        "memory": f"peak {kind}, model included",
+        "rows": rows,
+    }
+
+
+def latency(scene: Scene) -> dict[str, float]:
+    """Median and quartiles of the time that a batch takes, in milliseconds; the stream is read beforehand."""
+    adapter, stream = scene.adapter(), scene.stream
+    batches = [stream[number % len(stream)].images for number in range(WARM_UP + TIMED)]
+    times = [_timed(adapter, images) for images in batches][WARM_UP:]
+    low, median, high = statistics.quantiles(times, n=4)
+    return {"ms": 1000 * median, "ms_low": 1000 * low, "ms_high": 1000 * high}
+
+
+def _timed(adapter: Adapter, images: Tensor) -> float:
+    _wait(adapter.model.device)
+    begun = time.perf_counter()
+    adapter(images)
+    _wait(adapter.model.device)
+    return time.perf_counter() - begun
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def memory(scene: Scene) -> int:
+    """Most bytes that are in use while the second and third batch are learnt from."""
+    adapter, stream = scene.adapter(), scene.stream
+    first, *others = (stream[number % len(stream)].images for number in range(3))
+    adapter(first)  # makes the moments of optimisers
+    if adapter.model.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(adapter.model.device)
+        for images in others:
+            adapter(images)
+        return torch.cuda.max_memory_allocated(adapter.model.device)
+    held = sum(tensor.nbytes for tensor in adapter.tensors().values())
+    return held + max(peak_bytes(partial(adapter, images)) for images in others)
+
+
+def peak_bytes(work: Callable[[], Any]) -> int:
+    """Most bytes of tensors, made by some work, that were alive at one time."""
+    with _Watch() as watch:
+        work()
+    return int(watch.peak)
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of storages from when an operation makes them until they are freed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.alive: dict[int, int] = {}
+        self.now = self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = {_key(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor) and (key := _key(tensor)) not in before and key not in self.alive:
+                self._born(key, tensor.untyped_storage())
+        return made
+
+    def _born(self, key: int, storage: torch.UntypedStorage) -> None:
+        self.alive[key] = storage.nbytes()
+        self.now += storage.nbytes()
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._died, key)
+
+    def _died(self, key: int) -> None:
+        self.now -= self.alive.pop(key, 0)
+
+
+def _key(tensor: Tensor) -> int:
+    """What tells one storage from another as long as it lives."""
+    return int(tensor.untyped_storage()._cdata)

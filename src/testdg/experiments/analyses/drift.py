@@ -1,0 +1,53 @@
+"""How well prototypes follow the model: distance to where their images are now, with and without the update."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from testdg.errors import UserError
+from testdg.experiments.analyses.case import Case, Numbers, Scene, need_testdg, replay
+from testdg.experiments.analyses.selections import images_at, no_change, watch
+from testdg.methods.testdg import TestDG
+from testdg.methods.testdg.selection import median_gamma, mmd2
+
+VIEWS = 0  # seed of the views of the prototypes' images
+
+
+def compute(case: Case) -> Numbers:
+    """Squared MMD of target to original and to updated prototypes after every batch that has prototypes.
+
+    The target is what the images of the prototypes are embedded to by the model as it is now.
+    """
+    scene = Scene.open(case.adapting()[0])
+    adapter = need_testdg(scene.adapter())
+    if adapter.cells > 1:
+        raise UserError(
+            f"drift follows one embedding per image; grid {adapter.settings.grid} has more: set testdg.grid=1"
+        )
+    selections, stream, seen = watch(adapter), scene.stream, 0
+    numbers: Numbers = {"positions": [], "original": [], "updated": [], "changes": []}
+    images, changes = torch.empty(0), 0
+    for batch in replay(scene, adapter, case.tell):
+        if len(selections) > changes:
+            changes = len(selections)
+            numbers["changes"].append(seen)
+            positions = adapter.prototypes.positions[: len(adapter.prototypes)].tolist()
+            images = torch.stack(images_at(stream, positions))
+        seen += len(batch.images)
+        if selections:
+            kept = selections[-len(adapter.prototypes.counts) :]
+            original, updated = distances(adapter, images, torch.cat([one.prototypes for one in kept]))
+            for key, value in (("positions", seen), ("original", original), ("updated", updated)):
+                numbers[key].append(value)
+    if not selections:
+        raise no_change()
+    return {**numbers, "mean": {key: sum(numbers[key]) / len(numbers[key]) for key in ("original", "updated")}}
+
+
+def distances(adapter: TestDG, images: Tensor, original: Tensor) -> tuple[float, float]:
+    """Squared MMD from the target to the original prototypes, and to those of the adapter."""
+    generator = torch.Generator(adapter.model.device).manual_seed(VIEWS)
+    target = adapter.embed(images, generator=generator)
+    gamma = median_gamma(target)
+    return float(mmd2(target, original, gamma)), float(mmd2(target, adapter.prototypes.current, gamma))

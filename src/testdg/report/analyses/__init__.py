@@ -1,0 +1,15 @@
+"""Figures of the analyses: each draws the numbers that `testdg.experiments.analyses` computes, and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from testdg.report.style import write_figure
+
+
+def draw_analysis(name: str, numbers: dict[str, Any], path: Path, title: str, note: str = "") -> Path:
+    """Draw the numbers of an analysis and write the figure, as PNG, PDF or SVG by its suffix."""
+    module = importlib.import_module(f"testdg.report.analyses.{name}")
+    return write_figure(lambda: module.draw(numbers, title, note), path)

@@ -1,0 +1,35 @@
+"""Draw prototypes among the embeddings that they were chosen from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from testdg.report.style import GREY, PALETTE, label_figure, new_figure
+
+
+def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
+    """A panel for each moment of selection."""
+    found = numbers["selections"]
+    columns = min(2, len(found))
+    rows = -(-len(found) // columns)
+    figure, grid = new_figure(4.4 * columns, 4.0 * rows + 0.6, rows, columns)
+    for axes in grid.flat[len(found) :]:
+        axes.set_visible(False)
+    for axes, one in zip(grid.flat, found, strict=False):
+        points = np.array(one["points"])
+        chosen = points[one["chosen"]]
+        axes.scatter(
+            points[:, 0], points[:, 1], s=16, color=GREY, alpha=0.7, linewidths=0, label="embedding in the queue"
+        )
+        axes.scatter(
+            chosen[:, 0], chosen[:, 1], s=34, color=PALETTE[0], edgecolors="black", linewidths=0.6, label="prototype"
+        )
+        name, sizes = one["domain"].replace("_", " "), f"{len(chosen)} of {len(points)}"
+        quality = f"MMD² {one['mmd2']:.2g}, drawn at random {one['mmd2_random']:.2g}"
+        axes.set_title(f"{name}, {sizes} (batch {one['batch']})\n{quality}", loc="left", fontsize=8)
+        axes.set(xticks=[], yticks=[], xlabel="t-SNE, first axis", ylabel="t-SNE, second axis")
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside right center")
+    label_figure(figure, title, note)
+    return figure

@@ -1,0 +1,191 @@
+"""Run folders as groups: in each, the results that may stand in one table."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testdg.errors import UserError
+from testdg.evaluation import Result, differences, read_result
+from testdg.experiments import BenchRow, BenchTable
+from testdg.experiments.grid import SOURCE
+from testdg.experiments.summary import Score, make_row
+from testdg.methods.registry import methods
+from testdg.report.page.check import check_result
+from testdg.report.tables import leaves_one_out
+
+_BY_STREAM = ("domains", "held_out")  # what differs between the orders of one protocol
+_MOST_SETTINGS = 3  # settings that a row's name can hold
+_LAST = "testdg"
+
+
+class Runs(NamedTuple):
+    """What some folders hold."""
+
+    results: list[Result]
+    unfinished: int
+    """Runs that are not complete."""
+    copies: int
+    """Complete runs that are there more than once."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A table of results that can be compared, with a title of its own."""
+
+    title: str
+    table: BenchTable
+    apart: str = ""
+    """Why it is not one with another group of the same benchmark and protocol."""
+
+    @property
+    def streams(self) -> list[Result]:
+        """One result for each order of the domains (or each that are left out), in order."""
+        found = {_stream(result): result for row in reversed(self.table.rows) for result in reversed(row.results)}
+        return sorted(found.values(), key=lambda result: (result.protocol["order"], _stream(result)[::-1]))
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether each stream leaves out other domains, so that only the scores on those count."""
+        return len(self.streams) > 1 and leaves_one_out([[result] for result in self.streams])
+
+    def score(self, row: BenchRow) -> Score:
+        """The mean that counts."""
+        return row.held_out if self.leaves_out and row.held_out else row.adapted
+
+    def whole(self, row: BenchRow) -> bool:
+        """Whether a row has a run on every stream, so that its mean can stand beside the others."""
+        return {_stream(result) for result in row.results} == {_stream(result) for result in self.streams}
+
+
+def read_runs(paths: Sequence[Path]) -> Runs:
+    """Read every complete run in some folders or below them; all mistakes are told at once."""
+    folders: dict[Path, Path] = {}
+    mistakes, unfinished = [], set()
+    for path in paths:
+        found = sorted(file.parent for file in path.rglob("result.json"))
+        folders.update((folder.resolve(), folder) for folder in found)
+        unfinished |= {file.parent.resolve() for file in path.rglob("config.toml")}
+        if not found:
+            mistakes.append(f"{path} holds no result.json, nor does a folder below it: name folders of complete runs")
+    results: dict[str, Result] = {}
+    for folder in folders.values():
+        try:
+            result = check_result(read_result(folder))
+            results.setdefault(json.dumps([result.protocol, result.method], sort_keys=True), result)
+        except UserError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise UserError("; ".join(mistakes))
+    return Runs(list(results.values()), len(unfinished - folders.keys()), len(folders) - len(results))
+
+
+def make_groups(results: Sequence[Result]) -> list[Group]:
+    """Put results that can be compared together; the order in which they come does not matter."""
+    homes: list[list[Result]] = []
+    for result in sorted(results, key=_place):
+        home = next((group for group in homes if _fits(group[0], result)), None)
+        if home is None:
+            homes.append([result])
+        else:
+            home.append(result)
+    groups = [Group("", _table(home)) for home in homes]
+    return [_titled(group, groups) for group in groups]
+
+
+def _place(result: Result) -> tuple[Any, ...]:
+    about = result.protocol
+    rank = (result.method["name"] != SOURCE, result.method["name"] == _LAST, _title(result.method["name"]))
+    rest = {key: value for key, value in about.items() if key not in ("seed", "tuning", "device")}
+    return (
+        about["benchmark"], about["kind"], json.dumps(rest, sort_keys=True), *rank,
+        json.dumps(result.method, sort_keys=True), json.dumps(about, sort_keys=True),
+    )  # fmt: skip
+
+
+def _fits(first: Result, other: Result) -> bool:
+    """Whether two results belong in one table; several orders of one protocol do."""
+    if not differences(first, other):
+        return True
+    same = _protocol_name(first) == _protocol_name(other) and _names(first) == _names(other)
+    return same and not differences(first, other, ignore=_BY_STREAM)
+
+
+def _protocol_name(result: Result) -> str:
+    """The protocol's name; `order-0` to `order-9` are one."""
+    return re.sub(r"^order-\d$", "orders", result.protocol["kind"])
+
+
+def _names(result: Result) -> set[str]:
+    return {*result.protocol["domains"], *result.protocol["held_out"]}
+
+
+def _stream(result: Result) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(result.protocol[key]) for key in _BY_STREAM)
+
+
+def _table(results: Sequence[Result]) -> BenchTable:
+    several = len({_stream(result) for result in results}) > 1
+    name = _protocol_name(results[0]) if several else results[0].protocol["kind"]
+    rows: dict[str, list[Result]] = {}
+    for result in results:
+        rows.setdefault(_row_key(result), []).append(result)
+    rows = dict(sorted(rows.items(), key=lambda row: _place(row[1][0])[3:]))
+    sources = [result for result in results if result.method["name"] == SOURCE]
+    made = [
+        make_row(title, found[0].method["name"], found, sources)
+        for title, found in zip(_row_titles(list(rows.values())), rows.values(), strict=True)
+    ]
+    return BenchTable(results[0].protocol["benchmark"], name, results[0].protocol, made)
+
+
+def _settings(result: Result) -> dict[str, Any]:
+    """What tells rows apart: settings but for the seed, and the device."""
+    settings = {key: value for key, value in result.method["settings"].items() if key != "seed"}
+    return {**settings, "device": result.protocol["device"]}
+
+
+def _row_key(result: Result) -> str:
+    return json.dumps([result.method["name"], _settings(result)], sort_keys=True)
+
+
+def _row_titles(rows: Sequence[Sequence[Result]]) -> list[str]:
+    """The methods' titles, with the settings by which rows of one method differ."""
+    names = [row[0].method["name"] for row in rows]
+    return [_row_title(rows, names, number) for number in range(len(rows))]
+
+
+def _row_title(rows: Sequence[Sequence[Result]], names: Sequence[str], number: int) -> str:
+    same = [place for place, name in enumerate(names) if name == names[number]]
+    title, settings = _title(names[number]), [_settings(rows[place][0]) for place in same]
+    if len(same) == 1:
+        return title
+    mine = settings[same.index(number)]
+    keys = [key for key in mine if any(other.get(key) != mine[key] for other in settings)]
+    if len(keys) > _MOST_SETTINGS:
+        return f"{title}, settings {same.index(number) + 1}"
+    return f"{title} ({', '.join(f'{key} {mine[key]}' for key in keys)})"
+
+
+def _title(name: str) -> str:
+    """A method's title; the name itself where it is not known here."""
+    known = methods()
+    return known[name].title if name in known else name
+
+
+def _titled(group: Group, groups: Sequence[Group]) -> Group:
+    """Number groups that share benchmark and protocol, and say why they are apart."""
+    same = [g for g in groups if (g.table.benchmark, g.table.protocol) == (group.table.benchmark, group.table.protocol)]
+    title = f"{group.table.benchmark}, {group.table.protocol}"
+    if len(same) == 1:
+        return replace(group, title=title)
+    number = same.index(group)
+    if number == 0:
+        return replace(group, title=f"{title} (1)")
+    found = differences(same[0].table.rows[0].results[0], group.table.rows[0].results[0])
+    fields = ", ".join(key.replace("_", " ") for key in found)
+    return replace(group, title=f"{title} ({number + 1})", apart=f"Not comparable with {title} (1): other {fields}.")

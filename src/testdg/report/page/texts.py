@@ -1,0 +1,144 @@
+"""The tables of a report as Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from itertools import accumulate
+
+from testdg.report.page.chapter import Chapter, Content
+from testdg.report.page.sheet import Column, Sheet, Shown
+from testdg.report.page.words import contents, outcome, protocol_pairs, versions
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "^": r"\textasciicircum{}",
+    "_": r"\_", "~": r"\textasciitilde{}", "%": r"\%", "±": r"$\pm$", "<": r"$<$", ">": r"$>$", "|": r"\textbar{}",
+    '"': "''",
+}  # fmt: skip
+_UPRIGHT = 10  # columns from which titles of a LaTeX table are turned
+_TIGHT = 7  # columns from which it is made to fit
+
+
+# Markdown
+
+
+def markdown_text(content: Content) -> str:
+    """The whole report as Markdown, with the figures beside it."""
+    parts = [f"# {_mark(content.title)}", _mark(contents(content.groups, content.runs))]
+    parts += [part for chapter in content.chapters for part in _markdown_chapter(chapter)]
+    return "\n\n".join([*parts, f"Computed with {_mark(versions(content.groups))}."]) + "\n"
+
+
+def _markdown_chapter(chapter: Chapter) -> list[str]:
+    group = chapter.group
+    lines = [f"- {_mark(name)}: {_mark(text)}" if name else f"  {_mark(text)}" for name, text in protocol_pairs(group)]
+    parts = [f"## {_mark(group.title)}", _mark(f"{outcome(group)} {group.apart}".strip()), "\n".join(lines)]
+    for picture in chapter.pictures:
+        parts += [f"![{_mark(picture.caption)}](figures/{picture.name}.png)"]
+    for sheet in (*chapter.sheets, *chapter.published):
+        parts += [f"**{_mark(sheet.title)}.** {_mark(sheet.note)}", _markdown_table(sheet)]
+    return parts
+
+
+def _markdown_table(sheet: Sheet) -> str:
+    head = ["method", *(f"{column.title} ({column.over})" if column.over else column.title for column in sheet.columns)]
+    rows = [[_mark(name), *(_markdown_cell(entry) for entry in entries)] for name, entries in sheet.shown()]
+    lines = [[_mark(title) for title in head], ["---", *["---:"] * len(sheet.columns)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _markdown_cell(entry: Shown) -> str:
+    text = _mark(entry.text) + (f" ± {entry.deviation}" if entry.deviation else "")
+    return f"**{text}**" if entry.best else text
+
+
+def _mark(text: str) -> str:
+    """A text that Markdown shows as it is."""
+    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", plain)
+
+
+# LaTeX
+
+
+def latex_text(content: Content) -> str:
+    """Every table as LaTeX with booktabs, to be put into a document."""
+    parts = [r"% \usepackage{booktabs,graphicx}"]
+    for chapter in content.chapters:
+        lines = [f"{name:<10} {text}" for name, text in protocol_pairs(chapter.group)]
+        parts.append("\n".join(f"% {' '.join(line.split())}" for line in lines))
+        parts += [_latex_table(chapter, sheet) for sheet in (*chapter.sheets, *chapter.published)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _latex_table(chapter: Chapter, sheet: Sheet) -> str:
+    upright = len(sheet.columns) >= _UPRIGHT
+    titles = [_latex_title(column, upright) for column in sheet.columns]
+    rows = [f"{_tex(name)} & {' & '.join(map(_latex_cell, entries))} \\\\" for name, entries in sheet.shown()]
+    columns = "l" + "r" * len(sheet.columns)
+    lines = [
+        rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
+        r"\toprule",
+        *_latex_overs(sheet),
+        f"Method & {' & '.join(titles)} \\\\",
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    body = [r"\resizebox{\linewidth}{!}{%", *lines[:-1], lines[-1] + "}"] if len(sheet.columns) >= _TIGHT else lines
+    caption = _tex(f"{chapter.group.title}. {sheet.title}: {sheet.note}")
+    return "\n".join([r"\begin{table*}[t]", r"\centering", rf"\caption{{{caption}}}", *body, r"\end{table*}"])
+
+
+def _latex_overs(sheet: Sheet) -> list[str]:
+    """Titles above titles, with a rule below each."""
+    spans = sheet.overs()
+    if not spans:
+        return []
+    starts = [2, *accumulate((width for _, width in spans), initial=2)][1:]
+    cells = [rf"\multicolumn{{{width}}}{{c}}{{{_tex(title)}}}" for title, width in spans]
+    named = [(start, width) for start, (title, width) in zip(starts, spans, strict=False) if title]
+    rules = [rf"\cmidrule(lr){{{start}-{start + width - 1}}}" for start, width in named]
+    return [f" & {' & '.join(cells)} \\\\", "".join(rules)]
+
+
+def _latex_title(column: Column, upright: bool) -> str:
+    arrow = {None: "", True: r"$\uparrow$", False: r"$\downarrow$"}[column.higher if column.summary else None]
+    return rf"\rotatebox{{70}}{{{_tex(column.title)}}}{arrow}" if upright else _tex(column.title) + arrow
+
+
+def _latex_cell(entry: Shown) -> str:
+    text = _tex(entry.text).replace("-", "$-$")
+    text = rf"\textbf{{{text}}}" if entry.best else text
+    return text + (rf"$_{{\pm {entry.deviation}}}$" if entry.deviation else "")
+
+
+def _tex(text: str) -> str:
+    """A text that LaTeX shows as it is."""
+    return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split())).replace("--", "-{}-")
+
+
+# CSV
+
+
+def csv_text(content: Content) -> str:
+    """A line for each number of ours, with all digits; what papers published is not among them."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    about = ["group", "benchmark", "protocol", "table", "method", "round", "column"]
+    writer.writerow([*about, "mean", "deviation", "low", "high"])
+    for group, sheet in ((chapter.group, sheet) for chapter in content.chapters for sheet in chapter.sheets):
+        names = [group.title, group.table.benchmark, group.table.protocol, sheet.title]
+        for name, entries in sheet.rows:
+            for column, entry in zip(sheet.columns, entries, strict=True):
+                if entry.value is not None:
+                    place = map(_safe, [*names, name, column.over, column.title])
+                    writer.writerow([*place, entry.value, entry.deviation, entry.low, entry.high])
+    return text.getvalue()
+
+
+def _safe(text: str) -> str:
+    """A text that a spreadsheet does not take for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,0 +1,86 @@
+"""What a report says in words: what was compared, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from testdg.evaluation import Result
+from testdg.experiments import BenchRow
+from testdg.experiments.grid import SOURCE
+from testdg.experiments.summary import Score
+from testdg.report.bench import conditions
+from testdg.report.page.groups import Group, Runs
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number with its noun."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def contents(groups: Sequence[Group], runs: Runs) -> str:
+    """How much a report holds, and what was left out."""
+    methods = len({row.method for group in groups for row in group.table.rows})
+    parts = [f"{counted(len(runs.results), 'run')} of {counted(methods, 'method')} in {counted(len(groups), 'group')}"]
+    parts[0] += " of results that can be compared" if len(groups) > 1 else ""
+    if runs.unfinished:
+        parts.append(f"{counted(runs.unfinished, 'run')} not complete and left out")
+    if runs.copies:
+        parts.append(f"{counted(runs.copies, 'copy', 'copies')} of the same run left out")
+    return "; ".join(parts) + "."
+
+
+def outcome(group: Group) -> str:
+    """The best row of a group in a sentence, beside Source."""
+    rows = [row for row in group.table.rows if group.whole(row)] or group.table.rows
+    metric = rows[0].metric
+    kind = f"{metric.title.removesuffix(', %')}{' on what is left out' if group.leaves_out else ''}"
+    best = (max if metric.higher else min)(rows, key=lambda row: group.score(row).value.mean)
+    score, source = group.score(best), next((row for row in rows if row.method == SOURCE), None)
+    if len(rows) == 1:
+        return f"{best.name} has a mean {kind} of {_percent(score)}."
+    text = f"{best.name} has the {'highest' if metric.higher else 'lowest'} mean {kind}, {_percent(score)}"
+    if source is None:
+        return f"{text}; Source was not run."
+    return f"{text}." if best.method == SOURCE else f"{text}; Source has {_percent(group.score(source))}{_gain(score)}."
+
+
+def _percent(score: Score) -> str:
+    deviation = "" if score.value.deviation is None else f" ± {score.value.deviation:.1f}"
+    return f"{score.value.mean:.1f}{deviation} %"
+
+
+def _gain(score: Score) -> str:
+    gain = score.gain
+    if gain is None:
+        return ""
+    interval = "" if gain.low is None else f" (95 % interval {gain.low:+.1f} to {gain.high:+.1f})"
+    return f", a gain of {gain.mean:.1f} points{interval}"
+
+
+def protocol_pairs(group: Group) -> list[tuple[str, str]]:
+    """The protocol of a group: what each line is about, and what it says."""
+    lines = "\n".join(conditions(group.table)).split("\n")
+    pairs = [(line[:10].strip(), line[11:].strip()) for line in lines]
+    if group.leaves_out:
+        told = f"{len(group.streams)} streams, one for each domain that is left out; the first is described above"
+        pairs.append(("runs", told))
+    return pairs
+
+
+def run_lines(group: Group, row: BenchRow) -> list[str]:
+    """The settings of a row, and its runs."""
+    settings = row.results[0].method["settings"]
+    told = ", ".join(f"{key} {value}" for key, value in settings.items() if key != "seed")
+    return [told or "no settings", *(_run_line(group, result) for result in row.results)]
+
+
+def _run_line(group: Group, result: Result) -> str:
+    score = result.held_out_score if group.leaves_out else result.mean_score
+    return f"{result.folder.name}: seed {result.protocol['seed']}, {score:.2f} %"
+
+
+def versions(groups: Sequence[Group]) -> str:
+    """The versions that computed the results."""
+    found = [result.versions for group in groups for row in group.table.rows for result in row.results]
+    names = dict.fromkeys(name for one in found for name in one)
+    return ", ".join(f"{n} {' and '.join(sorted({str(one[n]) for one in found if n in one}))}" for n in names)

@@ -1,0 +1,52 @@
+"""Writing a report: everything is made first, then every file is put in its place in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from testdg.errors import UserError
+from testdg.files import replacing, writing
+from testdg.report.page.chapter import Content, make_chapter
+from testdg.report.page.groups import make_groups, read_runs
+from testdg.report.page.html import html_page
+from testdg.report.page.texts import csv_text, latex_text, markdown_text
+
+TITLE = "Continual test-time adaptation"
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report holds, and its files by name."""
+
+    content: Content
+    files: dict[str, bytes]
+
+
+def make_report(paths: Sequence[str | Path], title: str = TITLE) -> Report:
+    """Read the runs in some folders and make the page, the tables and the figures."""
+    runs = read_runs([Path(path) for path in paths])
+    chapters = [make_chapter(group, number) for number, group in enumerate(make_groups(runs.results), 1)]
+    content = Content(title, runs, chapters)
+    makers = {PAGE: html_page, "report.md": markdown_text, "report.tex": latex_text, "report.csv": csv_text}
+    files = {name: make(content).encode() for name, make in makers.items()}
+    for picture in (picture for chapter in chapters for picture in chapter.pictures):
+        files |= {f"figures/{picture.name}.{kind}": data for kind, data in picture.files.items()}
+    return Report(content, files)
+
+
+def write_report(paths: Sequence[str | Path], out: str | Path, title: str = TITLE) -> Report:
+    """Make a report and write it into a folder; files of an earlier one are replaced."""
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: choose a folder with --out")
+    report = make_report(paths, title)
+    with writing(folder):
+        for name, data in report.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as fresh:
+                fresh.write_bytes(data)
+    return report

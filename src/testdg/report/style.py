@@ -1,0 +1,77 @@
+"""One look for all figures: colours that the colour-blind tell apart, units on axes, small type, no dates inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from testdg.errors import UserError
+from testdg.files import replacing, writing
+
+# Okabe and Ito's colours; Source is always black.
+PALETTE = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+SOURCE = "#000000"
+GREY = "#8A8F98"
+MARKERS = ("o", "s", "^", "D", "v", "P")
+SUFFIXES = (".png", ".pdf", ".svg")
+_LOOK: Any = {
+    "font.size": 9, "axes.titlesize": 9, "axes.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False,
+    "legend.frameon": False, "legend.fontsize": 8, "grid.alpha": 0.25, "grid.linewidth": 0.6, "svg.fonttype": "none",
+    "svg.hashsalt": "testdg", "pdf.fonttype": 42, "text.parse_math": False,
+}  # fmt: skip
+
+
+def check_suffix(path: Path) -> Path:
+    """Refuse a figure that cannot be written in that format."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"figure {path} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    return path
+
+
+def looks(count: int) -> list[tuple[str, str]]:
+    """As many pairs of colour and marker as there are things to tell apart; they repeat after 36."""
+    pairs = [(colour, marker) for marker, colour in product(MARKERS, PALETTE)]
+    return [pairs[number % len(pairs)] for number in range(count)]
+
+
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **more: Any) -> tuple[Any, Any]:
+    """A figure with axes, (rows, columns); inches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=130)
+    return figure, figure.subplots(rows, columns, squeeze=False, **more)
+
+
+def label_figure(figure: Any, title: str, note: str) -> None:
+    """What is shown above, how it was made below."""
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
+    figure.supxlabel(_wrapped(note, figure.get_figwidth()), x=0.01, ha="left", fontsize=7, color="#555555")
+
+
+def _wrapped(text: str, inches: float) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, int(inches * 19)))
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Draw in the common look."""
+    import matplotlib
+
+    with matplotlib.rc_context(_LOOK):
+        yield
+
+
+def write_figure(draw: Callable[[], Any], path: Path) -> Path:
+    """Draw a figure and write it in one step, in the format of its suffix."""
+    kind = check_suffix(path).suffix[1:].lower()
+    dates: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    with look():
+        figure = draw()
+        with writing(path.parent), replacing(path) as fresh:
+            figure.savefig(fresh, format=kind, metadata=dates[kind])
+    return path

@@ -1,0 +1,66 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from testdg.cli.app import execute
+from testdg.experiments.ablations import ABLATIONS
+from testdg.models import Preprocessing, TinyViT, VisionModel
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> list[str]:
+    torch.manual_seed(0)
+    network = TinyViT(patch=8, width=16, depth=1, heads=2)
+    VisionModel(network, "head", Preprocessing((32, 32)), "random-vit").save(tmp_path / "vit")
+    place = ["--model", str(tmp_path / "vit"), "--out", str(tmp_path / "runs"), "--device", "cpu"]
+    return [*place, "--images", "4", "--batch-size", "2", "--domains", "fog,contrast"]
+
+
+def test_an_ablation_gives_a_table_and_the_published_numbers_apart(
+    small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--csv", str(tmp_path / "table.csv"), "--markdown", str(tmp_path / "table.md")]
+    assert execute(["ablate", "distance", *small, *files, "--set", "threshold=0", "--set", "testdg.recent=1"]) == 0
+    measured, published = capsys.readouterr().out.split("published, ViT-B/16 on CIFAR-10-C: other model, other stream")
+    for row in ("Source", "distance mmd", "distance hausdorff", "distance chamfer"):
+        assert f"\n{row} " in measured
+    assert "8.2" in published
+    assert "distance chamfer" in (tmp_path / "table.csv").read_text(encoding="utf-8")
+    assert "## published" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert execute(["ablate", "distance", *small, "--set", "threshold=0", "--set", "recent=1", "--json"]) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert shown.err.count("(read back)") == 4
+    assert [row["settings"]["threshold"] for row in found["tables"][0]["rows"][1:]] == [0.0, 0.0, 0.0]
+    assert found["published"]["rows"]["distance chamfer"] == [7.7]
+
+
+def test_the_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["ablate", "list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(ABLATIONS)
+    assert execute(["ablate", "--json"]) == 0
+    assert [entry["name"] for entry in json.loads(capsys.readouterr().out)] == list(ABLATIONS)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["compnents"], "unknown ablation 'compnents'; did you mean 'components'?"),
+        (["queue", "--set", "queue_length=3"], "ablation queue varies queue_length itself: leave out --set"),
+        (["queue", "--set", "thresholt=3"], "unknown setting 'thresholt'; did you mean 'threshold'?"),
+        (
+            ["queue", "--benchmarks", "digits-d"],
+            "ablation queue: unknown benchmark 'digits-d'; did you mean 'digits-c'?",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    more: list[str], sentence: str, small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["ablate", *small, *more]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"testdg: {sentence}")
+    assert (shown.err.count("\n"), shown.out) == (1, "")
+    assert not (tmp_path / "runs").exists()

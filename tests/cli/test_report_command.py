@@ -1,0 +1,63 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from testdg.cli.app import execute
+from testdg.models import Preprocessing, TinyViT, VisionModel
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Source and TENT with two seeds on a small stream."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("report")
+    network = TinyViT(patch=8, width=16, depth=1, heads=2)
+    VisionModel(network, "head", Preprocessing((32, 32)), "random-vit").save(folder / "model")
+    place = ["--model", str(folder / "model"), "--out", str(folder / "runs"), "--device", "cpu"]
+    small = ["--images", "4", "--domains", "fog,contrast"]
+    for seed in ("0", "1"):
+        assert execute(["run", *place, *small, "--method", "tent", "--seed", seed, "--json"]) == 0
+    return folder / "runs"
+
+
+def test_run_folders_become_a_page_with_tables_and_figures(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report"
+    assert execute(["report", str(runs), "--out", str(out), "--title", "My page"]) == 0
+    shown = capsys.readouterr().out
+    assert "digits-c, continual: " in shown
+    assert "3 runs of 2 methods in 1 group." in shown
+    assert f"page    {out / 'report.html'}\n" in shown
+    assert "<title>My page</title>" in (out / "report.html").read_text(encoding="utf-8")
+    assert {path.name for path in out.iterdir()} == {"report.html", "report.md", "report.tex", "report.csv", "figures"}
+
+
+def test_the_numbers_of_a_report_are_those_of_the_runs(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["report", str(runs), "--out", str(tmp_path), "--json"]) == 0
+    (group,) = json.loads(capsys.readouterr().out)["groups"]
+    results = [json.loads(path.read_text()) for path in runs.glob("*-tent-*/result.json")]
+    errors = sorted(result["mean_error"] for result in results)
+    (row,) = (row for row in group["rows"] if row["name"] == "TENT")
+    assert sorted(run["mean_error"] for run in row["runs"]) == errors
+    assert row["error"]["error"]["mean"] == pytest.approx(sum(errors) / 2)
+
+
+def test_mistakes_are_sentences_and_nothing_is_written(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "result.json").write_text("[]")
+    assert execute(["report", str(runs), str(tmp_path / "empty"), str(tmp_path / "damaged"), "--out", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert f"testdg: {tmp_path / 'empty'} holds no result.json" in told
+    assert "result.json is damaged" in told
+    assert "Traceback" not in told
+    assert not out.exists()
+    assert execute(["report"]) == 2

@@ -1,0 +1,339 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.spatial.distance import cdist
+from sklearn.metrics.pairwise import rbf_kernel
+from transformers import ViTConfig, ViTForImageClassification
+
+from testdg.errors import UserError
+from testdg.evaluation.scores import Classification
+from testdg.experiments import Complete, Grid, expand
+from testdg.experiments.analyses import ANALYSES, Case, Numbers, find_analysis
+from testdg.experiments.analyses.attention import attention_maps, check_model, entropy
+from testdg.experiments.analyses.case import Scene, replay, spaced
+from testdg.experiments.analyses.cost import peak_bytes
+from testdg.experiments.analyses.drift import distances
+from testdg.experiments.analyses.embeddings import project
+from testdg.experiments.analyses.gap import chamfer, gaps, total_variance
+from testdg.experiments.analyses.overview import comparable_groups, read_runs
+from testdg.experiments.analyses.probes import probe
+from testdg.experiments.analyses.prototypes import places
+from testdg.experiments.analyses.selections import images_at, watch
+from testdg.experiments.analyses.stream import detections, rolling, visits
+from testdg.experiments.engine import run_cell
+from testdg.methods.testdg import TestDG
+from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
+from testdg.report.analyses import draw_analysis
+
+POINTS = arrays(np.float64, st.tuples(st.integers(1, 6), st.just(3)), elements=st.floats(-9, 9, width=32))
+ALARMS = {"threshold": 0.0, "history": 1, "recent": 1, "significance": 0.0}  # every batch but the first is a change
+
+
+@pytest.fixture
+def values(model: Path) -> dict[str, Any]:
+    domains = ["fog", "contrast", "snow"]
+    shared = {"model": str(model), "device": "cpu", "images": 8, "batch_size": 4, "domains": domains}
+    return {**shared, "method": "testdg", "settings": {"testdg": {**ALARMS, "prototypes": 3}}}
+
+
+def case(name: str, values: dict[str, Any], out: Path) -> Case:
+    """The cells of an analysis, run here, one after the other."""
+    analysis = find_analysis(name)
+    cells = expand(analysis.grid(values))
+    wanted, results = analysis.choose(cells), []
+    for cell in cells:
+        end = run_cell(0, cell, out, lambda news: None) if cell in wanted else None
+        assert end is None or isinstance(end, Complete)
+        results.append(end.result if isinstance(end, Complete) else None)
+    return Case(cells, results, runs=out)
+
+
+# Every analysis, from cells to a figure
+
+
+@pytest.mark.parametrize("name", [name for name in ANALYSES if name not in ("attention", "overview")])
+def test_every_analysis_gives_numbers_and_a_figure(name: str, values: dict[str, Any], tmp_path: Path) -> None:
+    found = case(name, values, tmp_path / "runs")
+    numbers = find_analysis(name).compute(found)
+    about = found.describe()
+    assert about["method"]["settings"]["prototypes"] == 3
+    assert about["protocol"]["domains"] == values["domains"]
+    shown = draw_analysis(name, numbers, tmp_path / "figure.svg", "the title", "the note").read_text(encoding="utf-8")
+    assert "the title" in shown
+    assert "the note" in shown
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".PDF", b"%PDF"), (".svg", b"<?xml")])
+def test_the_suffix_chooses_the_format_and_the_same_numbers_give_the_same_file(
+    suffix: str, start: bytes, tmp_path: Path
+) -> None:
+    found = {"distance": [[0.0, 1.0], [1.0, 0.0]], "mean": 1.0, "mean_relative": 0.5}
+    numbers = {"space": "features", "domains": ["fog", "snow"], "before": found, "after": found}
+    paths = [draw_analysis("gap", numbers, tmp_path / f"{name}{suffix}", "title") for name in "ab"]
+    assert paths[0].read_bytes().startswith(start)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"a{suffix}", f"b{suffix}"]
+    with pytest.raises(UserError, match=r"figure a\.jpg must end in \.png, \.pdf or \.svg"):
+        draw_analysis("gap", numbers, Path("a.jpg"), "title")
+
+
+def test_a_model_that_does_not_learn_has_the_same_gaps_before_and_after(values: dict[str, Any], tmp_path: Path) -> None:
+    still = {"learning_rate": 0.0, "restore": 0.0}
+    values["settings"] = {"testdg": {**ALARMS, **still}}
+    numbers = find_analysis("gap").compute(case("gap", values, tmp_path))
+    assert numbers["before"] == numbers["after"]
+    matrix = np.array(numbers["before"]["distance"])
+    assert numbers["before"]["mean"] == pytest.approx(matrix.sum() / 6)
+    assert np.array_equal(matrix, matrix.T)
+
+
+def test_features_of_any_method_can_be_looked_at_but_embeddings_are_testdgs(values: dict[str, Any]) -> None:
+    tent = expand(Grid({**values, "method": "tent", "settings": {}}))
+    assert [cell.method for cell in find_analysis("gap").choose(tent, "features")] == ["tent"]
+    with pytest.raises(UserError, match="tent has no domain embeddings: use --space features, or testdg"):
+        find_analysis("gap").choose(tent)
+    with pytest.raises(UserError, match="drift looks at domain prototypes, which tent does not have: use testdg"):
+        find_analysis("drift").choose(tent)
+    with pytest.raises(UserError, match="gap looks at one run: name one method and one seed; got 2"):
+        find_analysis("gap").choose([*tent, replace(tent[1], seed=1)])
+
+
+# gap, embeddings
+
+
+@given(POINTS, POINTS)
+def test_chamfer_is_that_of_scipy_and_symmetric(x: Any, y: Any) -> None:
+    pairs = cdist(x, y, "sqeuclidean")
+    assert chamfer(x, y) == pytest.approx(pairs.min(1).mean() + pairs.min(0).mean(), abs=1e-9)
+    assert chamfer(x, y) == pytest.approx(chamfer(y, x))
+    assert chamfer(x, x) == 0
+
+
+def test_gaps_and_their_scale() -> None:
+    points = {"a": np.zeros((2, 2)), "b": np.array([[3.0, 4.0], [3.0, 4.0]])}
+    assert gaps(points).tolist() == [[0, 50], [50, 0]]
+    assert total_variance(points) == 2.5**2  # every point is 2.5 from the centre
+
+
+def test_a_projection_is_always_the_same_and_keeps_far_groups_apart() -> None:
+    generator = np.random.default_rng(0)
+    points = np.concatenate([generator.normal(0, 0.1, (12, 5)), generator.normal(9, 0.1, (12, 5))])
+    found = project(points)
+    assert np.array_equal(found, project(points))
+    within = cdist(found[:12], found[:12]).max()
+    assert cdist(found[:12], found[12:]).min() > within / 2
+    assert project(points[:2]).shape == (2, 2)
+
+
+# probes
+
+
+def test_a_probe_reads_what_is_there_and_never_sees_a_picture_twice() -> None:
+    generator = np.random.default_rng(0)
+    pictures = np.tile(np.arange(40), 3)  # in three domains
+    domains = np.repeat(np.arange(3), 40)
+    classes = np.tile(generator.integers(0, 2, 40), 3)
+    readable = np.stack([domains == 0, domains == 1, classes], 1) + generator.normal(0, 0.01, (120, 3))
+    assert probe(readable, domains, pictures) == (100, 0)
+    assert probe(readable, classes, pictures) == (100, 0)
+    by_heart = np.eye(40)[pictures]  # says which picture it is, and no more
+    accuracy = probe(by_heart, classes, pictures)
+    assert accuracy.mean < 75
+    assert accuracy.error > 5  # over 20 pictures, not over 60 images
+
+
+# drift, prototypes
+
+
+def scene(values: dict[str, Any]) -> tuple[Scene, TestDG]:
+    found = Scene.open(expand(Grid(values))[1])
+    adapter = found.adapter()
+    assert isinstance(adapter, TestDG)
+    return found, adapter
+
+
+def test_selections_are_seen_with_the_images_that_they_stand_for(values: dict[str, Any]) -> None:
+    found, adapter = scene(values)
+    selections = watch(adapter)
+    seen = [batch.images for batch in replay(found, adapter, lambda *_: None)]
+    assert [one.batch for one in selections] == [1, 2, 3, 4, 5]
+    images = torch.cat(seen)
+    for one in selections:
+        assert one.queue_positions.tolist() == list(range(4 * one.batch - 4, 4 * one.batch))  # the batch before
+        assert torch.equal(one.queue[places(one)], one.prototypes)
+        assert torch.equal(one.queue_positions[places(one)], one.positions)
+        assert torch.equal(torch.stack(images_at(found.stream, one.positions.tolist())), images[one.positions])
+
+
+def test_the_target_is_where_the_images_are_now(values: dict[str, Any]) -> None:
+    values["settings"]["testdg"]["view"] = "same"
+    found, adapter = scene(values)
+    selections = watch(adapter)
+    list(replay(found, adapter, lambda *_: None))
+    images = torch.stack(images_at(found.stream, selections[-1].positions.tolist()))
+    target, original = adapter.embed(images).double().numpy(), selections[-1].prototypes.double().numpy()
+    width = 1 / np.sort(cdist(target, target, "sqeuclidean")[np.triu_indices(3, 1)])[1]
+
+    def mmd2(other: Any) -> float:
+        kernels = [rbf_kernel(a, b, gamma=width).mean() for a, b in ((target, target), (other, other), (target, other))]
+        return float(kernels[0] + kernels[1] - 2 * kernels[2])
+
+    before, after = distances(adapter, images, selections[-1].prototypes)
+    assert before == pytest.approx(mmd2(original), rel=1e-3, abs=1e-6)
+    assert after == pytest.approx(mmd2(adapter.prototypes.current.double().numpy()), rel=1e-3, abs=1e-6)
+
+
+def test_a_stream_without_changes_has_no_prototypes(values: dict[str, Any], tmp_path: Path) -> None:
+    values["settings"] = {"testdg": {"threshold": 1.0}}
+    for name in ("drift", "prototypes"):
+        with pytest.raises(UserError, match=r"no domain change was detected on this stream.* lower the threshold"):
+            find_analysis(name).compute(case(name, values, tmp_path))
+
+
+# stream
+
+
+def event(number: int, domain: str, errors: int, change: bool = False, images: int = 4) -> dict[str, Any]:
+    part = {"segment": 0, "images": images, "errors": errors, "nll": 0.0, "early": [0, 0], "gaps": {}}
+    about = {"batch": number, "domain": domain, "severity": 5, "round": 1, "phase": "adapt", "images": images}
+    return {**about, "errors": errors, "change": change, "parts": [part]}
+
+
+def test_the_rolling_error_starts_anew_with_every_domain() -> None:
+    events = [event(n, "fog" if n < 3 else "snow", errors) for n, errors in enumerate([4, 2, 0, 1, 3])]
+    spans = visits(events)
+    assert spans == [(0, 3), (3, 5)]
+    assert rolling(events, spans, 2, Classification()) == [100, 75, 25, 25, 50]
+
+
+def test_alarms_are_real_late_or_false() -> None:
+    alarms = {1, 4, 5, 8}
+    names = ["a"] * 3 + ["b"] * 3 + ["c"] * 3 + ["d"] * 3
+    events = [event(n, name, 0, n in alarms) for n, name in enumerate(names)]
+    assert detections(events, visits(events)) == {
+        "batches": [1, 4, 5, 8], "real_changes": 3, "noticed": 2, "false_alarms": 2, "mean_delay_batches": 1.5,
+    }  # fmt: skip
+    silent = [{key: value for key, value in one.items() if key != "change"} for one in events]
+    assert detections(silent, visits(silent)) is None
+
+
+# cost, parameters
+
+
+def test_memory_is_that_of_tensors_alive_at_one_time() -> None:
+    def one_after_the_other() -> None:
+        first = torch.ones(1000)  # 4,000 bytes
+        first.view(10, 100).add_(1)  # neither a view nor a change in place needs any
+        del first
+        torch.ones(3000).sum()
+
+    def together() -> Any:
+        return torch.ones(1000), torch.ones(3000)
+
+    assert peak_bytes(one_after_the_other) == 12_000 + 4  # and the sum
+    assert peak_bytes(together) == 16_000
+
+
+def test_memory_counts_what_a_backward_needs() -> None:
+    weight, images = torch.ones(100, 100, requires_grad=True), torch.ones(50, 100)
+
+    def learn() -> None:
+        (images @ weight).relu().sum().backward()
+
+    with torch.no_grad():
+        assert peak_bytes(lambda: (images @ weight).relu().sum()) == 2 * 20_000  # before and after relu
+    assert peak_bytes(learn) == 20_000 + 40_000 + 8  # gradients before relu and of the weight; the sum and its own
+
+
+def test_parameters_are_those_that_move(values: dict[str, Any], tmp_path: Path) -> None:
+    values |= {"method": ["tent", "testdg"], "settings": {}}
+    rows = find_analysis("parameters").compute(case("parameters", values, tmp_path))["rows"]
+    found = {row["name"]: row["parameters"] for row in rows}
+    network = TinyViT(patch=8, width=16, depth=1, heads=2)
+    norms = sum(p.numel() for m in network.modules() if isinstance(m, torch.nn.LayerNorm) for p in m.parameters())
+    heads = (16 * 128 + 128) + (128 * 16 + 16)  # the extractor
+    assert (found["Source"], found["TENT"]) == (0, norms)
+    assert found["TestDG"] > sum(p.numel() for p in network.parameters()) + heads
+
+
+# overview
+
+
+def test_overview_groups_runs_that_can_be_compared(values: dict[str, Any], tmp_path: Path) -> None:
+    for more in ({"seeds": [0, 1]}, {"batch_size": 8}):
+        case("stream", {**values, **more}, tmp_path)
+    numbers: Numbers = find_analysis("overview").compute(Case([], [], runs=tmp_path))
+    sizes = [
+        (group["batch_size"], [(row["name"], row["runs"]) for row in group["rows"]]) for group in numbers["groups"]
+    ]
+    assert sorted(sizes[0][1]) == [("Source", 1), ("TestDG", 2)]
+    assert sizes[0][0] == 4
+    assert sorted(sizes[1][1]) == [("Source", 1), ("TestDG", 1)]
+    assert [len(group) for group in comparable_groups(read_runs(tmp_path))] == [3, 2]
+    draw_analysis("overview", numbers, tmp_path / "overview.svg", "title")
+    assert "digits-c, continual" in (tmp_path / "overview.svg").read_text(encoding="utf-8")
+    with pytest.raises(UserError, match=r"none holds no complete runs: name their parent folder with --runs"):
+        read_runs(tmp_path / "none")
+
+
+# attention
+
+
+@pytest.fixture
+def transformer(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    network = ViTForImageClassification(ViTConfig(image_size=32, patch_size=8, num_labels=10, **small))
+    load_model(network, preprocessing=Preprocessing((32, 32))).save(tmp_path / "vit")
+    return tmp_path / "vit"
+
+
+def test_attention_is_that_of_the_last_layer(transformer: Path) -> None:
+    model, images = load_model(str(transformer)), torch.rand(3, 3, 32, 32)
+    inputs: dict[str, torch.Tensor] = {}
+    linears = {name.rsplit(".", 1)[1]: module for name, module in model.named_modules() if "layers.1.attention" in name}
+    names = [
+        next(key for key in linears if key in (short, long)) for short, long in (("q_proj", "query"), ("k_proj", "key"))
+    ]
+    handles = [
+        linears[name].register_forward_hook(lambda _, __, output, name=name: inputs.update({name: output}))
+        for name in names
+    ]
+    maps = attention_maps(model, images)
+    for handle in handles:
+        handle.remove()
+    query, key = (inputs[name].view(3, 17, 2, 8).transpose(1, 2) for name in names)
+    expected = (query @ key.transpose(2, 3) / math.sqrt(8)).softmax(3).mean(1)[:, 0, 1:]
+    torch.testing.assert_close(maps.flatten(1), expected / expected.sum(1, keepdim=True))
+    assert entropy(torch.full((1, 4, 4), 1 / 16)).item() == pytest.approx(math.log(16))
+    assert entropy(torch.eye(2)[None, :1]).item() == 0
+
+
+def test_attention_with_and_without_the_amplifier(transformer: Path, values: dict[str, Any], tmp_path: Path) -> None:
+    values |= {"model": str(transformer)}
+    numbers = find_analysis("attention").compute(case("attention", values, tmp_path / "runs"))
+    assert [list(row["maps"]) for row in numbers["rows"]] == 3 * [["without amplifier", "with amplifier"]]
+    draw_analysis("attention", numbers, tmp_path / "a.png", "title")
+
+
+def test_a_model_without_attention_maps_is_refused() -> None:
+    model = VisionModel(TinyViT(width=16, depth=1, patch=8), "head", Preprocessing((32, 32)), "tiny")
+    with pytest.raises(UserError, match="model tiny does not give attention maps: use a Hugging Face ViT"):
+        check_model(model)
+
+
+@given(st.integers(1, 300), st.integers(1, 50))
+def test_spaced_numbers_are_different_and_in_range(length: int, count: int) -> None:
+    found = spaced(length, count)
+    assert found == sorted(set(found))
+    assert len(found) == min(length, count)
+    assert found[0] == 0
+    assert found[-1] < length

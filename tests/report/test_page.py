@@ -1,0 +1,270 @@
+"""The tables of a report: what is compared with what, and every number by hand or by numpy."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from page_cases import groups_of, three_methods, write_run
+
+from testdg.errors import UserError
+from testdg.report.page.groups import read_runs
+from testdg.report.page.sheet import Column, Entry, Sheet
+from testdg.report.page.sheets import group_sheets, published_sheets, source_gains
+from testdg.report.page.words import contents, outcome, protocol_pairs
+from testdg.report.published import CORRUPTIONS, TABLES, published
+
+
+def texts(sheet: Sheet) -> list[list[str]]:
+    """Every row; the best between stars."""
+    return [
+        [name, *(f"*{e.text}*" if e.best else e.text + (f" {e.deviation}" if e.deviation else "") for e in entries)]
+        for name, entries in sheet.shown()
+    ]
+
+
+def titles(sheet: Sheet) -> list[str]:
+    return [f"{column.over} {column.title}".strip() for column in sheet.columns]
+
+
+def test_methods_are_rows_and_domains_are_columns_with_mean_and_gain_last(tmp_path: Path) -> None:
+    (group,) = groups_of(three_methods(tmp_path))
+    means, domains, scores = group_sheets(group)
+    assert titles(domains) == ["fog", "snow", "mean", "gain"]
+    assert texts(domains) == [
+        ["Source", "40.0", "20.0", "30.0", ""],
+        ["TENT", "32.0 2.8", "22.0 0.0", "27.0 1.4", "+3.0"],
+        ["TestDG", "*12.0*", "*18.0*", "*15.0*", "*+15.0*"],
+    ]
+    assert titles(means) == ["runs", "error, %", "gain", "95 % interval", "seconds"]
+    assert texts(means)[1][:3] == ["TENT", "2", "27.00 1.41"]
+    assert texts(scores) == [[name, "*0.500*"] for name in ("Source", "TENT", "TestDG")]
+    deviation = dict(domains.rows)["TENT"][0].deviation
+    assert deviation == pytest.approx(np.std([30, 34], ddof=1))
+    assert outcome(group).startswith(
+        "TestDG has the lowest mean error, 15.0 ± 1.4 %; Source has 30.0 %, a gain of 15.0"
+    )
+
+
+def test_the_heat_map_shows_how_much_better_than_source(tmp_path: Path) -> None:
+    (group,) = groups_of(three_methods(tmp_path))
+    assert source_gains(group, group_sheets(group)[1]) == {
+        "TENT": [8.0, -2.0, 3.0, None], "TestDG": [28.0, 2.0, 15.0, None],
+    }  # fmt: skip
+
+
+def test_rounds_stand_side_by_side_and_a_higher_miou_is_better(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"task": "segmentation", "kind": "cyclic"}
+    write_run(tmp_path / "a", "source", [{"fog": 50.0, "snow": 30.0}, {"fog": 50.0, "snow": 30.0}], **more)
+    write_run(tmp_path / "b", "tent", [{"fog": 52.0, "snow": 30.0}, {"fog": 54.0, "snow": 28.0}], **more)
+    (group,) = groups_of(tmp_path)
+    _, domains, classes = group_sheets(group)
+    assert titles(domains) == [f"round {n} {t}" for n in (1, 2) for t in ("fog", "snow", "mean")] + ["mean", "gain"]
+    assert domains.overs() == [("round 1", 3), ("round 2", 3), ("", 1), ("", 1)]
+    assert texts(domains)[1] == ["TENT", "*52.0*", "*30.0*", "*41.0*", "*54.0*", "28.0", "*41.0*", "*41.0*", "+1.0"]
+    assert texts(classes) == [["Source", "40.0", ""], ["TENT", "*41.0*", ""]]
+    assert source_gains(group, domains)["TENT"][:2] == [2.0, 0.0]
+    assert "highest mean mIoU, 41.0 %" in outcome(group)
+
+
+def test_many_rounds_have_a_column_each(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "source", [{"fog": float(n), "snow": n + 2.0} for n in range(8)])
+    (group,) = groups_of(tmp_path)
+    _, domains, _ = group_sheets(group)
+    assert titles(domains) == [*(f"round {n}" for n in range(1, 9)), "mean", "gain"]
+    assert texts(domains)[0] == ["Source", *(f"{n + 1}.0" for n in range(8)), "4.5", ""]
+
+
+def test_held_out_domains_have_a_table_of_their_own(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "source", {"fog": 40.0}, held_out={"snow": 30.0, "frost": 10.0}, kind="held-out")
+    (group,) = groups_of(tmp_path)
+    sheets = {sheet.title: sheet for sheet in group_sheets(group)}
+    assert titles(sheets["Domains"]) == ["fog", "mean", "gain"]
+    assert texts(sheets["Held-out domains"]) == [["Source", "30.0", "10.0", "20.0", ""]]
+    assert "held out, %" in titles(sheets["Means"])
+
+
+def test_orders_of_one_protocol_are_one_table(tmp_path: Path) -> None:
+    for number, (names, error) in enumerate([(["fog", "snow"], 10.0), (["snow", "fog"], 14.0)]):
+        order = {"kind": f"order-{number}", "order": f"order {number}"}
+        write_run(tmp_path / f"a{number}", "source", dict.fromkeys(names, 20.0), **order)
+        write_run(tmp_path / f"b{number}", "tent", dict.fromkeys(names, error), **order)
+    (group,) = groups_of(tmp_path)
+    assert group.title == "digits-c, orders"
+    assert titles(group_sheets(group)[1]) == ["order 0", "order 1", "mean", "gain"]
+    assert texts(group_sheets(group)[1])[1] == ["TENT", "*10.0*", "*14.0*", "*12.0*", "+8.0"]
+
+
+def test_a_row_that_lacks_an_order_has_a_gain_and_no_mean(tmp_path: Path) -> None:
+    for number, names in enumerate([["fog", "snow"], ["snow", "fog"]]):
+        order = {"kind": f"order-{number}", "order": f"order {number}"}
+        write_run(tmp_path / f"a{number}", "source", dict.fromkeys(names, 20.0 + number), **order)
+    write_run(tmp_path / "b", "tent", {"fog": 10.0, "snow": 10.0}, kind="order-0", order="order 0")
+    (group,) = groups_of(tmp_path)
+    assert texts(group_sheets(group)[1])[1] == ["TENT", "*10.0*", "", "", "+10.0"]
+    assert outcome(group).startswith("Source has a mean error of 20.5")
+
+
+def test_of_domains_left_out_in_turn_only_those_count(tmp_path: Path) -> None:
+    for number, (learnt, left) in enumerate([("fog", "snow"), ("snow", "fog")]):
+        more: dict[str, Any] = {"kind": "leave-one-out"}
+        write_run(tmp_path / f"a{number}", "source", {learnt: 0.0}, held_out={left: 20.0 + number}, **more)
+        write_run(tmp_path / f"b{number}", "tent", {learnt: 90.0}, held_out={left: 10.0 + number}, **more)
+    (group,) = groups_of(tmp_path)
+    assert titles(group_sheets(group)[1]) == ["fog", "snow", "mean", "gain"]
+    assert texts(group_sheets(group)[1])[1] == ["TENT", "*11.0*", "*10.0*", "*10.5*", "+10.0"]
+    assert outcome(group).startswith("TENT has the lowest mean error on what is left out, 10.5")
+    assert dict(protocol_pairs(group))["runs"].startswith("2 streams")
+
+
+def test_what_cannot_be_compared_goes_to_different_groups(tmp_path: Path) -> None:
+    three_methods(tmp_path)
+    write_run(tmp_path / "d", "tent", {"fog": 1.0, "snow": 2.0}, batch_size=8)
+    write_run(tmp_path / "e", "tent", {"fog": 1.0})
+    first, *others = groups_of(tmp_path)
+    assert [group.title for group in (first, *others)] == [f"digits-c, continual ({n})" for n in (1, 2, 3)]
+    assert sorted(group.apart for group in others) == [
+        "Not comparable with digits-c, continual (1): other batch size.",
+        "Not comparable with digits-c, continual (1): other domains.",
+    ]
+    assert [column.title for column in group_sheets(others[0])[1].columns][-1] == "mean"
+    assert outcome(others[0]).startswith("TENT has a mean error of ")
+
+
+def test_rows_of_one_method_are_told_apart_by_their_settings(tmp_path: Path) -> None:
+    for number, rate in enumerate([0.1, 0.01]):
+        settings = {"learning_rate": rate, "steps": 1}
+        write_run(tmp_path / f"a{number}", "tent", {"fog": 10.0}, settings=settings)
+    write_run(tmp_path / "b", "a_method_of_mine", {"fog": 10.0})
+    (group,) = groups_of(tmp_path)
+    names = [row.name for row in group.table.rows]
+    assert names == ["TENT (learning_rate 0.01)", "TENT (learning_rate 0.1)", "a_method_of_mine"]
+
+
+def test_seeds_on_two_devices_are_two_rows_and_a_copy_counts_once(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "tent", {"fog": 10.0})
+    write_run(tmp_path / "b", "tent", {"fog": 12.0}, device="cuda")
+    write_run(tmp_path / "copy" / "a", "tent", {"fog": 10.0})
+    runs = read_runs([tmp_path, tmp_path / "a"])
+    (group,) = groups_of(tmp_path)
+    assert [(row.name, len(row.results)) for row in group.table.rows] == [
+        ("TENT (device cpu)", 1), ("TENT (device cuda)", 1),
+    ]  # fmt: skip
+    assert contents([group], runs) == "2 runs of 1 method in 1 group; 1 copy of the same run left out."
+
+
+def test_a_run_that_is_not_complete_is_left_out_and_told(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "tent", {"fog": 10.0})
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "config.toml").touch()
+    assert "1 run not complete and left out" in contents(groups_of(tmp_path), read_runs([tmp_path]))
+
+
+def test_every_folder_that_cannot_be_used_has_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    write_run(tmp_path / "runs" / "a", "tent", {"fog": 10.0})
+    (write_run(tmp_path / "runs" / "b", "tent", {"fog": 10.0}) / "result.json").write_text("{")
+    with pytest.raises(UserError) as caught:
+        read_runs([tmp_path / "empty", tmp_path / "runs", tmp_path / "nowhere"])
+    told = str(caught.value).split("; ")
+    assert (
+        f"{tmp_path / 'empty'} holds no result.json, nor does a folder below it: name folders of complete runs" in told
+    )
+    assert any(text.startswith(f"{tmp_path / 'nowhere'} holds no result.json") for text in told)
+    assert any(text.startswith(f"{tmp_path / 'runs' / 'b' / 'result.json'} is damaged") for text in told)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"protocol": "text"}, "is damaged"),
+        ({"protocol": {}}, "is damaged"),
+        ({"method": {"name": "tent"}}, "is damaged"),
+        ({"versions": None}, "is damaged"),
+        ({"domains": []}, "its visits are not those of its protocol"),
+        ({"domains": [{"name": "fog", "error": float("nan"), "images": 4}]}, "has a visit without error"),
+    ],
+)
+def test_a_result_whose_parts_do_not_fit_is_told(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    file = write_run(tmp_path / "a", "tent", {"fog": 10.0}) / "result.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    with pytest.raises(UserError, match=told):
+        read_runs([tmp_path])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to every value inside a value."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inside for place in places(item, (*path, key)))]
+
+
+@pytest.mark.parametrize("strange", [None, 3, -1.5, "text", [], {}, [None], {"a": []}])
+def test_whatever_is_strange_in_a_result_it_is_used_or_told(strange: Any, tmp_path: Path) -> None:
+    more: dict[str, Any] = {"task": "segmentation", "held_out": {"snow": 2.0}}
+    folder = write_run(tmp_path / "a", "source", [{"fog": 10.0}, {"fog": 12.0}], **more)
+    write_run(tmp_path / "b", "tent", [{"fog": 10.0}, {"fog": 12.0}], **more)
+    whole = (folder / "result.json").read_text()
+    told = 0
+    for place in places(json.loads(whole))[1:]:
+        holder = found = json.loads(whole)
+        for key in place[:-1]:
+            holder = holder[key]
+        holder[place[-1]] = strange
+        (folder / "result.json").write_text(json.dumps(found))
+        try:
+            for group in groups_of(tmp_path):
+                assert all([group_sheets(group), outcome(group), protocol_pairs(group)])
+        except UserError:
+            told += 1
+    assert told > 10
+
+
+numbers = st.lists(st.floats(0, 100, allow_nan=False) | st.none(), min_size=1, max_size=6)
+
+
+@given(numbers, st.booleans())
+def test_the_best_of_a_column_is_never_worse_than_another(values: list[float | None], higher: bool) -> None:
+    sheet = Sheet("", "", [Column("x", higher)], [(str(n), [Entry(value)]) for n, value in enumerate(values)])
+    shown = [entries[0] for _, entries in sheet.shown()]
+    known = [value for value in values if value is not None]
+    best = [float(entry.text) for entry in shown if entry.best]
+    assert bool(best) == (len(known) > 1)
+    if best:
+        assert set(best) == {round(max(known) if higher else min(known), 1)}
+
+
+def test_nothing_is_shown_as_minus_zero() -> None:
+    assert Column("gain", signed=True).show(-0.01) == "+0.0"
+    assert Column("error").show(-0.01) == "0.0"
+
+
+# What papers published
+
+
+def test_published_means_are_the_means_of_their_rows() -> None:
+    for table in TABLES:
+        assert all(len(row) == len(table.columns) + 1 for row in table.rows.values())
+        if table.columns == CORRUPTIONS:
+            for name, (*row, mean) in table.rows.items():
+                assert np.mean(row) == pytest.approx(mean, abs=0.11), (table.benchmark, table.source, name)
+
+
+def test_published_rounds_are_means_of_their_domains() -> None:
+    (table,) = published("acdc", "cyclic")
+    for name, row in table.rows.items():
+        rounds = np.array(row[:15]).reshape(3, 5)
+        assert np.allclose(rounds[:, :4].mean(1), rounds[:, 4], atol=0.2), name
+        assert rounds[:, 4].mean() == pytest.approx(row[15], abs=0.11), name
+
+
+def test_published_numbers_come_with_their_own_protocol(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "source", {"fog": 40.0}, benchmark="cifar10-c")
+    (group,) = groups_of(tmp_path)
+    (sheet,) = published_sheets(group)
+    assert "from the paper of TestDG. Protocol: ViT-B/16 at 384 px without normalisation; 15 corruptions" in sheet.note
+    assert texts(sheet)[-1][-1] == "*7.7*"
+    assert not any("Published" in sheet.title for sheet in group_sheets(group))
+    assert published("digits-c", "continual") == []

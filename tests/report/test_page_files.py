@@ -1,0 +1,163 @@
+"""The files of a report: page, Markdown, LaTeX, CSV and figures."""
+
+import csv
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from page_cases import three_methods, write_run
+from PIL import Image
+
+from testdg.errors import UserError
+from testdg.report.page import make_report, write_report
+
+EVIL = "<script>alert(1)</script>|`x`*_$\\%&#"
+
+
+class Page(HTMLParser):
+    """What a page holds: tags that are open, texts, and every address."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.text = ""
+        self.addresses: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        if tag not in ("meta", "link", "img", "br"):
+            self.open.append(tag)
+        values = dict(attrs)
+        self.ids += [values["id"] or ""] if "id" in values else []
+        self.addresses += [value or "" for key, value in attrs if key in ("href", "src", "xlink:href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text += f"{data} "
+
+
+def read_page(files: dict[str, bytes]) -> Page:
+    return Page(files["report.html"].decode())
+
+
+def test_a_page_needs_nothing_else_and_its_tags_match(tmp_path: Path) -> None:
+    page = read_page(make_report([three_methods(tmp_path)]).files)
+    assert page.open == []
+    assert page.seen.count("svg") == 2
+    assert len(page.ids) == len(set(page.ids))
+    inside = [address for address in page.addresses if address.startswith("#")]
+    assert {address[1:] for address in inside} <= set(page.ids)
+    assert all(address.startswith(("#", "data:image/png;base64,")) for address in page.addresses)
+    for text in ("digits-c, continual", "batches of 2", "TestDG", "12.0", "± 2.8", "+15.0", "seed 1, 16.00 %"):
+        assert text in page.text
+
+
+def test_what_comes_from_files_is_only_ever_text(tmp_path: Path) -> None:
+    more = {"data": EVIL, "model": EVIL, "benchmark": EVIL, "tuning": EVIL, "kind": EVIL}
+    write_run(tmp_path / "a", "source", {EVIL: 10.0, "snow": 20.0}, **more)
+    write_run(tmp_path / "b", EVIL, {EVIL: 10.0, "snow": 20.0}, settings={EVIL: EVIL}, **more)
+    files = make_report([tmp_path], title=EVIL).files
+    page = read_page(files)
+    assert page.seen.count("script") == 1
+    assert page.text.count("<script>alert(1)</script>") > 8
+    assert "<script" not in files["report.md"].decode()
+    latex = [line for line in files["report.tex"].decode().splitlines() if not line.startswith("% ")]
+    assert sum(r"\$\textbackslash{}\%\&\#" in line for line in latex) > 5
+    assert not any("$\\%" in line for line in latex)
+    assert all(re.fullmatch(r"(figures/)?[a-z0-9.-]+", name) for name in files)
+
+
+def test_the_same_runs_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
+    three_methods(tmp_path)
+    folders = sorted(tmp_path.iterdir())
+    assert make_report(folders).files == make_report(folders[::-1]).files
+
+
+def test_figures_come_in_three_formats(tmp_path: Path) -> None:
+    files = make_report([three_methods(tmp_path)]).files
+    name = "figures/1-digits-c-continual-stream"
+    assert {file for file in files if file.startswith(name)} == {f"{name}.{kind}" for kind in ("svg", "pdf", "png")}
+    with Image.open(io.BytesIO(files[f"{name}.png"])) as picture:
+        assert picture.size[0] == 1920
+    assert files[f"{name}.pdf"].startswith(b"%PDF")
+    drawn = "".join(ET.fromstring(files["figures/1-digits-c-continual-gains.svg"]).itertext())
+    assert all(text in drawn for text in ("TENT", "+8.0", "-2.0", "+28.0", "fog"))
+
+
+def test_changes_that_were_detected_are_marked(tmp_path: Path) -> None:
+    three_methods(tmp_path)
+    stream = "figures/1-digits-c-continual-stream.svg"
+    marked = make_report([tmp_path])
+    events = tmp_path / "c0" / "events.jsonl"
+    events.write_text(events.read_text().replace('"change": true', '"change": false'))
+    assert marked.files[stream] != make_report([tmp_path]).files[stream]
+    captions = [picture.caption for picture in marked.content.chapters[0].pictures]
+    assert "triangles: changes that the method detected" in captions[0]
+
+
+def test_runs_without_events_or_source_have_fewer_figures(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "tent", {"fog": 10.0})
+    write_run(tmp_path / "b", "cotta", {"fog": 10.0})
+    (tmp_path / "b" / "events.jsonl").unlink()
+    (picture,) = make_report([tmp_path]).content.chapters[0].pictures
+    assert "1 rows have no events" in picture.caption
+    (tmp_path / "a" / "events.jsonl").unlink()
+    assert make_report([tmp_path]).content.chapters[0].pictures == []
+
+
+def test_damaged_events_are_told(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", "tent", {"fog": 10.0})
+    (folder / "events.jsonl").write_text(json.dumps({"batch": 0}))
+    with pytest.raises(UserError, match=r"events\.jsonl is damaged"):
+        make_report([tmp_path])
+
+
+def test_markdown_has_the_same_numbers(tmp_path: Path) -> None:
+    text = make_report([three_methods(tmp_path)]).files["report.md"].decode()
+    assert "| method | fog | snow | mean | gain |\n| --- | ---: | ---: | ---: | ---: |\n" in text
+    assert "| TestDG | **12.0 ± 2.8** | **18.0 ± 0.0** | **15.0 ± 1.4** | **+15.0** |" in text
+    assert "- stream: batches of 2, reset once at the start, domain changes not told" in text
+
+
+def test_latex_has_rules_rounds_and_the_best_in_bold(tmp_path: Path) -> None:
+    more = {"task": "segmentation", "kind": "cyclic", "benchmark": "acdc"}
+    write_run(tmp_path / "a", "source", [{"fog": 50.0, "snow": 30.0}, {"fog": 50.0, "snow": 30.0}], **more)
+    write_run(tmp_path / "b", "tent", [{"fog": 52.0, "snow": 29.0}, {"fog": 54.0, "snow": 28.0}], **more)
+    text = make_report([tmp_path]).files["report.tex"].decode()
+    assert r" & \multicolumn{3}{c}{round 1} & \multicolumn{3}{c}{round 2} & " in text
+    assert r"\cmidrule(lr){2-4}\cmidrule(lr){5-7}" in text
+    assert r"TENT & \textbf{52.0} & 29.0 & \textbf{40.5} & \textbf{54.0} & 28.0 & \textbf{41.0} &" in text
+    assert r"mean$\uparrow$" in text
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 4
+    assert "Zhu et al. & 71.2 & 42.3" in text
+
+
+def test_csv_has_all_digits_of_ours_alone(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "source", {"fog": 100 / 3, "=snow": 20.0}, benchmark="cifar10-c")
+    lines = list(csv.DictReader(io.StringIO(make_report([tmp_path]).files["report.csv"].decode())))
+    found = {line["column"]: line["mean"] for line in lines if line["table"] == "Domains"}
+    assert found == {"fog": repr(100 / 3), "'=snow": "20.0", "mean": repr((100 / 3 + 20) / 2)}
+    assert {line["method"] for line in lines} == {"Source"}
+
+
+def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    three_methods(tmp_path / "runs")
+    report = write_report([tmp_path / "runs"], tmp_path / "new" / "report")
+    written = [path for path in (tmp_path / "new" / "report").rglob("*") if path.is_file()]
+    assert {str(path.relative_to(tmp_path / "new" / "report")) for path in written} == set(report.files)
+    with pytest.raises(UserError, match="is a file: choose a folder with --out"):
+        write_report([tmp_path / "runs"], tmp_path / "runs" / "a" / "result.json")
+    (tmp_path / "runs" / "a" / "result.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        write_report([tmp_path / "runs"], tmp_path / "other")
+    assert not (tmp_path / "other").exists()
