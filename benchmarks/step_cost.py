@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from testdg import Preprocessing, adapt, load_model
-from testdg.methods.graphs import Recorded
+from testdg.methods.parts.graphs import Recorded
 from testdg.methods.testdg.selection import select_mmd
 from testdg.models import TinyViT, VisionModel
 
