@@ -4,23 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 
 from testdg.cli.app import execute
 from testdg.cli.bench_progress import BenchDisplay, Forecast, duration
 from testdg.evaluation import DomainResult, Result
 from testdg.experiments import Cell, Complete, Failed, Grid, Running, expand
-from testdg.models import Preprocessing, TinyViT, VisionModel
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("models") / "random-vit"
-    network = TinyViT(patch=8, width=16, depth=1, heads=2)
-    VisionModel(network, "head", Preprocessing((32, 32)), "random-vit").save(folder)
-    return folder
 
 
 @pytest.fixture

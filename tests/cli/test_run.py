@@ -6,22 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from testdg.cli.app import execute
 from testdg.methods.tent import Tent, TentSettings
-from testdg.models import Preprocessing, TinyViT, VisionModel
 
 SMALL = ["--images", "6", "--domains", "fog,contrast", "--device", "cpu"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("models") / "random-vit"
-    network = TinyViT(patch=8, width=16, depth=1, heads=2)
-    VisionModel(network, "head", Preprocessing((32, 32)), "random-vit").save(folder)
-    return folder
 
 
 @pytest.fixture

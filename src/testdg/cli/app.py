@@ -170,51 +170,35 @@ def bench(
     ] = None,
     methods: Annotated[str | None, typer.Option(help="Methods, separated by commas; instead of a file.")] = None,
     benchmarks: Annotated[str | None, typer.Option(help="Benchmarks, separated by commas.")] = None,
-    protocols: Annotated[
-        str | None, typer.Option(help="Protocols, separated by commas; options follow as in cyclic,rounds=5.")
-    ] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model: a folder or a hub id.")] = None,
-    data: Annotated[str | None, typer.Option(help="Folder of the benchmarks' data.")] = None,
+    protocols: given.Protocols = None,
+    seeds: given.Seeds = None,
+    model: given.Model = None,
+    data: given.Data = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="METHOD.KEY=VALUE", help="Setting of a method; repeatable; instead of a file."),
     ] = None,
-    preset: Annotated[str | None, typer.Option(metavar="NAME", help="Published settings of a benchmark.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images per batch; the benchmark's own if left out.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
-    images: Annotated[int | None, typer.Option(help="First images of each domain; all if left out.")] = None,
-    severity: Annotated[int | None, typer.Option(help="Severity of the corruptions, 1 to 5.")] = None,
-    domains: Annotated[str | None, typer.Option(help="Domains in order, separated by commas.")] = None,
-    subset: Annotated[
-        str | None, typer.Option(metavar="all|first:N|FILE", help="Images of a set of image files; all if left out.")
-    ] = None,
-    preprocessing: Annotated[str | None, typer.Option(help="model or paper.")] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at the same time, a process each.")] = 1,
+    preset: given.Preset = None,
+    device: given.Device = None,
+    batch_size: given.BatchSize = None,
+    precision: given.Precision = None,
+    images: given.Images = None,
+    severity: given.Severity = None,
+    domains: given.Domains = None,
+    subset: given.Subset = None,
+    preprocessing: given.Preprocessing = None,
+    jobs: given.Jobs = 1,
     out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as CSV, too.")] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown, too.")] = None,
+    csv: given.Csv = None,
+    markdown: given.Markdown = None,
     json: Json = False,
 ) -> None:
     """Run methods x benchmarks x protocols x seeds and compare them with Source (exit code 1 where a run failed)."""
+    asked = given.choose({**locals(), "method": methods})
     _prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.bench import BenchRequest, bench_command
 
-    lists = {"method": methods, "benchmark": benchmarks, "protocol": protocols, "seeds": seeds, "domains": domains}
-    values = {
-        "model": model,
-        "data": data,
-        "preset": preset,
-        "device": device,
-        "batch_size": batch_size,
-        "precision": precision,
-        "images": images,
-        "severity": severity,
-        "subset": subset,
-        "preprocessing": preprocessing,
-    }
-    request = BenchRequest(grid, lists, values, settings or [], jobs, out, csv, markdown)
+    request = BenchRequest(grid, *asked, settings or [], jobs, out, csv, markdown)
     if not bench_command(request, as_json=json):
         raise typer.Exit(1)
 

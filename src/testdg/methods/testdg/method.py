@@ -322,11 +322,11 @@ class TestDG(Adapter):
         s = self.settings
         if self.source is not None:
             restore(self.model.parameters(), self.source.parameters(), s.restore, self.generator)
-        quick = self.in_new_domain and s.change_momentum is not None
-        ema_update(self.teacher, self.model, s.change_momentum if quick else s.momentum)  # type: ignore[arg-type]
+        momentum = s.momentum if s.change_momentum is None or not self.in_new_domain else s.change_momentum
+        ema_update(self.teacher, self.model, momentum)
         if self.amplifier is not None and self.teacher_amplifier is not None:
-            momentum = s.momentum if s.amplifier_momentum is None else s.amplifier_momentum
-            ema_update(self.teacher_amplifier, self.amplifier, momentum)
+            own = momentum if s.amplifier_momentum is None else s.amplifier_momentum
+            ema_update(self.teacher_amplifier, self.amplifier, own)
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Put back a state; recordings of steps on the old tensors are dropped."""
