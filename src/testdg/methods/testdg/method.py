@@ -15,7 +15,7 @@ from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.methods.parts.graphs import Function, Recorded
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import use_batch_statistics
-from testdg.methods.parts.restore import restore
+from testdg.methods.parts.restore import Anchor, restore
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.registry import register
 from testdg.methods.testdg.detection import ChangeDetector
@@ -69,7 +69,7 @@ class TestDG(Adapter):
         self.teacher_amplifier = None if self.amplifier is None else frozen_copy(self.amplifier)
         if s.batch_statistics:
             use_batch_statistics(self.teacher)
-        self.source = frozen_copy(self.model) if s.restore else None
+        self.source = Anchor(list(self.model.parameters())) if s.restore else None
         self.detector = ChangeDetector(s.threshold, s.history, s.recent, s.significance)
         self.queue = Queue(s.queue_length, s.embedding_width, device, s.selection == "reservoir")
         self.prototypes = Prototypes(s.embedding_width, s.prototypes, s.previous_domains, device)
@@ -321,7 +321,7 @@ class TestDG(Adapter):
     def _move_teacher(self) -> None:
         s = self.settings
         if self.source is not None:
-            restore(self.model.parameters(), self.source.parameters(), s.restore, self.generator)
+            restore(self.model.parameters(), self.source.values(), s.restore, self.generator)
         momentum = s.momentum if s.change_momentum is None or not self.in_new_domain else s.change_momentum
         ema_update(self.teacher, self.model, momentum)
         if self.amplifier is not None and self.teacher_amplifier is not None:
