@@ -1,6 +1,8 @@
 """Milliseconds and memory of one batch, against one source forward of the same run.
 
     python benchmarks/step_cost.py                        # ViT-B/16, 384 px, batch 40, random weights, on the GPU
+    python benchmarks/step_cost.py --methods cotta vida   # these, too; --methods all for every one
+    python benchmarks/step_cost.py --segformer 5          # SegFormer-B5, 960 x 540 px, batch 1
     python benchmarks/step_cost.py --tiny                 # the tiny ViT, on any machine
 
 Every figure is the median over batches after a warm-up. Ratios to the source forward are what carries over to
@@ -21,6 +23,8 @@ import torch
 from torch import nn
 
 from testdg import Preprocessing, adapt, load_model
+from testdg.errors import UserError
+from testdg.methods import Adapter, find_method, methods
 from testdg.methods.parts.graphs import Recorded
 from testdg.methods.testdg.selection import select_mmd
 from testdg.models import TinyViT, VisionModel
@@ -31,6 +35,16 @@ def vit_base(size: int) -> VisionModel:
 
     network = ViTForImageClassification(ViTConfig(image_size=size, num_labels=10))
     return load_model(network, preprocessing=Preprocessing((size, size)), name=f"ViT-B/16 at {size} px")
+
+
+def segformer(size: int) -> VisionModel:
+    """A SegFormer-B0 to B5 with random weights and the classes of Cityscapes."""
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    depths = ([2, 2, 2, 2], [2, 2, 2, 2], [3, 4, 6, 3], [3, 4, 18, 3], [3, 8, 27, 3], [3, 6, 40, 3])[size]
+    widths, decoder = ([32, 64, 160, 256], 256) if size == 0 else ([64, 128, 320, 512], 256 if size == 1 else 768)
+    config = SegformerConfig(depths=depths, hidden_sizes=widths, decoder_hidden_size=decoder, num_labels=19)
+    return load_model(SegformerForSemanticSegmentation(config), name=f"SegFormer-B{size}")
 
 
 def blocks(model: VisionModel) -> nn.ModuleList | nn.Sequential:
@@ -64,13 +78,30 @@ def measure(name: str, call: Callable[[], object], device: torch.device, repeats
     return row
 
 
+def ready(model: VisionModel, method: str, images: torch.Tensor, precision: str) -> Adapter:
+    """An adapter that has seen a few source images, if it wants some."""
+    adapter = adapt(model, method, precision=precision)
+    if adapter.awaits_source:
+        few = images[:8]
+        adapter.warm_up([(few, model(few.to(model.device)).logits.argmax(1))])
+    return adapter
+
+
 def steps(model: VisionModel, images: torch.Tensor, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Source forward, TENT, TestDG before and after the first change."""
+    """Source forward, TENT, the methods asked for, TestDG before and after the first change."""
     device, repeats, precision = images.device, arguments.repeats, arguments.precision
+    wanted = methods() if arguments.methods == ["all"] else arguments.methods
     rows = []
-    for name, method in (("source forward", "source"), ("TENT step", "tent")):
-        adapter = adapt(model, method, precision=precision)
-        rows.append(measure(name, lambda adapter=adapter: adapter(images), device, repeats))
+    for method in dict.fromkeys(["source", "tent", *wanted]):
+        try:
+            adapter = ready(model, method, images, precision)
+        except UserError as error:
+            print(error)
+            continue
+        if method != "testdg":
+            name = "source forward" if method == "source" else f"{find_method(method).title} step"
+            row = measure(name, lambda adapter=adapter: adapter(images), device, repeats)
+            rows.append(row | {"parameters": sum(p.numel() for p in adapter.trainable().values())})
         del adapter
     options = {"amplifier": arguments.amplifier, "cuda_graphs": arguments.cuda_graphs}
     options |= {"threshold": 1.0, "history": 1, "recent": 1, "significance": 0.0}  # changes when the benchmark says so
@@ -102,11 +133,13 @@ def selections(device: torch.device, repeats: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--methods", nargs="*", default=[], help="more methods to measure, or all")
+    parser.add_argument("--segformer", type=int, choices=range(6), help="a SegFormer of this size at 960 x 540 px")
     parser.add_argument("--model", help="a folder or hub id instead of a ViT-B/16 with random weights")
     parser.add_argument("--amplifier", action="store_true", help="TestDG with its amplifier")
     parser.add_argument("--cuda-graphs", action="store_true", help="TestDG with recorded steps")
     parser.add_argument("--size", type=int, default=384)
-    parser.add_argument("--batch", type=int, default=40)
+    parser.add_argument("--batch", type=int, help="40; 1 for a SegFormer")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--precision", default="bf16", choices=["fp32", "bf16"])
     parser.add_argument("--compile", action="store_true", help="torch.compile each transformer block")
@@ -117,20 +150,23 @@ def main() -> None:
     torch.manual_seed(0)
     small = load_model(TinyViT(), preprocessing=Preprocessing((32, 32)), name="tiny ViT")
     given = load_model(arguments.model) if arguments.model else None
-    model = (given or (small if arguments.tiny else vit_base(arguments.size))).to(device)
-    images = torch.rand(arguments.batch, 3, *(model.preprocessing.input_size or (32, 32)), device=device)
+    dense = segformer(arguments.segformer) if arguments.segformer is not None else None
+    model = (dense or given or (small if arguments.tiny else vit_base(arguments.size))).to(device)
+    batch = arguments.batch or (1 if dense else 40)
+    size = (540, 960) if dense else model.preprocessing.input_size or (32, 32)
+    images = torch.rand(batch, 3, *size, device=device)
     rows = [] if arguments.selection_only else steps(model, images, arguments)
     rows += selections(device, arguments.repeats)
     source = rows[0]["ms"]
     where = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    print(f"{model.name}, batch {arguments.batch}, {arguments.precision}, {where}, compiled: {arguments.compile}")
+    print(f"{model.name}, batch {batch}, {arguments.precision}, {where}, compiled: {arguments.compile}")
     for row in rows:
         if not arguments.selection_only:
             row["source forwards"] = round(row["ms"] / source, 2)
         ratio = f"{row['source forwards']:>7.2f} x" if "source forwards" in row else ""
         print(f"{row['name']:<30} {row['ms']:>9.2f} ms {ratio} {row.get('GiB', 0):>7.2f} GiB")
     if arguments.out:
-        about = {"model": model.name, "batch": arguments.batch, "device": where, "torch": torch.__version__}
+        about = {"model": model.name, "batch": batch, "device": where, "torch": torch.__version__}
         about |= {"precision": arguments.precision, "compiled": arguments.compile}
         about |= {"amplifier": arguments.amplifier, "cuda_graphs": arguments.cuda_graphs}
         arguments.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from testdg.data.stream import Batch, Stream
 from testdg.evaluation.scores import Score, measure
+from testdg.evaluation.views import Views
 from testdg.methods import Adapter
 
 Event = dict[str, Any]
@@ -69,6 +70,7 @@ def run_stream(
     score: Score,
     *,
     resets: bool = False,
+    views: Views | None = None,
     start: int,
     write: Callable[[list[Event]], None],
     save: Callable[[int], None],
@@ -76,20 +78,32 @@ def run_stream(
 ) -> None:
     """Evaluate the batches from `start` on; `resets` brings the adapter back to the source at every domain.
 
-    `write` gets events in order; `save` gets the number of batches done, after their events were written.
+    `views` say how the scored prediction is made, where it is not the adapter's own. `write` gets events in order;
+    `save` gets the number of batches done, after their events were written.
     """
     recorder, saved = Recorder(score, write), time.monotonic()
     for batch in stream.batches(start):
         if resets and batch.number and stream.starts_domain(batch.number):
             adapter.reset()
-        logits = adapter(batch.images) if batch.learn else adapter.predict(batch.images)
+        logits = _predict(adapter, batch, views or Views())
         parts, sums = measure(score, stream, batch, logits)
         recorder.add(Pending(_about(batch), parts, sums, _told(adapter) if batch.learn else {}))
-        ends = stream.ends_domain(batch.number)
-        if ends or time.monotonic() - saved >= save_every:
+        late = time.monotonic() - saved >= save_every
+        if late or stream.ends_domain(batch.number):
             recorder.flush()
+        if late or batch.number + 1 == len(stream):
             save(batch.number + 1)
             saved = time.monotonic()
+
+
+def _predict(adapter: Adapter, batch: Batch, views: Views) -> Tensor:
+    """Predict a batch, and learn from it where that is wanted; the prediction on views comes first."""
+    if views.plain:
+        return adapter(batch.images) if batch.learn else adapter.predict(batch.images)
+    scored = views.predict(adapter, batch.images, (batch.labels.shape[-2], batch.labels.shape[-1]))
+    if batch.learn:
+        adapter(batch.images)
+    return scored
 
 
 def _about(batch: Batch) -> Event:

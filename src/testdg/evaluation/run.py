@@ -22,11 +22,12 @@ from testdg.evaluation.protocol import RESETS, Protocol, make_protocol, plain_va
 from testdg.evaluation.result import Result, Tally, versions
 from testdg.evaluation.scores import find_score
 from testdg.evaluation.source_model import source_model
-from testdg.evaluation.warm_up import source_batches
+from testdg.evaluation.views import Views
+from testdg.evaluation.warm_up import source_batches, warm_up
 from testdg.files import locked
 from testdg.methods import Adapter, find_method
 
-SAVE_EVERY = 60.0  # seconds between two saved states within a domain
+SAVE_EVERY = 60.0  # seconds between two saved states
 
 
 def run(
@@ -65,7 +66,7 @@ def run(
     adapter = kind(source, **values)
     tuning = _tuning(chosen, fixed)
     about = make_protocol(plan, bench, stream, adapter, tuning=tuning, fingerprint=source.fingerprint())
-    return _Run(adapter, bench, stream, about, Path(out), observer, save_every).result()
+    return _Run(adapter, bench, stream, about, plan.looks(), Path(out), observer, save_every).result()
 
 
 def choose_preset(method: type[Adapter], benchmark: Benchmark, wanted: str | None) -> str | None:
@@ -91,12 +92,13 @@ class _Run:
         benchmark: Benchmark,
         stream: Stream,
         protocol: Protocol,
+        views: Views,
         out: Path,
         observer: Observer,
         save_every: float,
     ) -> None:
         self.adapter, self.benchmark, self.stream, self.protocol = adapter, benchmark, stream, protocol
-        self.observer, self.save_every = observer, save_every
+        self.views, self.observer, self.save_every = views, observer, save_every
         self.score = find_score(protocol.task)
         method = {"name": adapter.name, "settings": plain_values(dataclasses.asdict(adapter.settings))}
         config = {"protocol": protocol.to_dict(), "method": method}
@@ -105,9 +107,10 @@ class _Run:
 
     def result(self) -> Result:
         """Give the result that is there, or run to the end."""
+        self.observer.opened(self.folder.path)
         found = self.folder.result()
         if found is None:
-            self.source = source_batches(self.adapter, self.benchmark)  # tells what is missing before a folder is made
+            source_batches(self.adapter, self.benchmark)  # tells what is missing before a folder is made
             self.folder.create()
             busy = f"{self.folder.path} is being written by another run: wait for it, or choose another --out"
             with locked(self.folder.path / ".lock", busy):
@@ -121,13 +124,13 @@ class _Run:
         done, before = self.folder.resume(self.adapter)
         self.seconds, self._begun = before, time.monotonic()
         self._tell_start(done)
-        if self.adapter.awaits_source:
-            self.adapter.warm_up(self.source)
+        warm_up(self.adapter, self.benchmark)
         run_stream(
             self.adapter,
             self.stream,
             self.score,
             resets=self.protocol.resets == RESETS["domain"],
+            views=self.views,
             start=done,
             write=self._write,
             save=self._save,

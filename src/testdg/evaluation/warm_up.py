@@ -1,18 +1,49 @@
-"""Source data for methods that learn something before the stream."""
+"""Source data for methods that learn something before the stream; what they learnt is kept for the next time."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from testdg.data.benchmarks import Benchmark
 from testdg.data.stream import to_float
 from testdg.errors import UserError
+from testdg.evaluation.training import cache_folder
+from testdg.files import replacing
 from testdg.methods import Adapter
 
 BATCH = 64
+
+
+def warm_up(adapter: Adapter, benchmark: Benchmark) -> None:
+    """Let an adapter learn from the clean training images what it wants to; from the cache if it did so before."""
+    if not adapter.awaits_source:
+        return
+    batches = source_batches(adapter, benchmark)
+    path = cache_folder() / "warm-ups" / f"{adapter.name}-{_key(adapter, benchmark)}.safetensors"
+    with suppress(OSError, SafetensorError, UserError):  # it is not there, or not whole
+        adapter.load_warm(load_file(path))
+        return
+    adapter.warm_up(batches)
+    with suppress(OSError, SafetensorError):  # no room for it: the next run does it again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as fresh:
+            save_file(dict(adapter.warm), fresh)
+
+
+def _key(adapter: Adapter, benchmark: Benchmark) -> str:
+    """Everything that a warm-up depends on, in sixteen digits."""
+    model, images = adapter.model, [benchmark.name, benchmark.fingerprint(), len(benchmark.train())]
+    parts = [asdict(adapter.settings), model.fingerprint(), model.device.type, torch.__version__, images]
+    return hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=8).hexdigest()
 
 
 def source_batches(adapter: Adapter, benchmark: Benchmark) -> Iterable[tuple[Tensor, Tensor]]:

@@ -121,12 +121,16 @@ class Adapter(nn.Module):
         self.images += len(images)
         return logits.detach().float()
 
-    @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
         """Predict a batch and change nothing."""
+        return self.predict_by(lambda infer, prepared: infer(prepared), images)
+
+    @torch.no_grad()
+    def predict_by(self, look: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], images: Tensor) -> Tensor:
+        """Predict a batch by a function of `infer` and the prepared images, such as a mean over views."""
         images = self._checked(images)
         with self._autocast():
-            return self.infer(self.model.prepare(images)).float()
+            return look(self.infer, self.model.prepare(images)).float()
 
     def warm_up(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Learn from source images in [0, 1] and their labels, once, before the stream; `reset` comes back to this."""
@@ -140,6 +144,18 @@ class Adapter(nn.Module):
         before, now = self._source[0], {name: value.cpu() for name, value in self.tensors().items()}
         changed = [name for name in now if name not in before or not torch.equal(now[name], before[name])]
         self._warm = {name: now[name].clone() for name in changed}
+
+    @property
+    def warm(self) -> Mapping[str, Tensor]:
+        """What `warm_up` has changed; empty before it."""
+        return self._warm
+
+    def load_warm(self, warm: Mapping[str, Tensor]) -> None:
+        """Begin where the `warm_up` of another adapter like this one ended, which gives its `warm`."""
+        if self.batches or self._warm:
+            raise UserError(f"{self.name} has begun already: make a new adapter and warm that one up")
+        self.load_state({**self._source[0], **warm}, self._source[1])
+        self._warm = dict(warm)
 
     @property
     def awaits_source(self) -> bool:

@@ -41,6 +41,7 @@ class ViDASettings(Settings):
     momentum: float = option(0.999, "of the teacher's weights", low=0, high=1)
     adapter_momentum: float = option(0.999, "of the teacher's adapters", low=0, high=1)
     restore: float = option(0.0, "share of weights put back after a batch (released for CIFAR: 0.1)", low=0, high=1)
+    source_images: int = option(12800, "labelled source images for the warm-up of the adapters; 0 for none", low=0)
     warm_up_learning_rate: float = option(0.05, "of the adapters on source images", low=0)
     as_released: bool = option(False, "the scale of the high-rank adapter stays 1, and no scale is bounded")
 
@@ -54,12 +55,12 @@ class ViDA(Adapter):
     citation = "Liu et al., ViDA: Homeostatic Visual Domain Adapter for Continual Test Time Adaptation, ICLR 2024"
     tasks = ("classification", "segmentation")
     needs = "attention or convolutions"
-    source_data = "warming up the adapters; without it they start as nothing"
+    source_data = "warming up the adapters (source_images=0 goes without: they start as nothing)"
     Settings = ViDASettings
     settings: ViDASettings
     scales: Tensor
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "digits-c": {"loss": "symmetric", "learning_rate": 1e-3, "flip": False},
+        "digits-c": {"loss": "symmetric", "learning_rate": 1e-3, "flip": False, "source_images": 0},
         "cifar10-c": {"threshold": 0.05, "restore": 0.1, "as_released": True},
         "cifar100-c": {
             "threshold": 0.05,
@@ -83,6 +84,11 @@ class ViDA(Adapter):
     def refuses(cls, model: VisionModel) -> str | None:
         """Adapters need a layer to stand beside."""
         return None if model.attention_linears() or model.convolutions() else "it has no attention and no convolution"
+
+    @classmethod
+    def exceptions(cls, model: VisionModel) -> dict[str, str]:
+        """Warm adapters change the prediction."""
+        return {"learning rate 0 is the source": "the adapters are trained on source images first"}
 
     def build(self) -> None:
         """Make the adapters, the teacher and the optimiser."""
@@ -122,6 +128,10 @@ class ViDA(Adapter):
     def infer(self, images: Tensor) -> Tensor:
         """Predict with the teacher and its adapters, at the scales of the last batch."""
         return self.teacher_adapters.run(self.teacher, images, self.scales).logits
+
+    def source_images(self) -> int:
+        """How many source images the adapters warm up on."""
+        return self.settings.source_images
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Warm the adapters up: cross-entropy on source images, the model itself frozen."""

@@ -17,7 +17,7 @@ from testdg.errors import UserError
 from testdg.evaluation import Result
 from testdg.evaluation.device import find_device
 from testdg.evaluation.protocol import make_protocol, plain_values
-from testdg.evaluation.warm_up import source_batches
+from testdg.evaluation.warm_up import warm_up
 from testdg.experiments.engine import load_parts
 from testdg.experiments.grid import SOURCE, Cell
 from testdg.methods import Adapter, find_method
@@ -89,8 +89,7 @@ class Scene:
         preset = kind.preset(None if self.cell.preset == "none" else self.cell.preset)
         fixed = {"seed": self.cell.seed, "precision": self.cell.precision}
         adapter = kind(self.model, **{**preset, **dict(self.cell.settings), **fixed})
-        if adapter.awaits_source:
-            adapter.warm_up(source_batches(adapter, self.benchmark))
+        warm_up(adapter, self.benchmark)
         return adapter
 
     def describe(self) -> dict[str, Any]:
