@@ -2,11 +2,12 @@
 
     python benchmarks/quality.py corrupt --data DIR --arrays DIR       # writes <corruption>_<severity>.npy once
     python benchmarks/quality.py run GRID.toml --arrays DIR --model DIR --out FILE.jsonl --jobs 14
+    python benchmarks/quality.py best FILE.jsonl --defaults GRID.toml --out GRID.toml  # the best run of every title
 
 DIR of `--data` holds `cifar-10-batches-py/` and, if there are photographs of frost, `frost/`. A grid is a list of
-`[[run]]` tables: name, method, settings, domains, images, seeds, and `fork`: after that many domains the adapter is
-frozen and tested on the domains that follow (the held-out protocol), then it goes on adapting. Each line of the
-result is one run, with its error per domain in percent.
+`[[run]]` tables: name, method, preset, settings, precision, domains, images, seeds, rounds, and `fork`: after that many
+domains the adapter is frozen and tested on the domains that follow (the held-out protocol), then it goes on adapting.
+Each line of the result is one run, with its error per domain in percent.
 """
 
 from __future__ import annotations
@@ -51,13 +52,17 @@ def corrupt_one(job: tuple[str, int, Path, Path]) -> str:
 def corrupt_all(data: Path, arrays: Path, severity: int, jobs: int) -> None:
     import numpy as np
 
-    from testdg.data.cifar import read_test
+    from testdg.data.cifar import read_test, read_train
     from testdg.data.corruptions import EXTRA, STANDARD_ORDER
 
     arrays.mkdir(parents=True, exist_ok=True)
     test = read_test(data)
     np.save(arrays / "clean.npy", test.images.numpy())
     np.save(arrays / "labels.npy", test.labels.numpy())
+    if (data / "cifar-10-batches-py" / "data_batch_1").exists():
+        train = read_train(data)
+        np.save(arrays / "train.npy", train.images.numpy())
+        np.save(arrays / "train_labels.npy", train.labels.numpy())
     work = [(name, severity, data, arrays) for name in (*STANDARD_ORDER, *EXTRA)]
     with mp.get_context("spawn").Pool(jobs) as pool:
         for name in pool.imap_unordered(corrupt_one, work):
@@ -78,10 +83,13 @@ def expand(grid: dict[str, Any]) -> list[dict[str, Any]]:
         for values in itertools.product(*sweep.values()):
             chosen = dict(zip(sweep, values, strict=True))
             label = " ".join([run["name"], *(f"{key}={value}" for key, value in chosen.items())])
+            given = {**run["settings"], **chosen}
+            precision = {"precision": run["precision"]} if "precision" in run else {}
             for order in run["domains"] if isinstance(run["domains"], list) else [run["domains"]]:
                 for seed in run["seeds"]:
-                    settings = {key: None if v == "none" else v for key, v in {**run["settings"], **chosen}.items()}
-                    entries.append({**run, "name": label, "settings": settings, "domains": order, "seed": seed})
+                    settings = {key: None if v == "none" else v for key, v in given.items()}
+                    own = {"settings": {**precision, **settings}, "domains": order, "seed": seed, "given": given}
+                    entries.append({**run, "name": label, "title": run["name"], **own})
     return entries
 
 
@@ -130,7 +138,10 @@ class Worker:
         order = EXTRA_ORDERS[entry["domains"]] or list(STANDARD_ORDER)
         order = order * entry.get("rounds", 1)
         images, batch = entry["images"], entry.get("batch", 40)
-        adapter = adapt(self.model, entry["method"], seed=entry["seed"], **entry["settings"])
+        preset = entry.get("preset")
+        adapter = adapt(self.model, entry["method"], preset=preset, seed=entry["seed"], **entry["settings"])
+        if adapter.awaits_source:
+            adapter.warm_up(self.source(adapter.source_images(), entry["seed"]))
         began, domains, held_out, changes = time.time(), [], None, []
         for k, domain in enumerate(order):
             error, seen = self.errors(adapter, domain, images, batch)
@@ -142,12 +153,22 @@ class Worker:
         mean = sum(domains) / len(domains)
         result = {k: entry[k] for k in ("name", "method", "domains", "images", "seed", "fork")}
         result["settings"] = asdict(adapter.settings)
+        result |= {key: entry[key] for key in ("title", "preset", "given", "rounds") if key in entry}
         result |= {"order": result.pop("domains"), "domains": domains, "mean": round(mean, 3), "changes": changes}
         if held_out is not None:
             first = domains[: entry["fork"]]
             result |= {"first": round(sum(first) / len(first), 3), "held_out": held_out}
             result["held_out_mean"] = round(sum(held_out) / len(held_out), 3)
         return result | {"skipped": adapter.skipped, "seconds": round(time.time() - began, 1)}
+
+    def source(self, count: int, seed: int) -> Any:
+        """Batches of clean training images and their labels, drawn by a seed."""
+        import torch
+
+        images, labels = self.load("train"), self.load("train_labels")
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:count]
+        parts = torch.split(order.to(self.device), 64)
+        return ((images[part].float() / 255, labels[part]) for part in parts)
 
     def clean_up(self) -> None:
         """Give the memory of the last adapter back."""
@@ -191,6 +212,28 @@ def run_all(arguments: argparse.Namespace) -> None:
             print(f"{result['name']} [{result.get('order')} seed {result.get('seed')}] {shown}", flush=True)
 
 
+def choose_best(arguments: argparse.Namespace) -> None:
+    """Write a grid with the settings of every title that had the lowest mean error over their runs."""
+    import tomli_w
+
+    groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for line in arguments.results.read_text().splitlines():
+        row = json.loads(line)
+        if "error" not in row:
+            groups.setdefault(row["title"], {}).setdefault(row["name"], []).append(row)
+    best = [min(candidates.values(), key=mean_error) for candidates in groups.values()]
+    runs = []
+    for rows in sorted(best, key=mean_error)[: arguments.top]:
+        known = {key: rows[0][key] for key in ("title", "method", "preset", "given") if key in rows[0]}
+        runs.append({"name": known.pop("title"), "settings": known.pop("given"), **known})
+    defaults = tomllib.loads(arguments.defaults.read_text()).get("defaults", {})
+    arguments.out.write_text(tomli_w.dumps({"defaults": {**defaults, "seeds": arguments.seeds}, "run": runs}))
+
+
+def mean_error(rows: list[dict[str, Any]]) -> float:
+    return sum(row["mean"] for row in rows) / len(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -201,12 +244,20 @@ def main() -> None:
     two.add_argument("--model", required=True)
     two.add_argument("--out", type=Path, required=True)
     two.add_argument("--matmul", default="high", choices=["highest", "high", "medium"])
+    three = verbs.add_parser("best")
+    three.add_argument("results", type=Path)
+    three.add_argument("--defaults", type=Path, required=True, help="a grid whose defaults the new one takes")
+    three.add_argument("--seeds", type=int, nargs="+", default=[0])
+    three.add_argument("--top", type=int, help="the best titles only")
+    three.add_argument("--out", type=Path, required=True)
     for verb in (one, two):
         verb.add_argument("--arrays", type=Path, required=True)
         verb.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     if arguments.verb == "corrupt":
         corrupt_all(arguments.data, arguments.arrays, 5, arguments.jobs)
+    elif arguments.verb == "best":
+        choose_best(arguments)
     else:
         run_all(arguments)
 
