@@ -5,13 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from testdg.version import __version__
+
 if TYPE_CHECKING:
     from testdg.data.benchmarks import load_benchmark
     from testdg.methods import Adapter, adapt
     from testdg.models import Preprocessing, load_model
 
-__version__ = "0.1.0"
-__all__ = ["Adapter", "Preprocessing", "adapt", "load_benchmark", "load_model"]
+__all__ = ["Adapter", "Preprocessing", "__version__", "adapt", "load_benchmark", "load_model"]
 
 _HOMES = {
     "Adapter": "testdg.methods",

@@ -15,6 +15,10 @@ from testdg.errors import UserError
 _REMEDY = "free some space, or choose another folder with --out"
 
 
+class Busy(UserError):
+    """Another process is at it."""
+
+
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Turn a failure to write (no space, no permission) into a sentence."""
@@ -49,14 +53,14 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(path: Path, message: str) -> Iterator[None]:
-    """Hold a lock that ends with the process, however it ends."""
+    """Hold a lock that ends with the process, however it ends; Busy where another one holds it."""
     with writing(path.parent):
         file = path.open("a+b")
     with file:
         try:
             _lock(file.fileno())
         except OSError as error:
-            raise UserError(message) from error
+            raise Busy(message) from error
         yield
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from testdg.cli.app import execute
-from testdg.evaluation.fine_tuning import FineTuning
+from testdg.evaluation.recipes import FineTuning
 from testdg.models import TinyCNN, load_model
 
 SMALL = ["--images", "40", "--epochs", "1", "--batch-size", "20", "--device", "cpu"]

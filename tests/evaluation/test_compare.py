@@ -43,7 +43,7 @@ def test_every_differing_field_is_told_at_once() -> None:
 
 
 def test_a_field_that_only_one_protocol_has_is_a_difference() -> None:
-    assert differences(result(), result(views=4)) == {"views": (None, 4)}
+    assert differences(result(), result(angles=4)) == {"angles": (None, 4)}
 
 
 def test_fields_can_be_ignored() -> None:

@@ -16,7 +16,8 @@ from torch import nn
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
 from testdg.errors import UserError
-from testdg.evaluation.fine_tuning import FineTuning, clean_error, fine_tune
+from testdg.evaluation.fine_tuning import clean_scores, fine_tune
+from testdg.evaluation.recipes import FineTuning
 from testdg.evaluation.source_model import starting_model
 from testdg.models import TinyCNN, TinyViT, VisionModel, load_model
 
@@ -91,7 +92,8 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(start: Path, tmp
 SCRIPT = """
 import sys
 from testdg.data.benchmarks import load_benchmark
-from testdg.evaluation.fine_tuning import FineTuning, fine_tune
+from testdg.evaluation.fine_tuning import fine_tune
+from testdg.evaluation.recipes import FineTuning
 recipe = FineTuning(epochs=20, images=96, batch_size=16, learning_rate=1e-3, flip=False)
 fine_tune(load_benchmark("digits-c"), sys.argv[1], sys.argv[2], recipe, device="cpu", save_every=0.0)
 """
@@ -228,6 +230,8 @@ def test_starting_models(start: Path) -> None:
     config = transformers.SegformerConfig(hidden_sizes=[8] * 4, depths=[1] * 4, num_attention_heads=[1] * 4)
     with pytest.raises(UserError, match="is for segmentation; digits-c is for classification"):
         starting_model(bench, transformers.SegformerForSemanticSegmentation(config))
+    with pytest.raises(UserError, match="model segformer-b0 is for segmentation; digits-c is for classification"):
+        starting_model(bench, "segformer-b0")
 
 
 def test_the_clean_error_counts_short_last_batches() -> None:
@@ -236,4 +240,5 @@ def test_the_clean_error_counts_short_last_batches() -> None:
     with torch.no_grad():
         model.network.get_parameter("head.weight").zero_()
         model.network.get_parameter("head.bias").copy_(nn.functional.one_hot(torch.tensor(3), 10))
-    assert clean_error(model, test) == pytest.approx(100 * (test.labels != 3).float().mean().item())
+    found = clean_scores(model, test, [])["clean_error"]
+    assert found == pytest.approx(100 * (test.labels != 3).float().mean().item())

@@ -8,6 +8,7 @@ from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.streets import Streets
 from testdg.data.stream import Samples
 from testdg.data.streets import draw_scenes
+from testdg.errors import UserError
 from testdg.evaluation.map_training import MapRecipe, class_weights, random_view, train_maps
 from testdg.evaluation.training import Recipe, default_recipe
 from testdg.models import VisionModel
@@ -31,7 +32,7 @@ def test_labels_go_along_with_the_view() -> None:
     labels = torch.zeros(6, 32, 48, dtype=torch.int64)
     labels[:, 8:20, 10:30], labels[:, :, 40:] = 1, 2
     images = (labels[:, None].float() / 2).expand(-1, 3, -1, -1)
-    view, found = random_view(images, labels, 0.5, torch.Generator().manual_seed(0))
+    view, found = random_view(images, labels, (1, 1.5), torch.Generator().manual_seed(0))
     assert ((view[:, 0] * 2 - found).abs() < 0.5).float().mean() > 0.97  # apart from blended borders
     assert not torch.equal(found, labels)
     mirrored = [bool((one[:, :4] == 2).all()) for one in found]
@@ -61,3 +62,8 @@ def test_training_learns_its_scenes_and_is_repeatable() -> None:
     assert accuracy(model, bench.train()) > 0.5  # the largest class has a third of the pixels
     again = train_maps(bench, recipe, lambda *_: None, "small")
     assert again.fingerprint() == model.fingerprint()
+
+
+def test_maps_without_any_class_are_refused() -> None:
+    with pytest.raises(UserError, match="no pixel of the label maps has a class"):
+        class_weights(torch.full((2, 4, 4), 255, dtype=torch.uint8), 3, 0.5)

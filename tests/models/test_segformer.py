@@ -13,8 +13,9 @@ from torch import nn
 
 from testdg.errors import UserError
 from testdg.models import Preprocessing, SegmentationModel, load_model
-from testdg.models.segformer import IMAGENET
+from testdg.models.segformer import IMAGENET, random_segformer
 from testdg.models.tiny import tiny_segformer
+from testdg.models.transfer import with_classes
 
 MakeFolder = Callable[[str], tuple[Path, Any]]
 
@@ -116,3 +117,29 @@ def test_the_largest_has_the_published_number_of_parameters(depths: list[int], p
         network = transformers.SegformerForSemanticSegmentation(config)
     count = sum(parameter.numel() for parameter in network.parameters())
     assert count == parameters if large else count < 4_000_000
+
+
+def test_random_segformers_have_the_published_size_and_a_signal_in_every_layer() -> None:
+    state = torch.get_rng_state()
+    model = random_segformer("segformer-b0", ["road", "sky", "car"], seed=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.fingerprint() == random_segformer("segformer-b0", ["road", "sky", "car"], seed=1).fingerprint()
+    encoder = model.network.get_submodule("segformer")
+    assert sum(p.numel() for p in encoder.parameters()) == 3_319_392  # MiT-B0 without its classifier: 3.3 million
+    assert (model.classes, model.preprocessing, model.training) == (3, IMAGENET, False)
+    depthwise = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.groups > 1]
+    for layer in depthwise:
+        assert float(layer.weight.detach().std()) == pytest.approx((2 / 9) ** 0.5, rel=0.1)
+
+
+@torch.no_grad()
+def test_a_segformer_gets_other_classes(make_folder: MakeFolder, tmp_path: Path) -> None:
+    model = load_model(make_folder("segformer")[0])
+    changed = with_classes(model, ["road", "sky", "car"], seed=1)
+    images = torch.rand(1, 3, 32, 64)
+    assert changed(images).logits.shape == (1, 3, 32, 64)
+    assert torch.equal(changed(images).features, model(images).features)
+    changed.save(tmp_path / "new")
+    again = load_model(tmp_path / "new")
+    assert isinstance(again, SegmentationModel)
+    torch.testing.assert_close(again(images).logits, changed.eval()(images).logits)

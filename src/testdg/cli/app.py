@@ -134,6 +134,7 @@ def run(
         str, typer.Option(help="model (size, mean and deviation of the model) or paper (those of its tables).")
     ] = "model",
     out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
+    track: given.Track = None,
     json: Json = False,
 ) -> None:
     """Adapt a model to a stream and show the error (or mIoU) on every domain, beside the source model's."""
@@ -159,6 +160,7 @@ def run(
         skip_unreadable=skip_unreadable,
         preprocessing=preprocessing,
         out=out,
+        track=track,
     )
     run_command(request, as_json=json)
 
@@ -188,7 +190,11 @@ def bench(
     subset: given.Subset = None,
     preprocessing: given.Preprocessing = None,
     jobs: given.Jobs = 1,
-    out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
+    engine: given.Engine = "local",
+    address: given.Address = None,
+    gpus_per_cell: given.GpusPerCell = None,
+    out: given.Out = "runs",
+    track: given.Track = None,
     csv: given.Csv = None,
     markdown: given.Markdown = None,
     json: Json = False,
@@ -198,7 +204,8 @@ def bench(
     _prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.bench import BenchRequest, bench_command
 
-    request = BenchRequest(grid, *asked, settings or [], jobs, out, csv, markdown)
+    files = csv, markdown
+    request = BenchRequest(grid, *asked, settings or [], jobs, out, *files, engine, address, gpus_per_cell, track)
     if not bench_command(request, as_json=json):
         raise typer.Exit(1)
 
@@ -225,7 +232,11 @@ def ablate(
     subset: given.Subset = None,
     preprocessing: given.Preprocessing = None,
     jobs: given.Jobs = 1,
-    out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
+    engine: given.Engine = "local",
+    address: given.Address = None,
+    gpus_per_cell: given.GpusPerCell = None,
+    out: given.Out = "runs",
+    track: given.Track = None,
     csv: given.Csv = None,
     markdown: given.Markdown = None,
     json: Json = False,
@@ -236,7 +247,8 @@ def ablate(
     from testdg.cli.ablate import ablate_command
     from testdg.cli.bench import BenchRequest
 
-    request = BenchRequest(None, *asked, settings or [], jobs, out, csv, markdown)
+    files = csv, markdown
+    request = BenchRequest(None, *asked, settings or [], jobs, out, *files, engine, address, gpus_per_cell, track)
     if not ablate_command(name, request, as_json=json):
         raise typer.Exit(1)
 
@@ -351,21 +363,38 @@ def corrupt(
 def train(
     benchmark: Annotated[str, typer.Option(help="Benchmark; see `testdg benchmarks`.")],
     model: Annotated[
-        str, typer.Option(help="Model to start from: a folder, a hub id, a CIFAR ResNet's .safetensors, or tiny.")
+        str,
+        typer.Option(
+            help="Model to start from: a folder, a hub id, a CIFAR ResNet's .safetensors, or random weights: tiny, "
+            "segformer-b0 to segformer-b5."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the trained model; it appears when the model is complete.")],
     data: Annotated[Path | None, typer.Option(help="Folder of the benchmark's data.")] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = 5,
-    batch_size: Annotated[int, typer.Option(help="Images per step.")] = 128,
-    learning_rate: Annotated[float, typer.Option(help="Highest learning rate of AdamW.")] = 1e-4,
-    weight_decay: Annotated[float, typer.Option(help="Weight decay of AdamW.")] = 0.05,
-    smoothing: Annotated[float, typer.Option(help="Label smoothing.")] = 0.0,
-    image_size: Annotated[int | None, typer.Option(help="Side of the model's input; its own if left out.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training images (5; maps 300).")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images per step (128; maps 16).")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Highest learning rate of AdamW (1e-4; maps 1e-3).")
+    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW (0.05).")] = None,
+    smoothing: Annotated[float | None, typer.Option(help="Label smoothing (0).")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Side of a classifier's input; its own if left out.")] = None,
     images: Annotated[int | None, typer.Option(help="First training images; all if left out.")] = None,
-    flip: Annotated[bool, typer.Option(help="Mirror every other image.")] = True,
-    colour: Annotated[float, typer.Option(help="Strength of the random colours, 0 to 1.")] = 0.25,
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
-    seed: Annotated[int, typer.Option(help="Seed of the new classifier, the order and the augmentation.")] = 0,
+    flip: Annotated[bool | None, typer.Option("--flip/--no-flip", help="Mirror every other image (yes).")] = None,
+    colour: Annotated[
+        float | None, typer.Option(help="Strength of the random colours, 0 to 1 (0.25; maps 0.5).")
+    ] = None,
+    head_rate: Annotated[
+        float | None, typer.Option(help="Learning rate of the decoder over the encoder's (maps; 1).")
+    ] = None,
+    scale_from: Annotated[float | None, typer.Option(help="Smallest scale of a picture (maps; 0.5).")] = None,
+    scale_to: Annotated[float | None, typer.Option(help="Largest scale of a picture (maps; 2).")] = None,
+    balance: Annotated[float | None, typer.Option(help="Weight of rare classes, 0 for none, to 1 (maps; 0.3).")] = None,
+    overlap: Annotated[float | None, typer.Option(help="Weight of the overlap loss (maps; 0.5).")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32 or bf16 (fp32).")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the random weights, the order and the augmentation (0).")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     json: Json = False,
 ) -> None:
@@ -383,6 +412,11 @@ def train(
         "images": images,
         "flip": flip,
         "colour": colour,
+        "head_rate": head_rate,
+        "scale_from": scale_from,
+        "scale_to": scale_to,
+        "balance": balance,
+        "overlap": overlap,
         "precision": precision,
         "seed": seed,
     }

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from rich.console import Console
 
 from testdg.cli.bar import Bar
 from testdg.cli.bench_progress import BenchDisplay
-from testdg.errors import UserError
+from testdg.errors import UserError, unknown
 from testdg.evaluation import Observer
+from testdg.evaluation.tracking import check_tracker
 from testdg.experiments import (
     BenchTable,
     Cell,
+    Engine,
     Failed,
     Grid,
     Local,
@@ -28,6 +30,7 @@ from testdg.experiments import (
     read_grid,
     summarise,
 )
+from testdg.experiments.storage import Remote, find_out
 from testdg.files import replace_text, writing
 from testdg.report.ablation import Layout
 
@@ -42,9 +45,13 @@ class BenchRequest:
     values: Mapping[str, Any]
     pairs: Sequence[str]
     jobs: int
-    out: Path
+    out: str
     csv: Path | None
     markdown: Path | None
+    engine: str = "local"
+    address: str | None = None
+    gpus: float | None = None
+    track: str | None = None
 
 
 def bench_command(request: BenchRequest, *, as_json: bool) -> bool:
@@ -54,13 +61,14 @@ def bench_command(request: BenchRequest, *, as_json: bool) -> bool:
 
 def run_grid(grid: Grid, request: BenchRequest, layout: Layout, *, as_json: bool) -> bool:
     """Run a grid and show its tables; False where a run failed."""
-    engine, console = Local(request.jobs), Console(stderr=as_json, highlight=False, soft_wrap=True)
-    _check_files(request)
-    cells = expand(grid)
+    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    _check_places(request)
+    cells = [replace(cell, track=request.track) for cell in expand(grid)]
+    engine = make_engine(request)
     quieten(cells)
     with Bar(console) as bar:
-        prepare(cells, Training(bar))
-    with BenchDisplay(console, cells, request.jobs) as display:
+        prepare(cells, Training(bar), devices=isinstance(engine, Local))
+    with BenchDisplay(console, cells, engine.jobs) as display:
         ends = bench(cells, request.out, engine=engine, tell=display.tell)
     tables = summarise(cells, ends)
     _write(request, layout, tables)
@@ -71,6 +79,20 @@ def run_grid(grid: Grid, request: BenchRequest, layout: Layout, *, as_json: bool
         console.print(f"\n{layout.text(tables)}\n\nruns  {request.out}", markup=False)
     complain(cells, failed)
     return not failed
+
+
+def make_engine(request: BenchRequest) -> Engine:
+    """The engine that was asked for."""
+    if request.engine == "ray":
+        from testdg.experiments.ray_engine import Ray
+
+        return Ray(request.address, jobs=request.jobs, gpus=request.gpus)
+    if request.engine != "local":
+        raise unknown("engine", request.engine, ("local", "ray"))
+    for option, value in (("--address", request.address), ("--gpus-per-cell", request.gpus)):
+        if value is not None:
+            raise UserError(f"{option} is for a Ray cluster: add --engine ray, or leave it out")
+    return Local(request.jobs)
 
 
 def make_grid(request: BenchRequest) -> Grid:
@@ -114,8 +136,11 @@ def read_settings(pairs: Sequence[str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def _check_files(request: BenchRequest) -> None:
-    """Refuse places that cannot be written before anything is computed."""
+def _check_places(request: BenchRequest) -> None:
+    """Refuse places that cannot be written, and trackers that are not there, before anything is computed."""
+    check_tracker(request.track)
+    if isinstance(out := find_out(request.out), Remote):
+        out.open()
     for path in (request.csv, request.markdown):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
             raise UserError(f"{path} cannot be written: name a file in a folder that exists")

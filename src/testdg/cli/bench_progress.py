@@ -31,7 +31,7 @@ class Forecast:
             self.left.pop(news.number)
             return
         number, now, left = news.number, self.clock(), self.cells[news.number].batches - news.done
-        if number in self._last:
+        if number in self._last and left <= self.left[number]:  # not where a lost run began anew
             method = self.cells[number].method
             seconds, batches = self._pace.get(method, (0.0, 0))
             self._pace[method] = seconds + now - self._last[number], batches + self.left[number] - left

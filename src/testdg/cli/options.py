@@ -25,7 +25,16 @@ Subset = Annotated[
     str | None, typer.Option(metavar="all|first:N|FILE", help="Images of a set of image files; all if left out.")
 ]
 Preprocessing = Annotated[str | None, typer.Option(help="model or paper.")]
-Jobs = Annotated[int, typer.Option(help="Runs at the same time, a process each.")]
+Jobs = Annotated[int, typer.Option(help="Runs at the same time, a process each; with Ray, runs that share a GPU.")]
+Engine = Annotated[str, typer.Option(metavar="local|ray", help="Where runs go: this machine, or a Ray cluster.")]
+Address = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Ray cluster; RAY_ADDRESS, or a new one here, if left out.")
+]
+GpusPerCell = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="Share of a GPU that a run takes on a Ray cluster, as in 0.1.")
+]
+Out = Annotated[str, typer.Option(metavar="FOLDER|URL", help="Parent of the run folders; s3://... for complete runs.")]
+Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Write the numbers of every batch for it, too.")]
 Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as CSV, too.")]
 Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown, too.")]
 

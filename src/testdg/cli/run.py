@@ -17,6 +17,7 @@ from testdg.evaluation import Plan, Result, read_plans, run, source_model
 from testdg.evaluation.device import find_device
 from testdg.evaluation.run import choose_preset
 from testdg.evaluation.samples import take_samples
+from testdg.evaluation.tracking import check_tracker, tracked
 from testdg.methods import find_method, parse_settings
 from testdg.methods.settings import make_settings
 from testdg.models import VisionModel
@@ -49,12 +50,14 @@ class Request:
     subset: str | None = None
     skip_unreadable: bool = False
     preprocessing: str = "model"
+    track: str | None = None
 
 
 def run_command(request: Request, *, as_json: bool) -> None:
     """Run Source and the method, and show both; a protocol of several orders is one run of both for each."""
     _quieten(request)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    check_tracker(request.track)
     with make_display(console) as display:
         benchmark, model, runs = run_methods(request, display)
     if as_json:
@@ -106,12 +109,13 @@ def _run_plan(
         "batch_size": request.batch_size,
         "device": model.device.type,
         "out": request.out,
-        "observer": display,
     }
-    if request.method == "source":
-        return [run(benchmark, "source", settings=settings, preset=request.preset, **common)]
-    reference = run(benchmark, "source", settings={"precision": settings["precision"]}, **common)
-    return [reference, run(benchmark, request.method, settings=settings, preset=request.preset, **common)]
+    with tracked(display, request.track) as observer:
+        common["observer"] = observer
+        if request.method == "source":
+            return [run(benchmark, "source", settings=settings, preset=request.preset, **common)]
+        reference = run(benchmark, "source", settings={"precision": settings["precision"]}, **common)
+        return [reference, run(benchmark, request.method, settings=settings, preset=request.preset, **common)]
 
 
 def _load_benchmark(request: Request) -> Benchmark:
@@ -149,7 +153,7 @@ def _make_panel(result: Result, titles: list[str], benchmark: Benchmark, model: 
     panel = result.folder / "panel.png"
     if benchmark.task == "segmentation" and not panel.exists() and (result.folder / "state").exists():
         samples, headings = take_samples(result.folder, benchmark, model), [titles[0], f"{titles[1]}, after the stream"]
-        note = protocol_note(result.protocol)
+        note = protocol_note({**result.protocol, "views": "one"})  # whatever the views of the run
         draw_panel(panel, samples, headings, benchmark.classes, benchmark.palette, _heading(result), note)
     return panel if panel.exists() else None
 

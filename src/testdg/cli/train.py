@@ -13,7 +13,10 @@ from rich.console import Console
 
 from testdg.cli.bar import Bar
 from testdg.data.benchmarks import load_benchmark
-from testdg.evaluation.fine_tuning import FineTuning, fine_tune
+from testdg.data.benchmarks.registry import find_benchmark
+from testdg.evaluation.fine_tuning import fine_tune
+from testdg.evaluation.recipes import make_recipe
+from testdg.models.segformer import SEGFORMERS
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,11 @@ class TrainRequest:
     out: Path
     device: str
     recipe: dict[str, Any]
+    """Values of the task's recipe; None where its default applies."""
 
 
 def train_command(request: TrainRequest, *, as_json: bool) -> None:
-    """Train the model and tell its error on clean images."""
+    """Train the model and tell its score on clean images."""
     _quieten(request.model)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     with warnings.catch_warnings(), Bar(console) as bar:
@@ -40,14 +44,15 @@ def train_command(request: TrainRequest, *, as_json: bool) -> None:
         return
     images = f"{about['test_images']} clean test images of {about['benchmark']}"
     console.print(f"model  {request.out} ({about['seconds']:.0f} s)", markup=False)
-    console.print(f"error  {about['clean_error']:.2f} % on {images}", markup=False)
+    key, title = ("clean_miou", "mIoU ") if "clean_miou" in about else ("clean_error", "error")
+    console.print(f"{title}  {about[key]:.2f} % on {images}", markup=False)
 
 
 def _quieten(model: str) -> None:
     """Keep other libraries' chatter away; only the download of a model keeps its bar."""
     for library in ("TRANSFORMERS", "HF_HUB"):
         os.environ.setdefault(f"{library}_VERBOSITY", "error")
-    if model == "tiny" or Path(model).exists():
+    if model in ("tiny", *SEGFORMERS) or Path(model).exists():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
@@ -55,6 +60,7 @@ def _train(request: TrainRequest, bar: Bar) -> dict[str, Any]:
     def tell(done: int, steps: int, loss: float, error: float) -> None:
         bar.update(f"step {done} of {steps}, loss {loss:.3f}, error {error:.1f} %", done, steps)
 
-    recipe = FineTuning(**request.recipe)
+    asked = {name: value for name, value in request.recipe.items() if value is not None}
+    recipe = make_recipe(find_benchmark(request.benchmark).task, asked)
     benchmark = load_benchmark(request.benchmark, request.data)
     return fine_tune(benchmark, request.model, request.out, recipe, device=request.device, tell=tell)

@@ -1,16 +1,14 @@
 """What is in a data folder: every known data set that is there, what it lacks and what is wrong with it.
 
-Headers and counts are looked at, not all pixels.
+Of pictures, headers and counts are looked at, not all pixels; label maps are read.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 from PIL import Image
 
@@ -18,39 +16,19 @@ from testdg.data.arrays import SEVERITIES, CorruptedArray, read_archive, read_la
 from testdg.data.cifar import CIFAR10, CIFAR100, Cifar, find_arrays, find_clean, read_batch
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER
 from testdg.data.corruptions import SEVERITIES as LEVELS
+from testdg.data.findings import Check
 from testdg.data.image_files import list_classes, list_images
 from testdg.data.imagenet import STORED_FOLDER, corruption_folder, find_class_list, find_stored
 from testdg.data.manifest import read_manifest
+from testdg.data.segmentation.check import LAYOUTS, check_maps
 from testdg.errors import UserError
 
-KNOWN = "CIFAR-10-C, CIFAR-100-C, cifar-10-batches-py, cifar-100-python, cifar10.npz, cifar100.npz, ImageNet-C, val"
+KNOWN = (
+    "CIFAR-10-C, CIFAR-100-C, cifar-10-batches-py, cifar-100-python, cifar10.npz, cifar100.npz, ImageNet-C, val, "
+    + LAYOUTS
+)
 _CIFAR_TEST, _CIFAR_TRAIN = 10_000, 50_000
 _MADE = ", made by testdg corrupt"
-T = TypeVar("T")
-
-
-@dataclass
-class Check:
-    """One data set: what was found, what keeps it from being used, and what is only good to know."""
-
-    name: str
-    folder: Path
-    found: str = ""
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def attempt(self, read: Callable[..., T], *arguments: Any) -> T | None:
-        """Read something; a mistake in it becomes a problem."""
-        try:
-            return read(*arguments)
-        except UserError as error:
-            self.problems.append(str(error))
-            return None
-
-    def compare(self, path: Path, count: int, expected: int, what: str = "images") -> None:
-        """Note a problem where a number is not what it should be."""
-        if count != expected:
-            self.problems.append(f"{path} has {count} {what}: expected {expected}")
 
 
 def check_folder(data: Path) -> list[Check]:
@@ -59,7 +37,7 @@ def check_folder(data: Path) -> list[Check]:
         raise UserError(f"data folder {data} does not exist")
     checks = [look(data, kind) for kind in (CIFAR10, CIFAR100) for look in (_check_batches, _check_archive, _check_c)]
     checks += [_check_stored(data), *(_check_images(data, part) for part in ("val", "train"))]
-    return [check for check in checks if check is not None]
+    return [check for check in checks if check is not None] + check_maps(data)
 
 
 def _check_batches(data: Path, kind: Cifar) -> Check | None:
@@ -157,7 +135,7 @@ def _check_stored(data: Path) -> Check | None:
 def _check_images(data: Path, part: str) -> Check | None:
     """Look at clean images in folders of classes."""
     folder = data / part
-    if not folder.is_dir():
+    if not folder.is_dir() or (data / f"{part}annot").is_dir():  # with label maps beside it, they are no classes
         return None
     check = Check(f"ImageNet {part}", folder)
     count, classes = _count(check, folder), len(list_classes(folder))
@@ -177,9 +155,9 @@ def _count(check: Check, folder: Path) -> int:
     empty_classes = [name for name in list_classes(folder) if name not in firsts]
     empty_files = [name for name in names if os.path.getsize(folder / name) == 0]
     unreadable = [name for name in firsts.values() if name not in empty_files and not _has_header(folder / name)]
-    _report(check, folder, "class folders without images", empty_classes)
-    _report(check, folder, "empty files", empty_files)
-    _report(check, folder, "files without a readable header", unreadable)
+    check.report(folder, "class folders without images", empty_classes)
+    check.report(folder, "empty files", empty_files)
+    check.report(folder, "files without a readable header", unreadable)
     return len(names)
 
 
@@ -189,9 +167,3 @@ def _has_header(path: Path) -> bool:
             return True
     except Exception:  # a damaged picture raises nearly anything
         return False
-
-
-def _report(check: Check, folder: Path, what: str, names: Iterable[str]) -> None:
-    found = list(names)
-    if found:
-        check.problems.append(f"{folder}: {len(found)} {what}, first {found[0]}")

@@ -17,6 +17,7 @@ _BEFORE = {
     "sampling": "file",
     "concentration": "none",
     "sampling_seed": "none",
+    "views": "one",
 }
 
 

@@ -14,9 +14,12 @@ from testdg.data.augmentation import jitter_colour
 from testdg.data.benchmarks import Benchmark
 from testdg.data.segmentation.classes import IGNORED
 from testdg.data.stream import Samples, to_float
+from testdg.errors import UserError
 from testdg.fitting import fit
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.models.tiny import tiny_segformer
+
+_AT_ONCE = 1 << 24  # labels that are counted together
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,10 @@ def train_maps(benchmark: Benchmark, recipe: MapRecipe, progress: Callable[[int,
 
 def class_weights(labels: Tensor, classes: int, power: float) -> Tensor:
     """Weights of the classes, larger for rare ones, whose mean over the pixels is one."""
-    counts = torch.bincount(labels[labels != IGNORED].long(), minlength=classes)
+    parts = torch.split(labels.flatten(), _AT_ONCE)
+    counts = torch.stack([torch.bincount(part, minlength=IGNORED + 1) for part in parts]).sum(0)[:classes]
+    if not counts.sum():
+        raise UserError("no pixel of the label maps has a class: all are ignored")
     shares = counts / counts.sum()
     weights = shares.clamp(min=1 / counts.sum()) ** -power  # a class that never occurs has a finite weight, too
     return weights / (weights * shares).sum()
@@ -81,18 +87,24 @@ def _batches(samples: Samples, recipe: MapRecipe) -> Iterator[tuple[Tensor, Tens
         order = torch.randperm(len(samples), generator=generator)[:whole]
         for chosen in torch.split(order, recipe.batch_size):
             images, labels = to_float(samples.images[chosen]), samples.labels[chosen].long()
-            images, labels = random_view(images, labels, recipe.zoom, generator)
+            images, labels = random_view(images, labels, (1, 1 + recipe.zoom), generator)
             yield jitter_colour(images, recipe.colour, generator), labels
 
 
-def random_view(images: Tensor, labels: Tensor, zoom: float, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Cut out a part of each image, up to `zoom` smaller, mirror every other one; labels go along."""
-    across, down, size, mirror = torch.rand(4, len(images), generator=generator)
-    size = 1 / (1 + zoom * size)
-    flip = torch.where(mirror < 0.5, -1.0, 1.0)
+def random_view(
+    images: Tensor, labels: Tensor, scales: tuple[float, float], generator: Generator, *, mirror: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Enlarge images by a factor between two, cut them to their size, mirror every other one; labels go along.
+
+    What is beyond an image that got smaller repeats its border, and is ignored.
+    """
+    low, high = scales
+    across, down, size, side = torch.rand(4, len(images), generator=generator, device=images.device)
+    size = 1 / (low + (high - low) * size)  # of the part that is seen
+    flip = torch.where(side < 0.5, -1.0, 1.0) if mirror else torch.ones_like(side)
     zero, x, y = torch.zeros_like(size), (2 * across - 1) * (1 - size), (2 * down - 1) * (1 - size)
     maps = torch.stack([torch.stack([size * flip, zero, x], 1), torch.stack([zero, size, y], 1)], 1)  # (N, 2, 3)
     grid = F.affine_grid(maps, list(images.shape), align_corners=False)
     view = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
     found = F.grid_sample(labels[:, None].float(), grid, "nearest", "border", align_corners=False)
-    return view, found[:, 0].long()
+    return view, torch.where((grid.abs() > 1).any(-1), IGNORED, found[:, 0].long())

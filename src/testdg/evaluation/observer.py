@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from testdg.evaluation.protocol import Protocol
@@ -13,6 +14,9 @@ class Observer:
 
     def training(self, step: int, steps: int) -> None:
         """A source model is being trained."""
+
+    def opened(self, folder: Path) -> None:
+        """A run is about to look what its folder holds; the folder need not exist."""
 
     def started(self, method: str, protocol: Protocol, batches: int, events: list[dict[str, Any]]) -> None:
         """A run of some batches begins; `events` tell of those that are behind it already."""

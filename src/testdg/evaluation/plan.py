@@ -12,7 +12,8 @@ from testdg.data.sampling import Kind, Sampling
 from testdg.data.stream import Segment, Stream
 from testdg.errors import UserError, unknown
 from testdg.evaluation.orders import in_order
-from testdg.evaluation.plan_rules import mistakes
+from testdg.evaluation.plan_rules import mistakes, read_size
+from testdg.evaluation.views import Views
 
 Severity = int | None | Literal["gradual"] | tuple[int, ...]
 FIRST_RAMP = (5, 4, 3, 2, 1)
@@ -41,6 +42,9 @@ class Plan:
     concentration: float = 0.1
     seed: int = 0
     resets: Literal["once", "domain"] = "once"
+    views: int = 1
+    window: str = "none"
+    stride: str = "none"
 
     def __post_init__(self) -> None:
         found = mistakes(asdict(self))
@@ -99,11 +103,17 @@ class Plan:
         """The stream of a benchmark under this plan."""
         if self.sampling == "dirichlet" and benchmark.task != "classification":
             raise UserError(f"sampling dirichlet needs one label per image; {benchmark.name} is for {benchmark.task}")
+        if not self.looks().plain and benchmark.task != "segmentation":
+            raise UserError(f"views and windows are for segmentation; {benchmark.name} is for {benchmark.task}")
         severity = self.levels(benchmark)
         visits = make_visits(*self.split(benchmark), severity, self.rounds)
         segments = [Segment(benchmark.domain(v.name, v.severity), v.round, v.learn) for v in visits]
         sampling = Sampling(self.sampling, self.concentration, self.seed)
         return Stream(segments, benchmark.batch_size if batch_size is None else batch_size, sampling)
+
+    def looks(self) -> Views:
+        """How the prediction that is scored looks at pictures."""
+        return Views(self.views, read_size(self.window), read_size(self.stride))
 
 
 def has_severities(benchmark: Benchmark) -> bool:

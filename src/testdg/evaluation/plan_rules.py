@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from testdg.data.sampling import Kind
 from testdg.evaluation.orders import ORDERS
+from testdg.evaluation.views import RATIOS_OF, Size
 
 
 def _whole(low: int, high: int) -> Callable[[Any], bool]:
@@ -20,6 +22,16 @@ def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 def _text(value: Any) -> bool:
     return isinstance(value, str) and value.strip() != ""
+
+
+def read_size(text: str) -> Size | None:
+    """Height and width of `HxW`; None for anything else."""
+    found = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", text)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def _size(value: Any) -> bool:
+    return isinstance(value, str) and (value == "none" or read_size(value) is not None)
 
 
 _KINDS = get_args(Kind)
@@ -42,6 +54,9 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "concentration": (lambda value: type(value) in (int, float) and 1e-6 <= value <= 1e6, "a number from 1e-6 to 1e6"),
     "seed": (_whole(0, 2**32 - 1), "a whole number from 0 to 4294967295"),
     "resets": (lambda value: value in ("once", "domain"), "once or domain"),
+    "views": (lambda value: type(value) is int and value in RATIOS_OF, "1, 2, 8 or 14"),
+    "window": (_size, "height and width in pixels, as in 1024x1024"),
+    "stride": (_size, "height and width in pixels, as in 768x768"),
 }
 
 
@@ -53,7 +68,8 @@ def mistakes(values: Mapping[str, Any]) -> list[str]:
         for key, (fits, rule) in RULES.items()
         if key in values and not fits(values[key])
     ]
-    return found + _contradictions({"sampling": "file", "concentration": 0.1, "seed": 0, **values})
+    defaults = {"sampling": "file", "concentration": 0.1, "seed": 0, "window": "none", "stride": "none"}
+    return found + _contradictions({**defaults, **values})
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[str]:
@@ -70,6 +86,11 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
         found.append(f"concentration belongs to sampling dirichlet; sampling is {sampling}")
     if values["seed"] != 0 and sampling == "file":
         found.append("seed belongs to sampling mixed or dirichlet; sampling is file")
+    window, stride = read_size(str(values["window"])), read_size(str(values["stride"]))
+    if (window is None) != (stride is None):
+        found.append("window and stride belong together, as in window=1024x1024,stride=768x768")
+    elif window and stride and (stride[0] > window[0] or stride[1] > window[1]):
+        found.append(f"stride {values['stride']} leaves gaps between windows of {values['window']}: make it smaller")
     return found
 
 

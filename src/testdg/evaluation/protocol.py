@@ -33,6 +33,7 @@ class Protocol:
     sampling_seed: int | None
     batch_size: int
     resets: str
+    views: str
     model: str
     model_fingerprint: str
     preprocessing: dict[str, Any]
@@ -46,8 +47,9 @@ class Protocol:
         return make_visits(self.domains, self.held_out, self.severity, self.rounds)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the values as plain JSON."""
-        plain = plain_values(asdict(self))
+        """Give the values as plain JSON; only predictions of pixels are made on views."""
+        values = {key: value for key, value in asdict(self).items() if key != "views" or self.task == "segmentation"}
+        plain = plain_values(values)
         assert isinstance(plain, dict)
         return plain
 
@@ -73,6 +75,7 @@ def make_protocol(
         "sampling_seed": None if plan.sampling == "file" else plan.seed,
         "batch_size": stream.batch_size,
         "resets": RESETS[plan.resets],
+        "views": plan.looks().describe(),
         "model": adapter.model.name,
         "model_fingerprint": fingerprint,
         "preprocessing": adapter.model.preprocessing.describe(),

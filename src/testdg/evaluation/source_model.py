@@ -13,6 +13,7 @@ from testdg.evaluation.observer import Observer
 from testdg.evaluation.training import default_recipe, trained_model
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.architectures import architecture_name
+from testdg.models.segformer import SEGFORMERS, random_segformer
 from testdg.models.transfer import with_classes, with_size
 
 
@@ -51,12 +52,11 @@ def starting_model(
 ) -> VisionModel:
     """Give a model to train for a benchmark: with a new classifier where classes differ, and for images of a size.
 
-    "tiny" stands for a small vision transformer with random weights.
+    "tiny" stands for a small vision transformer with random weights, or for a small SegFormer where every pixel has
+    a class; "segformer-b0" to "segformer-b5" for SegFormers of these sizes with random weights.
     """
-    if benchmark.task != "classification":
-        raise UserError(f"{benchmark.name} is for {benchmark.task}: only models for classification are trained")
-    if model == "tiny":
-        return _tiny(len(benchmark.classes), size or 32, seed)
+    if isinstance(model, str) and model in ("tiny", *SEGFORMERS):
+        return _random(benchmark, model, size, seed)
     with torch.random.fork_rng(devices=[]):  # networks draw initial weights before they read their own
         found = copy.deepcopy(load_model(model))
     if found.task != benchmark.task:
@@ -67,6 +67,15 @@ def starting_model(
     if found.classes != len(benchmark.classes):
         found = with_classes(found, benchmark.classes, seed)
     return found if size is None else with_size(found, size)
+
+
+def _random(benchmark: Benchmark, name: str, size: int | None, seed: int) -> VisionModel:
+    """A model with random weights, for the task of the benchmark."""
+    if benchmark.task == "segmentation":
+        return random_segformer(name, benchmark.classes, seed)
+    if name != "tiny":
+        raise UserError(f"model {name} is for segmentation; {benchmark.name} is for {benchmark.task}")
+    return _tiny(len(benchmark.classes), size or 32, seed)
 
 
 def _tiny(classes: int, size: int, seed: int) -> VisionModel:

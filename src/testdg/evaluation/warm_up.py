@@ -20,7 +20,7 @@ from testdg.evaluation.training import cache_folder
 from testdg.files import replacing
 from testdg.methods import Adapter
 
-BATCH = 64
+BATCH = {"classification": 64, "segmentation": 8}
 
 
 def warm_up(adapter: Adapter, benchmark: Benchmark) -> None:
@@ -47,7 +47,7 @@ def _key(adapter: Adapter, benchmark: Benchmark) -> str:
 
 
 def source_batches(adapter: Adapter, benchmark: Benchmark) -> Iterable[tuple[Tensor, Tensor]]:
-    """Clean training images for `adapter.warm_up`, drawn by the adapter's seed; none where it wants none."""
+    """Clean training images for `adapter.warm_up`, drawn by the adapter's seed, in rounds where there are too few."""
     count = adapter.source_images()
     if not count:
         return ()
@@ -55,6 +55,8 @@ def source_batches(adapter: Adapter, benchmark: Benchmark) -> Iterable[tuple[Ten
         samples = benchmark.train()
     except UserError as error:
         raise UserError(f"{adapter.name} needs source data for {adapter.source_data}: {error}") from error
-    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(adapter.settings.seed))
-    parts = torch.split(order[:count], BATCH)
+    generator = torch.Generator().manual_seed(adapter.settings.seed)
+    rounds = -(-count // len(samples))
+    order = torch.cat([torch.randperm(len(samples), generator=generator) for _ in range(rounds)])[:count]
+    parts = torch.split(order, BATCH[benchmark.task])
     return ((to_float(samples.take(part.tolist())), samples.labels[part]) for part in parts)

@@ -5,6 +5,7 @@ from testdg.experiments.engine import Complete, Engine, Failed, News, Running
 from testdg.experiments.expansion import expand
 from testdg.experiments.grid import Cell, Grid, read_grid
 from testdg.experiments.local import Local
+from testdg.experiments.ray_engine import Ray
 from testdg.experiments.summary import BenchRow, BenchTable, summarise
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Grid",
     "Local",
     "News",
+    "Ray",
     "Running",
     "bench",
     "expand",

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from testdg.errors import UserError
 from testdg.evaluation import Observer
 from testdg.evaluation.device import find_device
 from testdg.experiments.engine import Complete, Engine, Failed, News, Running, load_parts
 from testdg.experiments.grid import Cell
 from testdg.experiments.grid_rules import Mistakes
 from testdg.experiments.local import Local
+from testdg.experiments.storage import Out, find_out
 from testdg.methods import find_method
 
 
-def prepare(cells: Sequence[Cell], observer: Observer | None = None) -> None:
+def prepare(cells: Sequence[Cell], observer: Observer | None = None, *, devices: bool = True) -> None:
     """Make everything ready on this machine: devices, and source models, which are loaded, trained or fetched once.
 
-    All mistakes are told at once, before any cell runs.
+    All mistakes are told at once, before any cell runs. Without `devices`, those of this machine do not matter.
     """
     mistakes = Mistakes()
-    for device in dict.fromkeys(cell.device for cell in cells):
+    for device in dict.fromkeys(cell.device for cell in cells if devices):
         mistakes.hear("", find_device, device)
     for parts in dict.fromkeys(cell.parts for cell in cells):
         found = mistakes.hear("", load_parts, parts, "cpu", observer)
@@ -42,13 +45,26 @@ def bench(
 ) -> list[Complete | Failed]:
     """Run cells, each into its own run folder under `out`, and give what became of them, in their order.
 
-    A cell that was stopped goes on, and a complete one is read back. `tell` hears what happens meanwhile.
+    A cell that was stopped goes on, and a complete one is read back. `tell` hears what happens meanwhile. `out` may be
+    a URL of fsspec: it gets the complete runs, and results come with a folder of this machine that has their numbers.
     """
     ends: dict[int, Complete | Failed] = {}
-    with closing((engine or Local()).run(cells, Path(out))) as news:
-        for one in news:
+    place = find_out(out)
+    with closing((engine or Local()).run(cells, place)) as news:
+        for one in (_bring(one, place) for one in news):
             if tell is not None:
                 tell(one)
             if not isinstance(one, Running):
                 ends[one.number] = one
     return [ends[number] for number in range(len(cells))]
+
+
+def _bring(news: News, place: Out) -> News:
+    """The same news; the numbers of a run that was sent to a URL are brought here."""
+    if isinstance(place, Path) or not isinstance(news, Complete):
+        return news
+    try:
+        folder = place.copy(news.result.folder.name)
+    except UserError as error:
+        return Failed(news.number, str(error))
+    return Complete(news.number, replace(news.result, folder=folder))

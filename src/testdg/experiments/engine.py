@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,10 @@ from testdg.evaluation import Observer, Result, run, source_model
 from testdg.evaluation.device import find_device
 from testdg.evaluation.result import Tally
 from testdg.evaluation.scores import find_score
+from testdg.evaluation.tracking import Several, tracked
 from testdg.experiments.grid import Cell, Parts
+from testdg.experiments.storage import Fetching, Out
+from testdg.files import Busy
 from testdg.models import VisionModel
 
 
@@ -54,34 +58,65 @@ News = Running | Complete | Failed
 class Engine(Protocol):
     """Runs cells; `number` of its news is a cell's place in the list. Every cell ends as Complete or Failed."""
 
-    def run(self, cells: Sequence[Cell], out: Path) -> Generator[News, None, None]:
+    @property
+    def jobs(self) -> int:
+        """Cells that run at the same time."""
+
+    def run(self, cells: Sequence[Cell], out: Out) -> Generator[News, None, None]:
         """Run all cells, each into its folder under `out`; closing the generator stops what runs."""
 
 
-def run_cell(number: int, cell: Cell, out: Path, tell: Callable[[Running], None]) -> Complete | Failed:
-    """Run one cell in this process; whatever goes wrong is told, not raised."""
+def run_cell(
+    number: int, cell: Cell, out: Out, tell: Callable[[Running], None], patience: float = 0.0
+) -> Complete | Failed:
+    """Run one cell in this process; whatever goes wrong is told, not raised.
+
+    `patience` is how many seconds to wait for a folder that another process, perhaps a dying one, still holds.
+    """
     try:
-        return Complete(number, _run(cell, out, _Teller(number, tell)))
+        return Complete(number, _patiently(lambda: _run(cell, out, _Teller(number, tell)), patience))
     except UserError as error:
         return Failed(number, str(error))
     except Exception as error:
         return Failed(number, f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
-def _run(cell: Cell, out: Path, observer: Observer) -> Result:
+def _patiently(work: Callable[[], Result], patience: float) -> Result:
+    """Try again while another process is at the same run."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return work()
+        except Busy:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(1.0)
+
+
+def _run(cell: Cell, out: Out, teller: Observer) -> Result:
+    """Run a cell into a folder; where `out` is a URL, the complete run is sent there."""
+    if isinstance(out, Path):
+        return _run_here(cell, out, teller)
+    result = _run_here(cell, out.work, Several([Fetching(out), teller]))
+    out.send(result.folder)
+    return result
+
+
+def _run_here(cell: Cell, out: Path, teller: Observer) -> Result:
     benchmark, model = load_parts(cell.parts, find_device(cell.device).type)
-    return run(
-        benchmark,
-        cell.method,
-        model=model,
-        settings={"seed": cell.seed, "precision": cell.precision, **dict(cell.settings)},
-        preset=cell.preset,
-        protocol=cell.plan,
-        batch_size=cell.batch_size,
-        device=model.device.type,
-        out=out,
-        observer=observer,
-    )
+    with tracked(teller, cell.track) as observer:
+        return run(
+            benchmark,
+            cell.method,
+            model=model,
+            settings={"seed": cell.seed, "precision": cell.precision, **dict(cell.settings)},
+            preset=cell.preset,
+            protocol=cell.plan,
+            batch_size=cell.batch_size,
+            device=model.device.type,
+            out=out,
+            observer=observer,
+        )
 
 
 @lru_cache(maxsize=1)

@@ -49,6 +49,8 @@ class Cell:
     device: str = "auto"
     options: Pairs = ()
     """Options of the benchmark."""
+    track: str | None = None
+    """What else keeps the numbers of the run, such as tensorboard; they do not depend on it."""
 
     @property
     def parts(self) -> Parts:

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ import torch
 from testdg.errors import UserError
 from testdg.experiments.engine import Failed, News, Running, run_cell
 from testdg.experiments.grid import Cell
+from testdg.experiments.storage import Out
 
 _SPAWN = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
 
@@ -30,7 +30,7 @@ class Local:
             raise UserError(f"jobs must be at least 1; got {jobs}")
         self.jobs = jobs
 
-    def run(self, cells: Sequence[Cell], out: Path) -> Generator[News, None, None]:
+    def run(self, cells: Sequence[Cell], out: Out) -> Generator[News, None, None]:
         """Run all cells and tell what becomes of them; closing the generator ends the processes."""
         waiting = deque(enumerate(cells))
         jobs = min(self.jobs, len(cells))
@@ -59,7 +59,7 @@ def wait_for(workers: Sequence[_Worker]) -> list[_Worker]:
 class _Worker:
     """A process that runs one cell after the other; it is started when it is needed, and again when it died."""
 
-    def __init__(self, out: Path, threads: int) -> None:
+    def __init__(self, out: Out, threads: int) -> None:
         self.out, self.threads = out, threads
         self.process: Any = None
         self.connection: Any = None
@@ -122,7 +122,7 @@ def _deaf() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _work(connection: Connection, out: Path, threads: int) -> None:
+def _work(connection: Connection, out: Out, threads: int) -> None:
     """Run cells until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

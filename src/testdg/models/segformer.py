@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from testdg.errors import UserError
 from testdg.models.model import Output, VisionModel
 from testdg.models.preprocessing import Preprocessing
 
 IMAGENET = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 """How SegFormers see images where no file says otherwise: as they come, normalised."""
+
+SEGFORMERS = {
+    "segformer-b0": ([32, 64, 160, 256], [2, 2, 2, 2], 256),
+    "segformer-b1": ([64, 128, 320, 512], [2, 2, 2, 2], 256),
+    "segformer-b2": ([64, 128, 320, 512], [3, 4, 6, 3], 768),
+    "segformer-b3": ([64, 128, 320, 512], [3, 4, 18, 3], 768),
+    "segformer-b4": ([64, 128, 320, 512], [3, 8, 27, 3], 768),
+    "segformer-b5": ([64, 128, 320, 512], [3, 6, 40, 3], 768),
+}
+"""The published sizes: widths and depths of the stages, width of the decoder."""
 
 
 class SegmentationModel(VisionModel):
@@ -34,14 +48,68 @@ class SegmentationModel(VisionModel):
     def stages(self, prepared: Tensor) -> tuple[Tensor, ...]:
         """The maps of the encoder's stages, (N, D, h, w), from a quarter of the input's size to a thirty-second."""
         network: Any = self.network
+        (height, width), least = prepared.shape[-2:], self.smallest
+        if min(height, width) < least:
+            told = f"{self.name} needs pictures of at least {least} x {least} px; got {height} x {width}"
+            raise UserError(f"{told}: take larger pictures, views or windows")
         found: tuple[Tensor, ...] = network.segformer(self.normalise(prepared), output_hidden_states=True).hidden_states
         return found
+
+    @property
+    def smallest(self) -> int:
+        """Side of the smallest input: every stage reduces its keys and values by a ratio that its map must have."""
+        network: Any = self.network
+        config = network.config
+        steps = [math.prod(config.strides[: number + 1]) for number in range(len(config.strides))]
+        return int(max((ratio - 1) * step + 1 for ratio, step in zip(config.sr_ratios, steps, strict=True)))
 
     @property
     def feature_size(self) -> int:
         """Width of the last encoder stage."""
         network: Any = self.network
         return int(network.config.hidden_sizes[-1])
+
+
+def random_segformer(name: str, classes: Sequence[str], seed: int = 0) -> SegmentationModel:
+    """A SegFormer of a published size, or a "tiny" one, with weights drawn from a seed."""
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    from testdg.models.tiny import tiny_segformer
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if name == "tiny":
+            network = tiny_segformer(len(classes))
+        else:
+            widths, depths, decoder = SEGFORMERS[name]
+            network = SegformerForSemanticSegmentation(
+                SegformerConfig(
+                    num_labels=len(classes), hidden_sizes=widths, depths=depths, decoder_hidden_size=decoder
+                )
+            )
+            set_epsilon(network)
+        draw_weights(network)
+    config: Any = network.config
+    config.id2label = dict(enumerate(classes))
+    config.label2id = {label: number for number, label in enumerate(classes)}
+    return SegmentationModel(network, "decode_head.classifier", IMAGENET, name).eval()
+
+
+@torch.no_grad()
+def draw_weights(network: nn.Module) -> None:
+    """Draw the weights as the published network does: kernels by the number of their outputs, linears narrow.
+
+    Transformers draws kernels as narrow as linears, so that hardly anything passes the depthwise ones.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            outputs = math.prod(module.kernel_size) * module.out_channels // module.groups
+            nn.init.normal_(module.weight, std=math.sqrt(2 / outputs))
+        elif isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+    nn.init.normal_(network.get_submodule("decode_head.classifier").get_parameter("weight"), std=0.02)
 
 
 def set_epsilon(network: nn.Module) -> None:

@@ -18,18 +18,23 @@ from testdg.models.tiny import TinyViT
 
 
 def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> VisionModel:
-    """Give the model with a new linear classifier, drawn from a seed."""
+    """Give the model with a new linear classifier (of features or of pixels), drawn from a seed."""
     network = copy.deepcopy(model.network)
     parent, _, leaf = model.head.rpartition(".")
     old = network.get_submodule(model.head)
-    if not isinstance(old, nn.Linear):
+    fresh: nn.Linear | nn.Conv2d
+    if isinstance(old, nn.Conv2d) and old.kernel_size == (1, 1):
+        fresh = nn.Conv2d(old.in_channels, len(classes), 1, device="meta")
+    elif isinstance(old, nn.Linear):
+        fresh = nn.Linear(old.in_features, len(classes), device="meta")
+    else:
         raise UserError(f"the classifier {model.head!r} of {model.name} is not linear, so it cannot be replaced")
-    fresh = nn.Linear(old.in_features, len(classes), device="meta").to_empty(device=old.weight.device)
+    fresh = fresh.to_empty(device=old.weight.device)
     weights = torch.randn(fresh.weight.shape, generator=torch.Generator().manual_seed(seed)) * 0.02
     fresh.load_state_dict({"weight": weights, "bias": torch.zeros(len(classes))})
     setattr(network.get_submodule(parent), leaf, fresh)
     _name_classes(network, classes)
-    return VisionModel(network, model.head, model.preprocessing, model.name)
+    return type(model)(network, model.head, model.preprocessing, model.name)
 
 
 def _name_classes(network: Any, classes: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ def protocol_note(protocol: dict[str, Any]) -> str:
         f"{images_per_domain(protocol)} images per domain",
         _batches(protocol),
         f"model {protocol['model']}",
-        f"seed {protocol['seed']}",
+        f"seed {protocol['seed']}{_views(protocol)}",
         f"data {protocol['data']}",
     ]
     return ", ".join(part for part in parts if part)
@@ -63,7 +63,10 @@ def _severity(protocol: dict[str, Any]) -> str:
 
 def _views(protocol: dict[str, Any]) -> str:
     """Numbers of segmentation depend on how often a picture is looked at."""
-    return ", single view" if protocol.get("task") == "segmentation" else ""
+    if protocol.get("task") != "segmentation":
+        return ""
+    views = protocol.get("views", "one")
+    return ", single view" + views.removeprefix("one") if views.startswith("one") else f", views {views}"
 
 
 def _told(protocol: dict[str, Any]) -> str:

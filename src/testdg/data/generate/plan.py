@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from testdg.data.corruptions.parameters import check_name
 from testdg.data.manifest import MANIFEST, read_manifest
 from testdg.errors import UserError
 from testdg.files import locked, replace_text, writing
+from testdg.version import __version__
 
 Images = TypeVar("Images", bound=Sized)
 ALL = (*STANDARD_ORDER, *EXTRA)
@@ -78,7 +78,7 @@ class Manifest:
 
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
         self.path = folder / MANIFEST
-        self.about: dict[str, Any] = {"generator": "testdg", "version": version("testdg"), **about}
+        self.about: dict[str, Any] = {"generator": "testdg", "version": __version__, **about}
 
     def open(self) -> None:
         """Begin, or go on with what is there; anything made from other values is refused."""

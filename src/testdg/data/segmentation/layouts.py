@@ -33,6 +33,11 @@ def find_parent(data: Path, name: str) -> Path | None:
 
 def acdc_pairs(data: Path, condition: str, split: str = "train", subset: str | Path | None = None) -> list[Pair]:
     """Pictures of one condition of ACDC with their label maps, sorted by sequence and file."""
+    return complete(list_acdc(data, condition, split, subset))
+
+
+def list_acdc(data: Path, condition: str, split: str = "train", subset: str | Path | None = None) -> list[Pair]:
+    """The same, whether the label maps are there or not."""
     images, masks = find_parent(data, "rgb_anon"), find_parent(data, "gt")
     if images is None or masks is None:
         lacks = "rgb_anon" if images is None else "gt"
@@ -40,14 +45,16 @@ def acdc_pairs(data: Path, condition: str, split: str = "train", subset: str | P
     images, masks = images / condition / split, masks / condition / split
     table = plain_table(len(CITYSCAPES))
     names = choose_images(images, _list_nested(images, _ACDC_IMAGE), subset)
-    return [
-        Pair(name, images / name, _existing(masks / _swap(name, _ACDC_IMAGE, _ACDC_MASK), images / name), table)
-        for name in names
-    ]
+    return [Pair(name, images / name, masks / _swap(name, _ACDC_IMAGE, _ACDC_MASK), table) for name in names]
 
 
 def cityscapes_pairs(data: Path, split: str, subset: str | Path | None = None) -> list[Pair]:
     """Pictures of one split of Cityscapes with their label maps, sorted by city and file."""
+    return complete(list_cityscapes(data, split, subset))
+
+
+def list_cityscapes(data: Path, split: str, subset: str | Path | None = None) -> list[Pair]:
+    """The same, whether the label maps are there or not."""
     images, masks = find_parent(data, "leftImg8bit"), find_parent(data, "gtFine")
     if images is None or masks is None:
         lacks = "leftImg8bit" if images is None else "gtFine"
@@ -62,7 +69,7 @@ def _city_pair(images: Path, masks: Path, name: str, plain: Table, ids: Table) -
     mask = masks / _swap(name, _CITY_IMAGE, _CITY_MASK)
     if mask.is_file():
         return Pair(name, images / name, mask, plain)
-    return Pair(name, images / name, _existing(masks / _swap(name, _CITY_IMAGE, _CITY_IDS), images / name), ids)
+    return Pair(name, images / name, masks / _swap(name, _CITY_IMAGE, _CITY_IDS), ids)
 
 
 class Folders(NamedTuple):
@@ -75,14 +82,19 @@ class Folders(NamedTuple):
 
     def pairs(self, subset: str | Path | None = None) -> list[Pair]:
         """Pictures with their label maps, sorted."""
+        return complete(self.listed(subset))
+
+    def listed(self, subset: str | Path | None = None) -> list[Pair]:
+        """The same, whether the label maps are there or not."""
         files = sorted(path.name for path in self.images.iterdir() if _is_picture(path))
         if not files:
             raise UserError(f"{self.images} holds no images: expected .jpg or .png files in it")
         names = choose_images(self.images.parent, [f"{self.images.name}/{file}" for file in files], subset)
-        return [self._pair(name, self.images.parent / name) for name in names]
-
-    def _pair(self, name: str, image: Path) -> Pair:
-        return Pair(name, image, _existing(self.masks / f"{image.stem}.png", image), self.table)
+        images = [self.images.parent / name for name in names]
+        return [
+            Pair(name, image, self.masks / f"{image.stem}.png", self.table)
+            for name, image in zip(names, images, strict=True)
+        ]
 
 
 def find_folders(data: Path, split: str) -> Folders | None:
@@ -128,7 +140,9 @@ def _swap(name: str, old: str, new: str) -> str:
     return name.removesuffix(old) + new
 
 
-def _existing(mask: Path, image: Path) -> Path:
-    if not mask.is_file():
-        raise UserError(f"{image} has no label map: expected {mask}")
-    return mask
+def complete(pairs: list[Pair]) -> list[Pair]:
+    """Refuse a picture without a label map."""
+    for pair in pairs:
+        if not pair.mask.is_file():
+            raise UserError(f"{pair.image} has no label map: expected {pair.mask}")
+    return pairs

@@ -26,6 +26,11 @@ class Patch(NamedTuple):
     v: Array
     inside: Array | bool = True
 
+    def cut(self, rows: slice, columns: slice) -> Patch:
+        """Some rows and columns of it, which count from its own corner."""
+        parts = (_cut(values, rows, columns) for values in self[2:])
+        return Patch(_shift(rows, self.rows), _shift(columns, self.columns), *parts)
+
 
 class Canvas:
     """Colour, class, distance, and how far each pixel faces up and shines at night."""
@@ -36,6 +41,7 @@ class Canvas:
         self.across = ((np.arange(width) + 0.5 - middle * width) / focal).astype(np.float32)
         self.up = ((horizon * height - np.arange(height) - 0.5) / focal).astype(np.float32)
         self.colour = np.zeros((height, width, 3), np.float32)
+        self._pixels = _pixels(self.colour)
         self.labels = np.full((height, width), sky, np.uint8)
         self.depth = np.full((height, width), FAR, np.float32)
         self.upward = np.zeros((height, width), np.float32)
@@ -78,6 +84,14 @@ class Canvas:
             return None
         return Patch(rows, columns, z[rows, None], x[:, columns], z[rows, None], inside[:, columns])
 
+    def visible(self, patch: Patch | None) -> Patch | None:
+        """What is not hidden of a face, with as few rows and columns as possible."""
+        if patch is None:
+            return None
+        shown = (self.depth[patch.rows, patch.columns] > patch.z) & patch.inside
+        rows, columns = _extent(shown.any(1)), _extent(shown.any(0))
+        return None if rows is None or columns is None else patch.cut(rows, columns)
+
     def paint(
         self,
         patch: Patch | None,
@@ -92,7 +106,7 @@ class Canvas:
             return
         place = patch.rows, patch.columns
         shown = (self.depth[place] > patch.z) & patch.inside & keep
-        np.copyto(self.colour[place], colour, where=shown[..., None])
+        np.copyto(self._pixels[place], _pixels(colour), where=shown)
         np.copyto(self.labels[place], label, where=shown, casting="unsafe")
         np.copyto(self.depth[place], patch.z, where=shown, casting="same_kind")
         np.copyto(self.upward[place], upward, where=shown, casting="same_kind")
@@ -109,6 +123,12 @@ class Canvas:
 def floats(values: Any) -> Array:
     """Numbers as float32, in which everything is drawn."""
     return np.array(values, np.float32)
+
+
+def tint(palette: Array, kinds: Array, light: Array) -> Array:
+    """Colours of a palette, one a pixel, each as bright as the light there."""
+    colour: Array = palette.take(kinds, 0).reshape(-1) * light.repeat(3)
+    return colour.reshape(*kinds.shape, 3)
 
 
 def part(values: Array, period: float) -> Array:
@@ -128,6 +148,28 @@ def _span(mask: Any) -> slice | None:
     return slice(first, first + count) if count else None
 
 
+def _extent(mask: Any) -> slice | None:
+    """From the first to the last true value."""
+    found = mask.nonzero()[0]
+    return slice(int(found[0]), int(found[-1]) + 1) if len(found) else None
+
+
+def _cut(values: Any, rows: slice, columns: slice) -> Any:
+    """Some rows and columns of an array, which may stand for all rows or columns with one."""
+    if not isinstance(values, np.ndarray):
+        return values
+    return values[rows if len(values) > 1 else slice(None), columns if values.shape[1] > 1 else slice(None)]
+
+
+def _shift(inner: slice, outer: slice) -> slice:
+    return slice(outer.start + inner.start, outer.start + inner.stop)
+
+
+def _pixels(colour: Array) -> Array:
+    """Colours with one item a pixel, which is copied faster than three numbers."""
+    return np.ascontiguousarray(colour, np.float32).view("V12")[..., 0]
+
+
 class Grain:
     """Random textures of a scene, looked up by position: fine grain, and smooth clouds."""
 
@@ -136,7 +178,7 @@ class Grain:
 
     def fine(self, u: Array, v: Array, size: float) -> Array:
         """A random number in [0, 1) for each cell of a grid of a size."""
-        return self.table[_cell(v, size), _cell(u, size)]
+        return self._look_up(_cell(v, size), _cell(u, size))
 
     def smooth(self, u: Array, v: Array, size: float) -> Array:
         """Numbers in [0, 1) that change smoothly over cells of a size."""
@@ -145,11 +187,14 @@ class Grain:
         right, down = _ease(a - i), _ease(b - j)
         i, j = i.astype(np.int32), j.astype(np.int32)
         left, top, after, below = i & 63, j & 63, (i + 1) & 63, (j + 1) & 63
-        table = self.table
-        upper = table[top, left] * (1 - right) + table[top, after] * right
-        lower = table[below, left] * (1 - right) + table[below, after] * right
+        look_up, other = self._look_up, 1 - right
+        upper = look_up(top, left) * other + look_up(top, after) * right
+        lower = look_up(below, left) * other + look_up(below, after) * right
         mixed: Array = upper * (1 - down) + lower * down
         return mixed
+
+    def _look_up(self, rows: Array, columns: Array) -> Array:
+        return self.table.take(rows * 64 + columns)
 
 
 def _cell(values: Array, size: float) -> Array:

@@ -16,6 +16,7 @@ from testdg.data.streets.things import draw_cars, draw_people, draw_poles, draw_
 from testdg.data.weather.geometry import Geometry
 
 HEIGHT, WIDTH = 96, 160
+_HAZE = floats([0.78, 0.83, 0.88])[:, None, None]
 
 
 class Scenes(NamedTuple):
@@ -39,22 +40,23 @@ def _draw(random: np.random.Generator) -> tuple[Tensor, ...]:
     for draw in (draw_sky, draw_ground, draw_cars, draw_houses, draw_trees, draw_poles, draw_people):
         draw(street)
     canvas = street.canvas
-    fine = canvas.colour
-    colour = (fine[::2, ::2] + fine[1::2, ::2] + fine[::2, 1::2] + fine[1::2, 1::2]) / 4
+    fine = np.ascontiguousarray(canvas.colour.transpose(2, 0, 1))
+    colour = (fine[:, ::2, ::2] + fine[:, 1::2, ::2] + fine[:, ::2, 1::2] + fine[:, 1::2, 1::2]) / 4
     labels, depth, upward, lights = (
         values[::2, ::2].copy() for values in (canvas.labels, canvas.depth, canvas.upward, canvas.lights)
     )
-    image = torch.from_numpy(_develop(random, colour, depth * (labels != SKY))).permute(2, 0, 1).contiguous()
+    image = torch.from_numpy(_develop(random, colour, depth * (labels != SKY)))
     maps = (torch.from_numpy(values)[None] for values in (depth, upward, lights))
     return image, torch.from_numpy(labels), *maps, torch.tensor(canvas.horizon)
 
 
 def _develop(random: np.random.Generator, colour: Array, depth: Array) -> Array:
-    """Light of a random tint and strength, some haze, the noise of a sensor; uint8."""
+    """Light of a random tint and strength, some haze, the noise of a sensor; uint8, (3, H, W)."""
     light = (random.uniform(0.94, 1.04, 3) * random.uniform(0.85, 1.08)).astype(np.float32)
-    colour = colour * light
-    colour += (floats([0.78, 0.83, 0.88]) - colour) * (depth / (depth + 1500))[..., None]
-    colour += random.standard_normal(colour.shape, dtype=np.float32) * np.float32(0.012)
+    colour = colour * light[:, None, None]
+    colour += (_HAZE - colour) * (depth / (depth + 1500))
+    noise = random.standard_normal((*depth.shape, 3), dtype=np.float32)
+    colour += noise.transpose(2, 0, 1) * np.float32(0.012)
     return (colour.clip(0, 1) * 255).round().astype(np.uint8)
 
 

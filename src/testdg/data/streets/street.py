@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from testdg.data.streets.canvas import NEAR, Array, Canvas, Grain, Patch, floats, part
+from testdg.data.streets.canvas import NEAR, Array, Canvas, Grain, Patch, floats, part, tint
 from testdg.data.streets.classes import BUILDING, FENCE, PAVEMENT, ROAD, VEGETATION
 
 LANE = 3.2
@@ -78,7 +78,7 @@ def draw_ground(street: Street) -> None:
     asphalt, slabs = street.between(0.3, 0.44), street.between(0.5, 0.64)
     greys = floats([asphalt, slabs, 0.8 * slabs, 0, slabs + 0.12, 0.88])[:, None] * floats([1.01, 0.99, 0.96])
     greys[3] = _GRASS
-    colour = greys[surface] * ((1 + rough) * _sunlight(street, x, z))[..., None]
+    colour = tint(greys, surface, (1 + rough) * _sunlight(street, x, z))
     labels = np.where(road, ROAD, np.where(paved, PAVEMENT, VEGETATION))
     street.canvas.paint(patch, labels, colour, upward=1.0)
 
@@ -117,7 +117,8 @@ def draw_houses(street: Street) -> None:
     x = -END
     while x < END:  # as far as the lens sees at that distance
         width = street.between(8, 20)
-        _Facade(street, street.between(5, 16), 0.85).paint(street.canvas.front(x, x + width, 0, 40, END + 8))
+        height = street.between(5, 16)
+        _Facade(street, height, 0.85).paint(street.canvas.front(x, x + width, 0, height, END + 8))
         x += width
 
 
@@ -146,6 +147,7 @@ class _Facade:
 
     def paint(self, patch: Patch | None) -> None:
         """Paint the wall on a face."""
+        patch = self.street.canvas.visible(patch)
         if patch is None:
             return
         along, above = part(patch.u, self.bay), part(patch.v, self.storey)
@@ -160,8 +162,7 @@ class _Facade:
         cell = self.street.grain.fine(column, row, 1.0)
         stone = np.float32(0.88) + np.float32(0.24) * self.street.grain.fine(patch.u, patch.v, 0.37)
         light = np.where(window, np.float32(0.5) + np.float32(1.1) * cell, stone) * np.float32(self.light)
-        colours = np.stack([self.colour, self.roof, _GLASS])
-        colour = colours[np.where(window, 2, roof)] * light[..., None]
+        colour = tint(floats([self.colour, self.roof, _GLASS]), np.where(window, 2, roof), light)
         top = 0.9 * (patch.v > self.height - 0.5 * self.eaves - 0.15)
         lit = window * np.where(cell > 0.62, np.float32(0.35) + np.float32(0.6) * cell, np.float32(0))
         self.street.canvas.paint(patch, BUILDING, colour, patch.v < self.height, upward=top, lights=lit)

@@ -1,0 +1,140 @@
+"""Trackers: observers that keep the numbers of a run for another program to draw."""
+
+from __future__ import annotations
+
+import shutil
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from testdg.errors import UserError, unknown
+from testdg.evaluation.loop import Event
+from testdg.evaluation.observer import Observer
+from testdg.evaluation.protocol import Protocol
+from testdg.evaluation.result import Result
+from testdg.evaluation.scores import find_score
+
+TRACKERS = ("tensorboard",)
+WINDOW = 20  # batches
+Sums = tuple[Any, int]  # the sums of a batch's score, and its images
+
+
+def check_tracker(name: str | None) -> None:
+    """Refuse a tracker that does not exist or is not installed."""
+    if name is None:
+        return
+    if name not in TRACKERS:
+        raise unknown("tracker", name, TRACKERS)
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError as error:
+        raise UserError("tensorboard is not installed: pip install 'testdg[track]'") from error
+
+
+@contextmanager
+def tracked(observer: Observer, name: str | None) -> Iterator[Observer]:
+    """Give an observer that tells another one everything, and a tracker, if one is named."""
+    if name is None:
+        yield observer
+        return
+    check_tracker(name)
+    tracker = TensorBoard()
+    try:
+        yield Several([tracker, observer])
+    finally:
+        tracker.close()
+
+
+class Several(Observer):
+    """Passes on what it hears."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self.observers = observers
+
+    def training(self, step: int, steps: int) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.training(step, steps)
+
+    def opened(self, folder: Path) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.opened(folder)
+
+    def started(self, method: str, protocol: Protocol, batches: int, events: list[Event]) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.started(method, protocol, batches, events)
+
+    def progress(self, events: list[Event]) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.progress(events)
+
+    def finished(self, result: Result) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.finished(result)
+
+
+class TensorBoard(Observer):
+    """Writes the score of every batch and domain, and the changes that were noticed, into the run's folder.
+
+    A run that goes on is written anew from its first batch, so that no batch is there twice.
+    """
+
+    def __init__(self) -> None:
+        self.writer: Any = None
+
+    def opened(self, folder: Path) -> None:
+        """Remember where to write."""
+        self.close()
+        self.place = folder / "tensorboard"
+
+    def started(self, method: str, protocol: Protocol, batches: int, events: list[Event]) -> None:
+        """Begin a file with what is behind the run."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        shutil.rmtree(self.place, ignore_errors=True)
+        self.writer = SummaryWriter(str(self.place))
+        self.score, self.changes = find_score(protocol.task), 0
+        self.recent: deque[Sums] = deque(maxlen=WINDOW)
+        self.progress(events)
+
+    def progress(self, events: list[Event]) -> None:
+        """Write some batches."""
+        for event in events:
+            self._write_batch(event)
+        self.writer.flush()
+
+    def finished(self, result: Result) -> None:
+        """Write the score of every visit to a domain, and end the file."""
+        for number, visit in enumerate([*result.domains, *(result.held_out or [])]):
+            self._write(f"domains/{visit.name}", getattr(visit, result.metric.key), number)
+        self.close()
+
+    def close(self) -> None:
+        """End the file, if there is one."""
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
+
+    def _write_batch(self, event: Event) -> None:
+        number, key = event["batch"], self.score.metric.key
+        self.recent.append((sum(self.score.unpack(part) for part in event["parts"]), event["images"]))
+        self._write(f"{key}/batch", self._score_of([self.recent[-1]]), number)
+        self._write(f"{key}/window", self._score_of(self.recent), number)
+        if "change" in event:
+            self.changes += bool(event["change"])
+            self._write("changes", self.changes, number)
+
+    def _score_of(self, batches: Iterable[Sums]) -> float | None:
+        sums, images = (sum(column) for column in zip(*batches, strict=True))
+        found: float | None = self.score.metrics(sums, images)[self.score.metric.key]
+        return found
+
+    def _write(self, tag: str, value: float | None, step: int) -> None:
+        if value is not None:
+            self.writer.add_scalar(tag, value, step)

@@ -1,0 +1,109 @@
+"""`testdg train` on pictures with label maps."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from testdg.cli.app import execute
+
+
+def write(path: Path, seed: int, size: tuple[int, int] = (64, 48), classes: int = 0) -> None:
+    """A picture of random pixels, or a label map with numbers below `classes`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    shape = size[::-1] if classes else (*size[::-1], 3)
+    Image.fromarray(random.integers(0, classes or 256, shape, dtype=np.uint8)).save(path)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Four pictures for training and two for the test, as CamVid keeps them."""
+    for split, count in (("train", 4), ("test", 2)):
+        for number in range(count):
+            write(tmp_path / "data" / split / f"{number}.png", number)
+            write(tmp_path / "data" / f"{split}annot" / f"{number}.png", number, classes=12)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def arguments(data: Path, tmp_path: Path) -> list[str]:
+    chosen = ["--benchmark", "folder-weather", "--data", str(data), "--model", "tiny", "--out", str(tmp_path / "out")]
+    return ["train", *chosen, "--epochs", "1", "--batch-size", "2", "--device", "cpu"]
+
+
+def test_train_writes_a_model_that_runs(
+    arguments: list[str], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute([*arguments, "--head-rate", "2", "--scale-from", "1", "--overlap", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    about = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert lines[0].startswith("100 %  step 2 of 2, loss ")
+    assert lines[-1] == f"mIoU   {about['clean_miou']:.2f} % on 2 clean test images of folder-weather"
+    assert (about["recipe"]["head_rate"], about["recipe"]["scale_to"], about["recipe"]["overlap"]) == (2.0, 2.0, 0.0)
+    assert list(about["clean_class_iou"])[:2] == ["sky", "building"]
+    run = ["run", "--benchmark", "folder-weather", "--data", str(data), "--model", str(tmp_path / "out")]
+    assert execute([*run, "--out", str(tmp_path / "runs"), "--method", "source", "--domains", "fog"]) == 0
+    other = ["run", "--benchmark", "streets", "--model", str(tmp_path / "out"), "--out", str(tmp_path / "runs")]
+    capsys.readouterr()
+    assert execute([*other, "--images", "1"]) == 2
+    assert "model out tells 11 classes apart; streets has 9" in capsys.readouterr().err
+
+
+def without_maps(data: Path) -> None:
+    (data / "trainannot").rename(data / "labels")
+
+
+def without_one_map(data: Path) -> None:
+    (data / "trainannot" / "2.png").unlink()
+
+
+def with_a_small_map(data: Path) -> None:
+    write(data / "trainannot" / "1.png", 0, (32, 48), classes=11)
+
+
+def with_a_strange_number(data: Path) -> None:
+    write(data / "trainannot" / "3.png", 0, classes=200)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (without_maps, "data holds no such pictures with label maps: expected train/ and trainannot/"),
+        (without_one_map, "2.png has no label map: expected "),
+        (with_a_small_map, "1.png has 32 x 48 px, but its picture 1.png 64 x 48 px: restore the pair"),
+        (with_a_strange_number, "3.png: labels must be 0 to 10, or 11 or 255 for none; got "),
+    ],
+)
+def test_bad_data_is_one_sentence_and_nothing_is_written(
+    spoil: Callable[[Path], None],
+    sentence: str,
+    arguments: list[str],
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spoil(data)
+    assert execute(arguments) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--image-size", "32"], "training for segmentation has no image_size: leave out --image-size"),
+        (["--scale-to", "0.2"], "scale_to at most 10 and not smaller; got 0.5 to 0.2"),
+        (["--balance", "2"], "balance must be in [0, 1]; got 2.0"),
+    ],
+)
+def test_a_mistake_is_told_before_the_data_are_read(
+    more: list[str], sentence: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute([*arguments, *more, "--data", "nowhere"]) == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,181 @@
+"""Training of segmentation models: losses and views against hand computation, resuming, and what is written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testdg.data.benchmarks import load_benchmark
+from testdg.data.benchmarks.streets import Streets
+from testdg.data.stream import Samples, to_float
+from testdg.data.streets import draw_scenes
+from testdg.errors import UserError
+from testdg.evaluation.fine_tuning import fine_tune
+from testdg.evaluation.map_training import random_view
+from testdg.evaluation.map_tuning import MapTraining, cross_entropy, overlap_loss
+from testdg.evaluation.recipes import FineTuning, MapTuning, make_recipe
+from testdg.evaluation.source_model import starting_model
+from testdg.evaluation.training_folder import TrainingFolder
+from testdg.models import load_model
+
+SHORT = MapTuning(epochs=3, batch_size=4)
+
+
+class Small(Streets):
+    """Eight scenes to learn from and three for the test, at half their size."""
+
+    def train(self) -> Samples:
+        scenes = draw_scenes(range(8), 0)
+        return Samples(scenes.images[..., ::2, ::2], scenes.labels[:, ::2, ::2])
+
+    def test(self) -> Samples:
+        scenes = draw_scenes(range(3), 1)
+        return Samples(scenes.images[..., ::2, ::2], scenes.labels[:, ::2, ::2])
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_training_learns_and_writes_its_score(tmp_path: Path) -> None:
+    told: list[tuple[int, int, float, float]] = []
+    bench, recipe = Small(), MapTuning(epochs=20, batch_size=4, learning_rate=3e-3, scale_from=1.0, scale_to=1.2)
+    about = fine_tune(bench, "tiny", tmp_path / "out", recipe, device="cpu", tell=lambda *a: told.append(a))
+    assert [done for done, *_ in told] == [20, 40]
+    assert told[-1][2] < 0.85 * told[0][2]
+    assert told[-1][3] < told[0][3]
+    assert json.loads((tmp_path / "out" / "training.json").read_text()) == about
+    again = transformers.AutoModelForSemanticSegmentation.from_pretrained(tmp_path / "out")
+    assert again.config.id2label == dict(enumerate(bench.classes))
+    model, test = load_model(tmp_path / "out"), bench.test()
+    with torch.no_grad():
+        found = model(to_float(test.images)).logits.argmax(1)
+    both = [((found == c) & (test.labels == c)).sum().item() for c in range(9)]
+    either = [((found == c) | (test.labels == c)).sum().item() for c in range(9)]
+    expected = {name: 100 * b / e if e else None for name, b, e in zip(bench.classes, both, either, strict=True)}
+    known = [value for value in expected.values() if value is not None]
+    assert about["clean_class_iou"] == pytest.approx(expected)
+    assert about["clean_miou"] == pytest.approx(sum(known) / len(known))
+    assert about["clean_error"] == pytest.approx(100 * (found != test.labels).float().mean().item())
+    assert about["clean_error"] < 60
+
+
+def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    def stop(done: int, *_: Any) -> None:
+        if done >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fine_tune(Small(), "tiny", tmp_path / "cut", SHORT, device="cpu", tell=stop, save_every=0.0)
+    assert (tmp_path / "cut.training" / "state").exists()
+    found = [fine_tune(Small(), "tiny", tmp_path / name, SHORT, device="cpu") for name in ("cut", "whole")]
+    one, other = (load_model(tmp_path / name).fingerprint() for name in ("cut", "whole"))
+    assert one == other
+    assert found[0]["clean_miou"] == found[1]["clean_miou"]
+
+
+def test_the_decoder_has_its_own_learning_rate_and_every_weight_is_learnt_once(tmp_path: Path) -> None:
+    bench, recipe = Small(), MapTuning(learning_rate=1e-4, head_rate=10.0, weight_decay=0.01)
+    model = starting_model(bench, "tiny")
+    training = MapTraining(model, bench.train(), recipe, TrainingFolder(tmp_path, {}), lambda *_: None, 60.0)
+    rates = {id(p): (g["lr"], g["weight_decay"]) for g in training.optimizer.param_groups for p in g["params"]}
+    assert sum(len(g["params"]) for g in training.optimizer.param_groups) == len(list(model.parameters()))
+    for name, parameter in model.network.named_parameters():
+        rate = 1e-3 if name.startswith("decode_head.") else 1e-4
+        assert rates[id(parameter)] == (pytest.approx(rate), 0.01 if parameter.ndim > 1 else 0.0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), smoothing=st.sampled_from([0.0, 0.2]))
+def test_the_cross_entropy_is_torchs_weighted_mean(seed: int, smoothing: float) -> None:
+    logits = torch.randn(2, 3, 4, 5, generator=generator(seed))
+    labels = torch.randint(4, (2, 4, 5), generator=generator(seed + 1))
+    labels[labels == 3] = 255
+    weights = torch.tensor([0.5, 1.0, 2.0])
+    expected = F.cross_entropy(logits, labels, weights, ignore_index=255, label_smoothing=smoothing)
+    torch.testing.assert_close(cross_entropy(logits, labels, weights, smoothing), expected)
+
+
+def test_a_batch_without_classes_teaches_nothing() -> None:
+    logits = torch.randn(1, 3, 4, 4, generator=generator(), requires_grad=True)
+    labels = torch.full((1, 4, 4), 255)
+    loss = cross_entropy(logits, labels, torch.ones(3)) + overlap_loss(logits, labels)
+    loss.backward()
+    assert loss.item() == 0
+    assert torch.equal(logits.grad, torch.zeros_like(logits))
+
+
+def test_the_overlap_of_certain_predictions_is_their_iou() -> None:
+    labels = torch.tensor([[[0, 0, 0, 1], [1, 1, 255, 255]]])
+    found = torch.tensor([[[0, 0, 1, 1], [1, 2, 0, 2]]])
+    logits = 100 * F.one_hot(found, 4).permute(0, 3, 1, 2).float()
+    # class 0: 2 of 3; class 1: 2 of 4; classes 2 and 3 are no label of any pixel
+    assert overlap_loss(logits, labels).item() == pytest.approx(1 - (2 / 3 + 2 / 4) / 2)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), scale=st.sampled_from([0.5, 0.8, 1.0, 1.6]))
+def test_what_lies_beyond_a_smaller_image_is_ignored(seed: int, scale: float) -> None:
+    labels = torch.arange(8 * 10).view(1, 8, 10).expand(3, -1, -1)
+    images = (labels[:, None] / 100).expand(-1, 3, -1, -1).contiguous()
+    view, found = random_view(images, labels, (scale, scale), generator(seed), mirror=False)
+    assert view.shape == images.shape
+    seen = (found != 255).float().mean().item()
+    assert seen == pytest.approx(min(1, scale) ** 2, abs=0.15)
+    if scale == 1.0:
+        assert torch.equal(found, labels)
+        torch.testing.assert_close(view, images)
+
+
+def test_maps_that_are_larger_than_their_images_are_read_at_the_same_place() -> None:
+    large = torch.arange(4).view(2, 2).repeat_interleave(8, 0).repeat_interleave(8, 1)[None]  # (1, 16, 16)
+    images = large[:, None, ::2, ::2].expand(-1, 3, -1, -1) / 4
+    view, found = random_view(images, large, (1, 1), generator(), mirror=False)
+    assert found.shape == (1, 8, 8)
+    torch.testing.assert_close(view[:, 0] * 4, found.float())
+
+
+def test_starting_models() -> None:
+    bench = load_benchmark("streets", images=1)
+    small = starting_model(bench, "tiny")
+    assert (small.task, small.classes) == ("segmentation", 9)
+    assert starting_model(bench, "tiny", seed=1).fingerprint() != small.fingerprint()
+    config = transformers.SegformerConfig(
+        hidden_sizes=[8] * 4, depths=[1] * 4, num_attention_heads=[1] * 4, decoder_hidden_size=8, num_labels=4
+    )
+    other = transformers.SegformerForSemanticSegmentation(config)
+    changed = starting_model(bench, other)
+    assert (changed.task, changed.classes) == ("segmentation", 9)
+    assert dict(changed.network.config.id2label) == dict(enumerate(bench.classes))
+    with pytest.raises(UserError, match="is for classification; streets is for segmentation"):
+        starting_model(bench, starting_model(load_benchmark("digits-c"), "tiny"))
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1; got 0"),
+        ({"balance": 1.5}, r"balance must be in \[0, 1\]; got 1.5"),
+        ({"head_rate": -1.0}, "head_rate must be at least 0 and finite; got -1.0"),
+        ({"overlap": float("nan")}, "overlap must be at least 0 and finite; got nan"),
+        ({"scale_from": 2.5}, "scale_to at most 10 and not smaller; got 2.5 to 2.0"),
+        ({"scale_from": float("nan")}, "got nan to 2.0"),
+        ({"image_size": 32}, "training for segmentation has no image_size: leave out --image-size"),
+    ],
+)
+def test_a_recipe_is_checked(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        make_recipe("segmentation", values)
+
+
+def test_a_recipe_of_another_task_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the recipe is for classification; streets is for segmentation"):
+        fine_tune(Small(), "tiny", tmp_path / "out", FineTuning(), device="cpu")
+    with pytest.raises(UserError, match="training for classification has no overlap: leave out --overlap"):
+        make_recipe("classification", {"overlap": 1.0})
