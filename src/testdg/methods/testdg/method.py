@@ -53,6 +53,7 @@ class TestDG(Adapter):
     needs = "for the amplifier, attention or convolutions"
     Settings = TestDGSettings
     settings: TestDGSettings
+    mean_prediction: Tensor
     presets = PRESETS
     checks_input_late = True
 
@@ -70,6 +71,8 @@ class TestDG(Adapter):
         if s.batch_statistics:
             use_batch_statistics(self.teacher)
         self.source = Anchor(list(self.model.parameters())) if s.restore else None
+        classes = self.model.classes
+        self.register_buffer("mean_prediction", torch.full((classes,), 1 / classes, device=device))
         self.detector = ChangeDetector(s.threshold, s.history, s.recent, s.significance)
         self.queue = Queue(s.queue_length, s.embedding_width, device, s.selection == "reservoir")
         self.prototypes = Prototypes(s.embedding_width, s.prototypes, s.previous_domains, device)
@@ -269,7 +272,11 @@ class TestDG(Adapter):
             student, teacher, symmetric=s.symmetric, weights=weights, temperature=s.label_temperature
         )
         found["self_training_loss"] = loss.detach()
-        return loss + s.diversity_weight * diversity_loss(student) if s.diversity_weight else loss
+        if not s.diversity_weight:
+            return loss
+        spread, mean = diversity_loss(student, self.mean_prediction, s.diversity_window)
+        self.mean_prediction.copy_(mean)
+        return loss + s.diversity_weight * spread
 
     def _invariance(
         self, found: dict[str, Tensor], embeddings: Tensor, reference: Tensor, confidence: Tensor

@@ -49,7 +49,7 @@ class TestDGSettings(Settings):
     discrimination: bool = option(True, "L_dis: step 1 learns to tell the domains apart")
     invariance: bool = option(True, "L_inv: step 2 brings embeddings to the prototypes")
     discrimination_weight: float = option(1.0, "weight of L_dis", low=0)
-    invariance_weight: float = option(0.3, "weight of L_inv", low=0)
+    invariance_weight: float = option(1.0, "weight of L_inv", low=0)
     pairing: Literal["random", "sorted"] = option("sorted", "pairs of L_inv: at random, or by rank in each dimension")
     uncertainty_weighting: bool = option(
         True, "weigh L_inv by one minus the teacher's mean confidence: ask for it where the domain is hard"
@@ -65,6 +65,7 @@ class TestDGSettings(Settings):
     symmetric: bool = option(True, "average L_self with the cross-entropy the other way round")
     confidence_weighting: bool = option(False, "weigh L_self by the teacher's confidence")
     diversity_weight: float = option(1.0, "weight of a term that keeps the mean prediction spread out", low=0)
+    diversity_window: int = option(40, "images of that mean; smaller batches look back at those before them", low=1)
     momentum: float = option(0.997, "of the teacher's moving average", low=0, high=1)
     change_momentum: float | None = option(
         0.99, "of the teacher in the first batches of a domain; none: as ever", low=0, high=1
@@ -113,7 +114,13 @@ RELEASED: dict[str, Any] = {
 }
 """What all published settings share."""
 
-DENSE: dict[str, Any] = {"grid": 2, "view": "augmented", "symmetric": False, "diversity_weight": 0.0}
+DENSE: dict[str, Any] = {
+    "grid": 2,
+    "view": "augmented",
+    "symmetric": False,
+    "diversity_weight": 0.0,
+    "invariance_weight": 0.3,
+}
 """What presets for segmentation share: pixels of a street are not spread evenly over classes."""
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -151,6 +158,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "history": 1,
         "recent": 1,
         "significance": 0.0,
+        "invariance_weight": 0.3,
         "view": "augmented",
         "symmetric": False,
         "flip": False,
