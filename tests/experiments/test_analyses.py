@@ -34,7 +34,13 @@ from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.report.analyses import draw_analysis
 
 POINTS = arrays(np.float64, st.tuples(st.integers(1, 6), st.just(3)), elements=st.floats(-9, 9, width=32))
-ALARMS = {"threshold": 0.0, "history": 1, "recent": 1, "significance": 0.0}  # every batch but the first is a change
+ALARMS = {
+    "gather": 1,
+    "threshold": 0.0,
+    "history": 1,
+    "recent": 1,
+    "significance": 0.0,
+}  # every batch but the first is a change
 
 
 @pytest.fixture

@@ -17,11 +17,13 @@ def tiny(kind):
 
 @pytest.mark.parametrize("check", list(CHECKS))
 @pytest.mark.parametrize("kind", ["vit", "cnn"])
-@pytest.mark.parametrize("method", [*methods(), "testdg with the amplifier"])
+@pytest.mark.parametrize("method", [*methods(), "testdg with the amplifier", "testdg with small batches gathered"])
 def test_battery(method, kind, check):
     model = tiny(kind)
-    method, _, amplified = method.partition(" with ")
-    options = {"amplifier": True} if amplified else {}
+    method, _, variant = method.partition(" with ")
+    options = {}
+    if method == "testdg":
+        options = {"gather": 10} if "gathered" in variant else {"gather": 1, "amplifier": bool(variant)}
     adapter = methods()[method]
     if model.task not in adapter.tasks or adapter.refuses(model):
         pytest.skip(f"{method} does not claim {kind}")

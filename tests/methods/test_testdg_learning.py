@@ -216,34 +216,13 @@ def test_gradient_of_invariance(pairing: Pairing, images: int, prototypes: int) 
 # Parts
 
 
-def spread_out(logits: Tensor) -> float:
-    return float(diversity_loss(logits, torch.full((logits.shape[1],), math.nan), len(logits))[0])
-
-
 def test_diversity_is_the_gap_of_the_mean_prediction_to_the_uniform_one() -> None:
     logits = normal(0, 6, 4).float()
     mean = [sum(column) / 6 for column in zip(*(softmax(row) for row in logits.tolist()), strict=True)]
     expected = sum(p * math.log(p) for p in mean) + math.log(4)
-    assert spread_out(logits) == pytest.approx(expected, rel=1e-4)
-    assert spread_out(30 * torch.eye(4)) == pytest.approx(0, abs=1e-5)
-    assert spread_out(30 * torch.eye(4)[:1]) == pytest.approx(math.log(4), rel=1e-4)
-
-
-def test_small_batches_look_back() -> None:
-    """The mean is over the images before, too, and the gradient leads from frequent classes to rare ones."""
-    past = torch.tensor([0.7, 0.2, 0.1])
-    logits = torch.tensor([[0.5, 0.1, -0.3]], dtype=torch.float64, requires_grad=True)
-    loss, now = diversity_loss(logits, past.double(), 10)
-    mean = 0.9 * past.double() + 0.1 * logits.softmax(1)[0]
-    assert torch.allclose(now, mean.detach().to(now.dtype))
-    assert float(loss.detach()) == pytest.approx(float((mean * mean.log()).sum().detach() + math.log(3)), rel=1e-5)
-    (gradient,) = torch.autograd.grad(loss, logits)
-    assert gradient[0, 0] > 0 > gradient[0, 2]  # the frequent class loses, the rare one gains
-    for sure in (logits, 50 * torch.eye(3)[:1]):
-        assert diversity_loss(sure, past, 10)[1].sum() == pytest.approx(1, abs=1e-6)
-    broken, kept = diversity_loss(torch.full((1, 3), math.nan), past, 10)
-    assert broken.isnan()
-    assert torch.equal(kept, past)
+    assert float(diversity_loss(logits)) == pytest.approx(expected, rel=1e-4)
+    assert float(diversity_loss(30 * torch.eye(4))) == pytest.approx(0, abs=1e-5)
+    assert float(diversity_loss(30 * torch.eye(4)[:1])) == pytest.approx(math.log(4), rel=1e-4)
 
 
 def test_features_of_maps_are_means_of_cells() -> None:

@@ -15,6 +15,7 @@ from testdg.models import VisionModel
 from testdg.testing import stream
 
 SETTINGS: dict[str, Any] = {
+    "gather": 1,
     "threshold": 10.0, "history": 1, "recent": 1, "significance": 0.0,
     "queue_length": 32, "prototypes": 5, "reference": "prototypes",
     "amplifier": True, "rank": 4,

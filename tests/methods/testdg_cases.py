@@ -44,6 +44,7 @@ BASE: dict[str, Any] = {
     "restore": 0.0,
     "amplifier_momentum": None,
     "predict": "teacher",
+    "gather": 1,
     "optimizer": "adam",
     "learning_rate": 1e-3,
     "amplifier_learning_rate": 2e-3,

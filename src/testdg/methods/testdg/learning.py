@@ -96,17 +96,8 @@ def self_training_loss(
     return losses.mean() if weights is None else (losses * weights).mean()
 
 
-def diversity_loss(student: Tensor, past: Tensor, window: int) -> tuple[Tensor, Tensor]:
-    """Negative entropy of the mean prediction, up to a constant: zero when all classes are equally frequent.
-
-    The mean is over about `window` images: where a batch has fewer, `past`, the mean (C,) of those before it, makes up
-    for the rest. A single image, whose prediction should not be spread out, has a small share in it, and so
-    a small gradient. Gives the loss and the new mean.
-    """
+def diversity_loss(student: Tensor) -> Tensor:
+    """Negative entropy of the mean prediction, up to a constant: zero when all classes are equally frequent."""
     log_p = student.float().log_softmax(1).movedim(1, -1).flatten(0, -2)  # (images or pixels, C)
     mean = log_p.logsumexp(0) - math.log(len(log_p))
-    share = len(student) / window
-    if share < 1:
-        mean = torch.logaddexp(mean + math.log(share), past.log() + math.log(1 - share))
-    now = mean.detach().exp()
-    return (mean.exp() * mean).sum(0) + math.log(log_p.shape[1]), torch.where(now.isfinite(), now, past)
+    return (mean.exp() * mean).sum(0) + math.log(log_p.shape[1])

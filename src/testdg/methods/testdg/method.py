@@ -35,6 +35,8 @@ from testdg.methods.testdg.settings import PRESETS, TestDGSettings
 from testdg.methods.testdg.update import DISTANCES, chamfer, update_prototypes
 from testdg.models import Output, VisionModel
 
+_WAITING = ("waiting_images", "waiting_logits", "waiting_confidence")
+
 
 @register
 class TestDG(Adapter):
@@ -53,7 +55,6 @@ class TestDG(Adapter):
     needs = "for the amplifier, attention or convolutions"
     Settings = TestDGSettings
     settings: TestDGSettings
-    mean_prediction: Tensor
     presets = PRESETS
     checks_input_late = True
 
@@ -71,8 +72,8 @@ class TestDG(Adapter):
         if s.batch_statistics:
             use_batch_statistics(self.teacher)
         self.source = Anchor(list(self.model.parameters())) if s.restore else None
-        classes = self.model.classes
-        self.register_buffer("mean_prediction", torch.full((classes,), 1 / classes, device=device))
+        for name in _WAITING:
+            self.register_buffer(name, None)
         self.detector = ChangeDetector(s.threshold, s.history, s.recent, s.significance)
         self.queue = Queue(s.queue_length, s.embedding_width, device, s.selection == "reservoir")
         self.prototypes = Prototypes(s.embedding_width, s.prototypes, s.previous_domains, device)
@@ -117,14 +118,37 @@ class TestDG(Adapter):
         """
         seen = self._call("observe", images)
         (confidence,) = self.to_host(seen["confidence"].mean())
+        gathered = self._gather(images, seen["logits"], seen["confidence"])
+        if gathered is None:
+            self.diagnostics.update(confidence=confidence, change=False)
+            return seen["logits"] if self.settings.predict == "teacher" else self.infer(images).detach()
+        if len(gathered[0]) > len(images):
+            (confidence,) = self.to_host(gathered[2].mean())
         self._notice_change(confidence)
         paused = self.batches % 50 < self.settings.invariance_pause
         key = (len(self.prototypes), paused, self.in_new_domain)
-        learnt = self._call("learn", images, seen["logits"], seen["confidence"], key=key)
-        self.queue.count(len(images) * self.cells)
+        learnt = self._call("learn", *gathered, key=key)
+        self.queue.count(len(gathered[0]) * self.cells)
         prediction = learnt.pop("prediction")
         self.diagnostics.update(learnt)
-        return prediction
+        return prediction[-len(images) :]
+
+    def _gather(self, *batch: Tensor) -> tuple[Tensor, ...] | None:
+        """Images, with the teacher's logits and confidence, once there are enough for a step; None before.
+
+        A step on a few images would follow noise: Adam makes every step equally large.
+        """
+        if (waiting := self.waiting) and waiting[0].shape[1:] == batch[0].shape[1:]:
+            batch = tuple(torch.cat(pair) for pair in zip(waiting, batch, strict=True))
+        enough = len(batch[0]) >= self.settings.gather
+        for name, value in zip(_WAITING, batch, strict=True):
+            setattr(self, name, None if enough else value.detach().clone())
+        return batch if enough else None
+
+    @property
+    def waiting(self) -> list[Tensor]:
+        """What small batches have left for the next step: images, logits, confidence; empty if nothing has."""
+        return [value for name in _WAITING if (value := getattr(self, name)) is not None]
 
     def _call(self, name: str, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
         """Run a part of the step, as a CUDA graph where that is asked for."""
@@ -272,11 +296,7 @@ class TestDG(Adapter):
             student, teacher, symmetric=s.symmetric, weights=weights, temperature=s.label_temperature
         )
         found["self_training_loss"] = loss.detach()
-        if not s.diversity_weight:
-            return loss
-        spread, mean = diversity_loss(student, self.mean_prediction, s.diversity_window)
-        self.mean_prediction.copy_(mean)
-        return loss + s.diversity_weight * spread
+        return loss + s.diversity_weight * diversity_loss(student) if s.diversity_weight else loss
 
     def _invariance(
         self, found: dict[str, Tensor], embeddings: Tensor, reference: Tensor, confidence: Tensor

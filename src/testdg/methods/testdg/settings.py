@@ -65,7 +65,6 @@ class TestDGSettings(Settings):
     symmetric: bool = option(True, "average L_self with the cross-entropy the other way round")
     confidence_weighting: bool = option(False, "weigh L_self by the teacher's confidence")
     diversity_weight: float = option(1.0, "weight of a term that keeps the mean prediction spread out", low=0)
-    diversity_window: int = option(40, "images of that mean; smaller batches look back at those before them", low=1)
     momentum: float = option(0.997, "of the teacher's moving average", low=0, high=1)
     change_momentum: float | None = option(
         0.99, "of the teacher in the first batches of a domain; none: as ever", low=0, high=1
@@ -81,6 +80,7 @@ class TestDGSettings(Settings):
     batch_statistics: bool = option(False, "BatchNorm layers use the statistics of the batch")
 
     # Optimisation
+    gather: int = option(40, "images that one step needs: smaller batches are predicted at once and gathered", low=1)
     optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
     learning_rate: float = option(3e-5, "of encoder and head", low=0)
     amplifier_learning_rate: float = option(3e-6, "of the amplifier", low=0)
@@ -97,6 +97,7 @@ class TestDGSettings(Settings):
 
 
 RELEASED: dict[str, Any] = {
+    "gather": 1,
     "threshold": 0.1,
     "history": 2,
     "recent": 1,
@@ -115,6 +116,7 @@ RELEASED: dict[str, Any] = {
 """What all published settings share."""
 
 DENSE: dict[str, Any] = {
+    "gather": 1,
     "grid": 2,
     "view": "augmented",
     "symmetric": False,
@@ -161,6 +163,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "invariance_weight": 0.3,
         "view": "augmented",
         "symmetric": False,
+        "gather": 20,
         "flip": False,
         "learning_rate": 1e-3,
         "momentum": 0.99,

@@ -26,7 +26,7 @@ def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
     axes.set_ylabel(f"{numbers['metric']['title']} (last {numbers['window']} batches of the domain)")
     axes.set(xlim=(0, numbers["positions"][-1]), ylim=(0, min(100, 1.05 * axes.dataLim.y1)))
     axes.grid(axis="y")
-    axes.legend(loc="upper left", ncols=2)
+    axes.legend(loc="best", ncols=2)
     if noticed:
         _alarms(grid[1, 0], noticed, numbers, colours)
     grid[-1, 0].set_xlabel("images seen")
