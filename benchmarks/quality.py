@@ -162,11 +162,13 @@ class Worker:
         return result | {"skipped": adapter.skipped, "seconds": round(time.time() - began, 1)}
 
     def source(self, count: int, seed: int) -> Any:
-        """Batches of clean training images and their labels, drawn by a seed."""
+        """Batches of clean training images and their labels, drawn by a seed, in rounds where there are too few."""
         import torch
 
         images, labels = self.load("train"), self.load("train_labels")
-        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:count]
+        generator = torch.Generator().manual_seed(seed)
+        rounds = -(-count // len(images))
+        order = torch.cat([torch.randperm(len(images), generator=generator) for _ in range(rounds)])[:count]
         parts = torch.split(order.to(self.device), 64)
         return ((images[part].float() / 255, labels[part]) for part in parts)
 

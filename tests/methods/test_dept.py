@@ -231,6 +231,19 @@ def test_the_first_training_teaches_and_both_begin_with_its_values(vit: VisionMo
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
+def test_prompts_begin_beside_the_mean_of_the_tokens_that_enter_their_stage(vit: VisionModel) -> None:
+    fresh, adapter = Dept(vit, **FREE), Dept(vit, **{**FREE, "source_images": 6}, warm_up_learning_rate=0.0)
+    images = stream(adapter, 1, 6)[0]
+    adapter.warm_up([(images, torch.arange(6))])
+    entered: list[Tensor] = []
+    for block in adapter.model.network.blocks:  # type: ignore[union-attr]
+        block.register_forward_hook(lambda _, inputs, __: entered.append(inputs[0]))  # type: ignore[operator]
+    adapter.predict(images)
+    for before, now, tokens in zip(parts_of(fresh.model), parts_of(adapter.model), entered, strict=True):
+        mean = tokens[:, 5:].double().mean((0, 1))
+        torch.testing.assert_close((now.tokens - before.tokens).double(), mean.expand(5, -1), rtol=1e-4, atol=1e-5)
+
+
 def test_a_batch_costs_two_passes_of_each_and_one_backward(vit: VisionModel) -> None:
     adapter = Dept(vit, **FREE)
     with counted(adapter) as counts:

@@ -31,6 +31,15 @@ def warm(model: VisionModel, **settings: Any) -> Ecotta:
     return adapter
 
 
+def stir(adapter: Ecotta, scale: float = 0.3) -> Ecotta:
+    """Meta networks that are far from handing on what they get."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in parts_of(adapter.model).parameters():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
+    return adapter
+
+
 # The meta networks
 
 
@@ -73,7 +82,7 @@ def test_the_distance_to_the_frozen_output_is_a_mean_and_reaches_its_own_meta_ne
 def test_the_pass_by_the_book(kind: str, request: pytest.FixtureRequest) -> None:
     """Each part's input is the adapted output of the part before, and the convolution reads it too."""
     model: VisionModel = request.getfixturevalue(kind)
-    adapter = warm(model, batch_statistics=False)
+    adapter = stir(warm(model, batch_statistics=False))
     metas, network = parts_of(adapter.model), copy.deepcopy(model.network).double()
     images = stream(adapter, 1)[0]
     x = model.normalise(images).double()
@@ -97,6 +106,23 @@ def test_the_pass_by_the_book(kind: str, request: pytest.FixtureRequest) -> None
     expected = network.head(network.norm(x[:, 0]) if kind == "vit" else x.mean((2, 3)))
     torch.testing.assert_close(adapter.predict(images).double(), expected, rtol=1e-3, atol=1e-4)
     assert not torch.allclose(adapter.predict(images), model(images).logits, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["vit", "cnn"])
+@pytest.mark.parametrize("batch_statistics", [True, False])
+def test_the_warm_up_begins_with_nearly_the_source(
+    kind: str, batch_statistics: bool, request: pytest.FixtureRequest
+) -> None:
+    model: VisionModel = request.getfixturevalue(kind)
+    adapter = Ecotta(model, source_images=6, warm_up_learning_rate=0.0, batch_statistics=batch_statistics)
+    images = stream(adapter, 1, 6)[0]
+    frozen = copy.deepcopy(adapter.model)
+    for part in parts_of(frozen):
+        part.adapt = lambda entered, left: left  # type: ignore[method-assign,assignment]
+    expected, fresh = frozen(images).logits, adapter.predict(images)
+    adapter.warm_up([(images, torch.arange(6))])
+    apart = (adapter.predict(images) - expected).abs().max()
+    assert float(apart) < 0.1 * float((fresh - expected).abs().max())
 
 
 # The loss
@@ -137,8 +163,8 @@ def test_a_batch_is_one_step_down_entropy_and_distance(vit: VisionModel) -> None
 
 def test_a_strong_regularisation_pulls_to_the_frozen_network(vit: VisionModel) -> None:
     def distance(weight: float) -> float:
-        adapter = warm(vit, regularisation=weight, learning_rate=2e-2, batch_statistics=False)
-        for images in stream(adapter, 12):
+        adapter = stir(warm(vit, regularisation=weight, learning_rate=2e-2, batch_statistics=False), 1.0)
+        for images in stream(adapter, 20):
             adapter(images)
         return float(adapter.diagnostics["distance"])
 
@@ -146,7 +172,7 @@ def test_a_strong_regularisation_pulls_to_the_frozen_network(vit: VisionModel) -
 
 
 def test_only_meta_networks_move_and_the_warm_up_teaches_them(vit: VisionModel) -> None:
-    adapter = Ecotta(vit, source_images=120, warm_up_learning_rate=0.05)
+    adapter = Ecotta(vit, source_images=120, warm_up_learning_rate=0.5)
     images, labels = stream(adapter, 1, 6)[0], torch.arange(6)
 
     def loss() -> float:

@@ -232,7 +232,7 @@ def source_batches(count: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def warm(vit: VisionModel, **settings: Any) -> ViDA:
-    adapter = ViDA(vit, low_rank=2, high_rank=4, views=3, **settings)
+    adapter = ViDA(vit, low_rank=2, high_rank=4, views=3, source_images=320, warm_up_learning_rate=1e-2, **settings)
     adapter.warm_up(source_batches(20))
     return adapter
 
@@ -244,6 +244,7 @@ def test_a_warm_up_teaches_the_adapters_and_leaves_the_model(vit: VisionModel) -
     assert float(nn.functional.cross_entropy(adapter.predict(images), labels)) < 0.8 * float(before)
     for model in (adapter.model, adapter.teacher):
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), vit.parameters(), strict=True))
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in adapter.model.parameters())
     for mine, teachers in zip(adapter.adapters.parameters(), adapter.teacher_adapters.parameters(), strict=True):
         assert torch.equal(mine, teachers)
 
@@ -288,3 +289,12 @@ def test_a_model_without_a_place_for_adapters_is_refused() -> None:
     plain = load_model(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), preprocessing=Preprocessing((4, 4)), name="flat")
     with pytest.raises(UserError, match="vida cannot adapt flat: it has no attention and no convolution"):
         ViDA(plain)
+
+
+def test_maps_warm_the_adapters_up_too() -> None:
+    adapter = ViDA(any_size(), **{**SMALL, "source_images": 8}, loss="hard")
+    maps = torch.randint(0, adapter.model.classes, (4, 32, 32), dtype=torch.uint8)
+    maps[:, :4] = 255
+    adapter.warm_up([(torch.rand(4, 3, 32, 32), maps)])
+    assert adapter.warm
+    assert adapter.skipped == 0

@@ -23,7 +23,7 @@ from testdg.methods.parts.prompt_losses import (
     sameness,
     stage_weights,
 )
-from testdg.methods.parts.stage_prompts import add_prompts, final_norm, refused
+from testdg.methods.parts.stage_prompts import add_prompts, begin_as_tokens, final_norm, refused
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
 from testdg.methods.registry import register
@@ -120,7 +120,11 @@ class Dept(EquippedAdapter):
             mine, theirs = self._two_views(images)
             return supervised_loss(mine.output.logits, labels, 0.1) + self._alike(mine, theirs, s.diversity_weight / 10)
 
-        train_on_source(loss, optimizer, batches, s.source_images)
+        def begin(images: Tensor) -> None:
+            begin_as_tokens(self.model, images)
+            self._follow(0.0)
+
+        train_on_source(loss, optimizer, batches, s.source_images, clip=1.0, begin=begin)
         self._follow(0.0)
 
     def step(self, images: Tensor) -> Tensor:

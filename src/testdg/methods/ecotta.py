@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
 from testdg.methods.parts.equipment import EquippedAdapter, parts_of, watched
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.meta_networks import add_to_classifier, add_to_segformer, refused
+from testdg.methods.parts.meta_networks import add_to_classifier, add_to_segformer, begin_as_identity, refused
 from testdg.methods.parts.multiscale import FOUR_RATIOS, multiscale_probabilities
 from testdg.methods.parts.normalisation import use_batch_statistics
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
@@ -31,7 +32,7 @@ class EcottaSettings(Settings):
     margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
     batch_statistics: bool = option(True, "in a classifier, BatchNorm layers use the statistics of the batch")
     source_images: int = option(12800, "labelled source images for the warm-up of the meta networks", low=1)
-    warm_up_learning_rate: float = option(5e-2, "of the meta networks on source images", low=0)
+    warm_up_learning_rate: float = option(5e-3, "of the meta networks on source images", low=0)
     as_released: bool = option(False, "SegFormer: meta networks, labels and loss of the released baseline")
 
 
@@ -91,6 +92,11 @@ class Ecotta(EquippedAdapter):
         """Whether statistics are the batch's; a street scene alone has too few pixels in its last stage."""
         return self.settings.batch_statistics and self.model.task == "classification"
 
+    @property
+    def _released(self) -> bool:
+        """Whether this is the released baseline, which is for maps."""
+        return self.settings.as_released and self.model.task == "segmentation"
+
     def source_images(self) -> int:
         """As many as the warm-up takes."""
         return self.settings.source_images
@@ -106,13 +112,14 @@ class Ecotta(EquippedAdapter):
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             return supervised_loss(self.infer(images), labels)
 
-        train_on_source(loss, optimizer, batches, s.source_images)
+        ours: dict[str, Any] = {"clip": 1.0, "begin": partial(begin_as_identity, self.model)}
+        train_on_source(loss, optimizer, batches, s.source_images, **({} if self._released else ours))
         metas.train(self._of_batch)
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, and take one step on the meta networks."""
         s = self.settings
-        labels = self._label_pixels(images) if s.as_released and self.model.task == "segmentation" else None
+        labels = self._label_pixels(images) if self._released else None
         with watched(self.model) as seen:
             logits = self.infer(images)
         distance = torch.stack([values[0] for values in seen]).sum()

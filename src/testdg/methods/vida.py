@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
@@ -17,6 +16,7 @@ from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.restore import Anchor, restore
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss, over_views
+from testdg.methods.parts.warm_up import supervised_loss, train_on_source
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
@@ -42,7 +42,7 @@ class ViDASettings(Settings):
     adapter_momentum: float = option(0.999, "of the teacher's adapters", low=0, high=1)
     restore: float = option(0.0, "share of weights put back after a batch (released for CIFAR: 0.1)", low=0, high=1)
     source_images: int = option(12800, "labelled source images for the warm-up of the adapters; 0 for none", low=0)
-    warm_up_learning_rate: float = option(0.05, "of the adapters on source images", low=0)
+    warm_up_learning_rate: float = option(1e-4, "of the adapters on source images", low=0)
     as_released: bool = option(False, "the scale of the high-rank adapter stays 1, and no scale is bounded")
 
 
@@ -135,11 +135,15 @@ class ViDA(Adapter):
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Warm the adapters up: cross-entropy on source images, the model itself frozen."""
-        groups = [{"params": self.adapters.parameters(), "lr": self.settings.warm_up_learning_rate}]
-        learner = Learner(groups, "momentum")
-        for images, labels in batches:
-            logits = self.adapters.run(self.model, images).logits
-            learner.step(F.cross_entropy(logits.float(), labels))
+        s = self.settings
+        optimizer = torch.optim.Adam(self.adapters.parameters(), s.warm_up_learning_rate)
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            return supervised_loss(self.adapters.run(self.model, images).logits, labels)
+
+        self.model.requires_grad_(False)
+        train_on_source(loss, optimizer, batches, s.source_images, clip=1.0)
+        self.model.requires_grad_(True)
         for follower in (self.teacher_adapters, self.source_adapters):
             ema_update(follower, self.adapters, 0.0)
 

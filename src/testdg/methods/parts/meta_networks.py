@@ -11,8 +11,11 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from testdg.methods.parts.blocks import convolution_blocks, first, shapes, transformer_blocks, with_first
-from testdg.methods.parts.equipment import Part, equip
+from testdg.methods.parts.equipment import Part, equip, parts_of
 from testdg.models import VisionModel
+
+FAINT = 0.01
+"""Scale that the convolution of a meta network starts with; zero would leave its ReLU without a gradient."""
 
 
 class MetaNetwork(Part):
@@ -139,6 +142,27 @@ def add_to_segformer(model: VisionModel, generator: Generator, as_released: bool
         network.decode_head.register_forward_pre_hook(meta.decode_released if as_released else meta.decode)
         found.append(meta)
     equip(model, found)
+
+
+@torch.no_grad()
+def begin_as_identity(model: VisionModel, images: Tensor) -> None:
+    """Let meta networks in training mode hand on nearly what they get: scale and shift undo the norm of a batch."""
+
+    def undo(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        assert isinstance(norm, nn.BatchNorm2d)
+        variance, mean = torch.var_mean(inputs[0].float(), (0, 2, 3), correction=0)
+        norm.weight.copy_((variance + norm.eps).sqrt())
+        norm.bias.copy_(mean)
+        norm.get_buffer("running_var").copy_(variance)
+        norm.get_buffer("running_mean").copy_(mean)
+
+    metas = parts_of(model)
+    for meta in metas:
+        meta.get_parameter("conv_norm.weight").fill_(FAINT)
+    hooks = [meta.get_submodule("norm").register_forward_pre_hook(undo) for meta in metas]
+    model(images)
+    for hook in hooks:
+        hook.remove()
 
 
 def refused(model: VisionModel) -> str | None:

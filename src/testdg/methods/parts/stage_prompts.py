@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from testdg.methods.parts.blocks import first, is_attention, transformer_blocks, width_of, with_first
-from testdg.methods.parts.equipment import Part, equip
+from testdg.methods.parts.equipment import Part, equip, parts_of
 from testdg.models import VisionModel
 
 
@@ -21,6 +21,8 @@ class StagePrompts(Part):
     Who watches is told what became of them, (N, prompts, D).
     """
 
+    begins = False
+
     def __init__(self, count: int, width: int, generator: Generator, device: torch.device) -> None:
         super().__init__()
         bound = math.sqrt(6 / ((count + 1) * width))
@@ -29,6 +31,8 @@ class StagePrompts(Part):
 
     def enter(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Before the first block of the stage."""
+        if self.begins:
+            self.tokens.data += inputs[0].detach().float().mean((0, 1))
         own = self.tokens.expand(len(inputs[0]), -1, -1)
         return (torch.cat([own.to(inputs[0].dtype), inputs[0]], 1), *inputs[1:])
 
@@ -98,6 +102,17 @@ def add_prompts(model: VisionModel, stages: int, count: int, generator: Generato
             members[-1].register_forward_hook(part.leave)
         found.append(part)
     equip(model, found)
+
+
+@torch.no_grad()
+def begin_as_tokens(model: VisionModel, images: Tensor) -> None:
+    """Add to the prompts of a ViT's stages the mean of the tokens that enter, so that a frozen network knows them."""
+    prompts = [part for part in parts_of(model) if isinstance(part, StagePrompts)]
+    for part in prompts:
+        part.begins = True
+    model(images)
+    for part in prompts:
+        part.begins = False
 
 
 def _stages(model: VisionModel, blocks: list[nn.Module], stages: int) -> list[list[nn.Module]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
 import torch.nn.functional as F
@@ -17,13 +17,27 @@ IGNORED = 255
 """What a label map has where a pixel has no class."""
 
 
-def train_on_source(step: Step, optimizer: Optimizer, batches: Iterable[tuple[Tensor, Tensor]], images: int) -> None:
-    """Minimise a loss over about so many source images, in batches as large as the first one."""
+def train_on_source(
+    step: Step,
+    optimizer: Optimizer,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    images: int,
+    *,
+    clip: float | None = None,
+    begin: Callable[[Tensor], None] | None = None,
+) -> None:
+    """Minimise a loss over about so many source images, in batches as large as the first one.
+
+    `clip` bounds the norm of the gradient: what is new beside a trained network can have a very large one at first.
+    `begin` gets the images of the first batch before anything is learnt.
+    """
     source: Iterator[tuple[Tensor, Tensor]] = iter(batches)
     if (head := next(source, None)) is None:
         return
+    if begin is not None:
+        begin(head[0])
     steps = math.ceil(images / len(head[0]))
-    fit(step, optimizer, islice(chain([head], source), steps), steps=steps)
+    fit(step, optimizer, islice(chain([head], source), steps), steps=steps, clip=clip)
     optimizer.zero_grad()
 
 
