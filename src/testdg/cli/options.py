@@ -1,13 +1,15 @@
-"""Options that commands over grids of runs share."""
+"""What commands share: options, most of them of grids of runs, and what torch must know before it is imported."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Protocols = Annotated[
     str | None, typer.Option(help="Protocols, separated by commas; options follow as in cyclic,rounds=5.")
 ]
@@ -50,3 +52,11 @@ def choose(options: Mapping[str, Any]) -> tuple[dict[str, str | None], dict[str,
     if "method" in options:
         lists["method"] = options["method"]
     return lists, {key: options[key] for key in _VALUES}
+
+
+def prepare_torch(*, bf16: bool) -> None:
+    """Set what torch reads when it is imported; the user's own environment wins."""
+    # Threads that wait by spinning take the cores from each other: beside another job, a run is many times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if bf16:  # some virtual machines announce AMX and then kill the process that uses it: keep to plain AVX-512
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")

@@ -163,7 +163,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "invariance_weight": 0.3,
         "view": "augmented",
         "symmetric": False,
-        "gather": 20,
+        "gather": 1,
         "flip": False,
         "learning_rate": 1e-3,
         "momentum": 0.99,

@@ -1,0 +1,122 @@
+"""Commands for what experiments need, methods, data and models: their options, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from testdg.cli import options as given
+from testdg.cli.options import prepare_torch
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show one method's settings.")] = None, json: given.Json = False
+) -> None:
+    """List the methods, or the settings of one."""
+    from testdg.cli.listing import list_methods, show_method
+
+    if name is None:
+        list_methods(json)
+    else:
+        show_method(name, json)
+
+
+def benchmarks(
+    check: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Say what a data folder holds, lacks and has wrong instead.")
+    ] = None,
+    json: given.Json = False,
+) -> None:
+    """List the benchmarks, or check a data folder (exit code 1 where something is wrong)."""
+    from testdg.cli.listing import check_data, list_benchmarks
+
+    if check is None:
+        list_benchmarks(json)
+    elif not check_data(check, json):
+        raise typer.Exit(1)
+
+
+def corrupt(
+    data: Annotated[Path, typer.Option(help="Folder of the clean data; photographs in its frost/ are used.")],
+    out: Annotated[Path, typer.Option(help="Parent of the new folder (CIFAR-10-C, CIFAR-100-C or ImageNet-C).")],
+    benchmark: Annotated[str, typer.Option(help="cifar10-c, cifar100-c, or imagenet-c for pictures.")] = "cifar10-c",
+    corruptions: Annotated[str | None, typer.Option(help="Names, separated by commas; all 19 if left out.")] = None,
+    severities: Annotated[
+        str | None, typer.Option(help="Numbers, separated by commas; all five if left out. For imagenet-c only.")
+    ] = None,
+    images: Annotated[int | None, typer.Option(help="First clean images; all if left out.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Processes that work at the same time.")] = 1,
+    json: given.Json = False,
+) -> None:
+    """Write clean images under the common corruptions, in the layout of the published sets; resumable."""
+    prepare_torch(bf16=False)
+    from testdg.cli.corrupt import corrupt_command, parse_plan
+
+    plan = parse_plan(corruptions, severities, seed, jobs)
+    corrupt_command(benchmark, data, out, images, plan, as_json=json)
+
+
+def train(
+    benchmark: Annotated[str, typer.Option(help="Benchmark; see `testdg benchmarks`.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Model to start from: a folder, a hub id, a CIFAR ResNet's .safetensors, or random weights: tiny, "
+            "segformer-b0 to segformer-b5."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the trained model; it appears when the model is complete.")],
+    data: Annotated[Path | None, typer.Option(help="Folder of the benchmark's data.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training images (5; maps 300).")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images per step (128; maps 16).")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Highest learning rate of AdamW (1e-4; maps 1e-3).")
+    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW (0.05).")] = None,
+    smoothing: Annotated[float | None, typer.Option(help="Label smoothing (0).")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Side of a classifier's input; its own if left out.")] = None,
+    images: Annotated[int | None, typer.Option(help="First training images; all if left out.")] = None,
+    flip: Annotated[bool | None, typer.Option("--flip/--no-flip", help="Mirror every other image (yes).")] = None,
+    colour: Annotated[
+        float | None, typer.Option(help="Strength of the random colours, 0 to 1 (0.25; maps 0.5).")
+    ] = None,
+    head_rate: Annotated[
+        float | None, typer.Option(help="Learning rate of the decoder over the encoder's (maps; 1).")
+    ] = None,
+    scale_from: Annotated[float | None, typer.Option(help="Smallest scale of a picture (maps; 0.5).")] = None,
+    scale_to: Annotated[float | None, typer.Option(help="Largest scale of a picture (maps; 2).")] = None,
+    balance: Annotated[float | None, typer.Option(help="Weight of rare classes, 0 for none, to 1 (maps; 0.3).")] = None,
+    overlap: Annotated[float | None, typer.Option(help="Weight of the overlap loss (maps; 0.5).")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32 or bf16 (fp32).")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the random weights, the order and the augmentation (0).")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    json: given.Json = False,
+) -> None:
+    """Train a source model on the clean images of a benchmark; resumable."""
+    prepare_torch(bf16=precision == "bf16")
+    from testdg.cli.train import TrainRequest, train_command
+
+    recipe = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+        "smoothing": smoothing,
+        "image_size": image_size,
+        "images": images,
+        "flip": flip,
+        "colour": colour,
+        "head_rate": head_rate,
+        "scale_from": scale_from,
+        "scale_to": scale_to,
+        "balance": balance,
+        "overlap": overlap,
+        "precision": precision,
+        "seed": seed,
+    }
+    train_command(TrainRequest(benchmark, data, model, out, device, recipe), as_json=json)
