@@ -144,6 +144,16 @@ def test_rows_of_one_method_are_told_apart_by_their_settings(tmp_path: Path) -> 
     assert names == ["TENT (learning_rate 0.01)", "TENT (learning_rate 0.1)", "a_method_of_mine"]
 
 
+def test_where_many_settings_differ_the_unusual_ones_are_named(tmp_path: Path) -> None:
+    usual = {"a": 1, "b": 1, "c": 1, "d": 1}
+    variants = [usual, {**usual, "a": 2}, {**usual, "b": 2, "c": 2}, {**usual, "d": 2}, dict.fromkeys(usual, 3)]
+    for number, settings in enumerate(variants):
+        write_run(tmp_path / f"{number}", "tent", {"fog": 10.0}, settings=settings)
+    (group,) = groups_of(tmp_path)
+    names = ["TENT (usual settings)", "TENT (d 2)", "TENT (b 2, c 2)", "TENT (a 2)", "TENT, settings 5"]
+    assert [row.name for row in group.table.rows] == names
+
+
 def test_seeds_on_two_devices_are_two_rows_and_a_copy_counts_once(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "tent", {"fog": 10.0})
     write_run(tmp_path / "b", "tent", {"fog": 12.0}, device="cuda")

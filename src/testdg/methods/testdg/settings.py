@@ -125,6 +125,16 @@ DENSE: dict[str, Any] = {
 }
 """What presets for segmentation share: pixels of a street are not spread evenly over classes."""
 
+STREETS: dict[str, Any] = {
+    **DENSE,
+    "batch_statistics": True,
+    "learning_rate": 2e-4,
+    "momentum": 0.995,
+    "change_momentum": None,
+    "restore": 5e-3,
+}
+"""Street scenes, drawn or photographed. Single photographs differ so much that only significant changes count."""
+
 PRESETS: dict[str, dict[str, Any]] = {
     "cifar10-c": {
         **RELEASED,
@@ -178,15 +188,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "extractor_learning_rate": 1e-3,
     },
     "streets": {
-        **DENSE,
+        **STREETS,
         "threshold": 0.05,
         "history": 2,
         "recent": 1,
         "significance": 0.0,
-        "batch_statistics": True,
-        "learning_rate": 2e-4,
-        "momentum": 0.995,
-        "change_momentum": None,
-        "restore": 5e-3,
     },
+    "folder-weather": STREETS,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,9 +167,12 @@ def _row_title(rows: Sequence[Sequence[Result]], names: Sequence[str], number: i
         return title
     mine = settings[same.index(number)]
     keys = [key for key in mine if any(other.get(key) != mine[key] for other in settings)]
+    if len(keys) > _MOST_SETTINGS:  # name only what is not as in most rows
+        usual = {key: statistics.mode(json.dumps(other.get(key)) for other in settings) for key in keys}
+        keys = [key for key in keys if json.dumps(mine[key]) != usual[key]]
     if len(keys) > _MOST_SETTINGS:
         return f"{title}, settings {same.index(number) + 1}"
-    return f"{title} ({', '.join(f'{key} {mine[key]}' for key in keys)})"
+    return f"{title} ({', '.join(f'{key} {mine[key]}' for key in keys) or 'usual settings'})"
 
 
 def _title(name: str) -> str:
