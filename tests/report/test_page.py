@@ -157,7 +157,7 @@ def test_where_many_settings_differ_the_unusual_ones_are_named(tmp_path: Path) -
 def test_seeds_on_two_devices_are_two_rows_and_a_copy_counts_once(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "tent", {"fog": 10.0})
     write_run(tmp_path / "b", "tent", {"fog": 12.0}, device="cuda")
-    write_run(tmp_path / "copy" / "a", "tent", {"fog": 10.0})
+    write_run(tmp_path / "copy" / "a", "tent", {"fog": 10.0}, tuning="chosen by the user, but the same")
     runs = read_runs([tmp_path, tmp_path / "a"])
     (group,) = groups_of(tmp_path)
     assert [(row.name, len(row.results)) for row in group.table.rows] == [

@@ -77,12 +77,18 @@ def read_runs(paths: Sequence[Path]) -> Runs:
     for folder in folders.values():
         try:
             result = check_result(read_result(folder))
-            results.setdefault(json.dumps([result.protocol, result.method], sort_keys=True), result)
+            results.setdefault(_identity(result), result)
         except UserError as error:
             mistakes.append(str(error))
     if mistakes:
         raise UserError("; ".join(mistakes))
     return Runs(list(results.values()), len(unfinished - folders.keys()), len(folders) - len(results))
+
+
+def _identity(result: Result) -> str:
+    """What makes a run the same as another; how its settings came to be does not count."""
+    protocol = {key: value for key, value in result.protocol.items() if key != "tuning"}
+    return json.dumps([protocol, result.method], sort_keys=True)
 
 
 def make_groups(results: Sequence[Result]) -> list[Group]:
