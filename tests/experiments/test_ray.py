@@ -147,6 +147,7 @@ def test_an_address_has_a_host_and_a_port(address: str) -> None:
 
 
 def test_an_address_that_does_not_answer_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed (pip install 'testdg[ray]')")
     monkeypatch.setattr(engine, "ANSWER", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         port = deaf.getsockname()[1]
