@@ -23,11 +23,13 @@ import torch
 from torch import nn
 
 from testdg import Preprocessing, adapt, load_model
+from testdg.data.segmentation import CITYSCAPES
 from testdg.errors import UserError
 from testdg.methods import Adapter, find_method, methods
 from testdg.methods.parts.graphs import Recorded
 from testdg.methods.testdg.selection import select_mmd
 from testdg.models import TinyViT, VisionModel
+from testdg.models.segformer import random_segformer
 
 
 def vit_base(size: int) -> VisionModel:
@@ -35,16 +37,6 @@ def vit_base(size: int) -> VisionModel:
 
     network = ViTForImageClassification(ViTConfig(image_size=size, num_labels=10))
     return load_model(network, preprocessing=Preprocessing((size, size)), name=f"ViT-B/16 at {size} px")
-
-
-def segformer(size: int) -> VisionModel:
-    """A SegFormer-B0 to B5 with random weights and the classes of Cityscapes."""
-    from transformers import SegformerConfig, SegformerForSemanticSegmentation
-
-    depths = ([2, 2, 2, 2], [2, 2, 2, 2], [3, 4, 6, 3], [3, 4, 18, 3], [3, 8, 27, 3], [3, 6, 40, 3])[size]
-    widths, decoder = ([32, 64, 160, 256], 256) if size == 0 else ([64, 128, 320, 512], 256 if size == 1 else 768)
-    config = SegformerConfig(depths=depths, hidden_sizes=widths, decoder_hidden_size=decoder, num_labels=19)
-    return load_model(SegformerForSemanticSegmentation(config), name=f"SegFormer-B{size}")
 
 
 def blocks(model: VisionModel) -> nn.ModuleList | nn.Sequential:
@@ -150,7 +142,8 @@ def main() -> None:
     torch.manual_seed(0)
     small = load_model(TinyViT(), preprocessing=Preprocessing((32, 32)), name="tiny ViT")
     given = load_model(arguments.model) if arguments.model else None
-    dense = segformer(arguments.segformer) if arguments.segformer is not None else None
+    wanted = arguments.segformer
+    dense = None if wanted is None else random_segformer(f"segformer-b{wanted}", CITYSCAPES)
     model = (dense or given or (small if arguments.tiny else vit_base(arguments.size))).to(device)
     batch = arguments.batch or (1 if dense else 40)
     size = (540, 960) if dense else model.preprocessing.input_size or (32, 32)

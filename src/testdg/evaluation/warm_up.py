@@ -19,7 +19,10 @@ from testdg.errors import UserError
 from testdg.evaluation.training import cache_folder
 from testdg.files import replacing
 from testdg.methods import Adapter
+from testdg.version import __version__
 
+RECIPE = 2
+"""Counts up when a warm-up computes something else, so that what was kept before is not used."""
 BATCH = {"classification": 64, "segmentation": 8}
 
 
@@ -42,7 +45,8 @@ def warm_up(adapter: Adapter, benchmark: Benchmark) -> None:
 def _key(adapter: Adapter, benchmark: Benchmark) -> str:
     """Everything that a warm-up depends on, in sixteen digits."""
     model, images = adapter.model, [benchmark.name, benchmark.fingerprint(), len(benchmark.train())]
-    parts = [asdict(adapter.settings), model.fingerprint(), model.device.type, torch.__version__, images]
+    made_by = [RECIPE, __version__, torch.__version__, model.device.type]
+    parts = [asdict(adapter.settings), model.fingerprint(), images, made_by]
     return hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=8).hexdigest()
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,3 +74,9 @@ def bootstrap_interval(
     means = totals[visits > 0] / visits[visits > 0]
     low, high = np.quantile(means, [(1 - coverage) / 2, (1 + coverage) / 2])
     return float(low), float(high)
+
+
+def unusual(mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Settings of a variant whose value is not the most frequent one among all variants."""
+    usual = {key: statistics.mode(json.dumps(one.get(key)) for one in all_of_them) for key in mine}
+    return [key for key, value in mine.items() if json.dumps(value) != usual[key]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from testdg.errors import UserError
 from testdg.evaluation import Result, differences, read_result
 from testdg.experiments.analyses.case import Case, Numbers
-from testdg.experiments.statistics import spread
+from testdg.experiments.statistics import spread, unusual
 from testdg.methods import find_method, methods
 
 
@@ -61,9 +60,8 @@ def _name(result: Result, variants: Sequence[Sequence[Result]]) -> str:
     method = result.method["name"]
     mine, title = _settings(result), find_method(method).title if method in methods() else str(method)
     others = [_settings(runs[0]) for runs in variants if runs[0].method["name"] == method]
-    usual = {key: statistics.mode([json.dumps(other.get(key)) for other in others]) for key in mine}
-    unusual = [f"{key} {value}" for key, value in mine.items() if json.dumps(value) != usual[key]]
-    return f"{title} ({', '.join(unusual)})" if unusual else title
+    named = ", ".join(f"{key} {mine[key]}" for key in unusual(mine, others))
+    return f"{title} ({named})" if named else title
 
 
 def _row(found: Sequence[Result], name: str) -> Numbers:

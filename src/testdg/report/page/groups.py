@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from testdg.errors import UserError
 from testdg.evaluation import Result, differences, read_result
 from testdg.experiments import BenchRow, BenchTable
 from testdg.experiments.grid import SOURCE
+from testdg.experiments.statistics import unusual
 from testdg.experiments.summary import Score, make_row
 from testdg.methods.registry import methods
 from testdg.report.page.check import check_result
@@ -174,8 +174,7 @@ def _row_title(rows: Sequence[Sequence[Result]], names: Sequence[str], number: i
     mine = settings[same.index(number)]
     keys = [key for key in mine if any(other.get(key) != mine[key] for other in settings)]
     if len(keys) > _MOST_SETTINGS:  # name only what is not as in most rows
-        usual = {key: statistics.mode(json.dumps(other.get(key)) for other in settings) for key in keys}
-        keys = [key for key in keys if json.dumps(mine[key]) != usual[key]]
+        keys = unusual(mine, settings)
     if len(keys) > _MOST_SETTINGS:
         return f"{title}, settings {same.index(number) + 1}"
     return f"{title} ({', '.join(f'{key} {mine[key]}' for key in keys) or 'usual settings'})"
