@@ -11,10 +11,13 @@ import pytest
 # Some virtual machines announce AMX and then refuse its instructions: keep bf16 on plain AVX-512.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+import torch
+
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
 from testdg.evaluation import source_model
 from testdg.files import locked
+from testdg.models import Preprocessing, TinyViT, VisionModel
 
 
 @pytest.fixture
@@ -26,6 +29,16 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setenv("TESTDG_CACHE", str(folder))
     with _alone(folder.with_suffix(".lock")):
         source_model(load_benchmark("digits-c"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small model with random weights."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("models") / "random-vit"
+    network = TinyViT(patch=8, width=16, depth=1, heads=2)
+    VisionModel(network, "head", Preprocessing((32, 32)), "random-vit").save(folder)
     return folder
 
 
