@@ -53,6 +53,15 @@ def test_train_writes_a_model_that_runs(
     assert "model out tells 11 classes apart; streets has 9" in capsys.readouterr().err
 
 
+def test_train_takes_a_subset_of_the_pictures(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute([*arguments, "--subset", "first:2"]) == 0
+    assert json.loads((tmp_path / "out" / "training.json").read_text())["training_images"] == 2
+    assert execute(["train", "--benchmark", "streets", "--model", "tiny", "--out", "none", "--subset", "first:2"]) == 2
+    assert "streets is not made of image files: leave out subset" in capsys.readouterr().err
+
+
 def without_maps(data: Path) -> None:
     (data / "trainannot").rename(data / "labels")
 

@@ -55,14 +55,16 @@ def test_everything_that_is_wrong_with_acdc_is_told(tmp_path: Path) -> None:
     (masks / f"fog/train/{frame}_gt_labelTrainIds.png").unlink()
     write_mask(masks / f"night/train/{frame}_gt_labelTrainIds.png", 0, (30, 30))
     write_mask(masks / f"rain/train/{frame}_gt_labelTrainIds.png", 0, (64, 36), (0, 19))
+    Image.new("I;16", (64, 36)).save(images / "snow/train/GOPR0475/GOPR0475_frame_000000_rgb_anon.png")
     picture = images / f"snow/train/{frame}_rgb_anon.png"
     picture.write_bytes(picture.read_bytes()[:-40])
     check = only(tmp_path)
-    assert check.found.endswith("fog 2, night 2, rain 2, snow 2")
-    fog, night, rain, snow = check.problems
+    assert check.found.endswith("fog 2, night 2, rain 2, snow 1")
+    fog, night, rain, deep, snow = check.problems
     assert f"fog/train/{frame}_rgb_anon.png has no label map: expected {masks}" in fog
     assert f"night/train/{frame}_gt_labelTrainIds.png has 30 x 30 px, but its picture" in night
     assert f"rain/train/{frame}_gt_labelTrainIds.png: labels must be 0 to 18, or 255 for none; got 19" in rain
+    assert "snow/train/GOPR0475/GOPR0475_frame_000000_rgb_anon.png is a picture of kind I;16" in deep
     assert f"snow/train/{frame}_rgb_anon.png cannot be read as an image" in snow
 
 

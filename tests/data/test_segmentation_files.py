@@ -13,6 +13,7 @@ from testdg.data.benchmarks import load_benchmark
 from testdg.data.sampling import Sampling
 from testdg.data.segmentation import CITYSCAPES, IGNORED, PairFiles, acdc_pairs, cityscapes_pairs, find_folders
 from testdg.data.segmentation.classes import cityscapes_table, plain_table, read_class_names
+from testdg.data.segmentation.files import room
 from testdg.data.stream import Domain, Stream
 from testdg.errors import UserError
 
@@ -146,7 +147,19 @@ def spoil_image(root: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
 
 
+def spoil_depth(root: Path) -> None:
+    Image.fromarray(np.full((12, 16), 300, np.uint16)).save(root / "test" / "scene_1.png")
+
+
+def spoil_link(root: Path) -> None:
+    path = root / "test" / "scene_1.png"
+    path.unlink()
+    path.symlink_to(root / "nowhere.png")
+
+
 SPOILT = {
+    spoil_depth: r"test/scene_1\.png is a picture of kind I;16: expected 8 bits a channel",
+    spoil_link: r"test/scene_1\.png is missing: restore it",
     spoil_size: r"testannot/scene_1\.png has 8 x 6 px, but its picture scene_1\.png 16 x 12 px",
     spoil_labels: r"testannot/scene_1\.png: labels must be 0 to 10, or 11 or 255 for none; got 12",
     spoil_kind: r"testannot/scene_1\.png is a picture of kind RGB: expected one class number per pixel",
@@ -166,11 +179,53 @@ def test_a_bad_file_is_named_when_it_is_read_or_left_out(tmp_path: Path, spoil: 
     assert bench.unreadable() == ["test/scene_1.png"]
 
 
+def test_the_first_picture_may_be_one_that_is_left_out(tmp_path: Path) -> None:
+    write_acdc(tmp_path / "acdc", ["fog"])
+    write_folder(tmp_path / "own" / "test", tmp_path / "own" / "testannot")
+    for name, first in (
+        ("acdc", "GOPR0475/GOPR0475_frame_000000_rgb_anon.png"),
+        ("folder-weather", "test/scene_0.png"),
+    ):
+        root = tmp_path / ("acdc" if name == "acdc" else "own")
+        next(root.rglob(Path(first).name)).write_bytes(b"no picture")
+        bench = load_benchmark(name, root, skip_unreadable=True, domains=["fog"])
+        assert [len(batch.labels) for batch in bench.stream(2)] == [2]
+        assert [told.removeprefix("fog/") for told in bench.unreadable()] == [first]
+        for path in root.rglob("*_anon.png" if name == "acdc" else "test/*.png"):
+            path.write_bytes(b"no picture")
+        with pytest.raises(UserError, match="none of 3 pictures with label maps can be read, first "):
+            load_benchmark(name, root, skip_unreadable=True, domains=["fog"]).domains()
+
+
 def test_a_picture_without_a_label_map_is_named(tmp_path: Path) -> None:
     write_folder(tmp_path / "test", tmp_path / "testannot")
     (tmp_path / "testannot" / "scene_2.png").unlink()
     with pytest.raises(UserError, match=r"test/scene_2\.png has no label map: expected .*testannot/scene_2\.png"):
         load_benchmark("folder-weather", tmp_path).domains()
+
+
+def test_pictures_that_would_share_a_label_map_are_named(tmp_path: Path) -> None:
+    write_folder(tmp_path / "test", tmp_path / "testannot")
+    write_image(tmp_path / "test" / "scene_2.jpg", 0, (16, 12))
+    with pytest.raises(UserError, match=r"test holds scene_2\.jpg and scene_2\.png, which would share a label map"):
+        load_benchmark("folder-weather", tmp_path).domains()
+
+
+def test_pictures_that_do_not_fit_in_memory_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = camvid(tmp_path)
+    monkeypatch.setattr("testdg.data.segmentation.files.room", lambda: 2 * 16 * 12 * 4)
+    with pytest.raises(UserError, match="has 3 pictures, more than the 2 that fit in memory: choose some"):
+        files.load()
+
+
+def test_there_is_room_for_half_of_the_memory_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2 << 20}
+    monkeypatch.setattr("os.sysconf", pages.__getitem__, raising=False)
+    assert room() == 4 << 30
+    pages["SC_PHYS_PAGES"] = 1 << 28  # a machine with a terabyte
+    assert room() == 16 << 30
+    monkeypatch.delattr("os.sysconf")
+    assert room() == 4 << 30
 
 
 def test_an_empty_condition_is_named(tmp_path: Path) -> None:

@@ -132,6 +132,20 @@ def test_scenes_show_every_class(scenes) -> None:
     assert (counts > 0).all()
 
 
+def test_pictures_stay_those_of_the_numbers_that_were_measured_on_them() -> None:
+    images, labels, geometry = draw_scenes(range(4), seed=1)
+    counts = torch.bincount(labels.flatten().long(), minlength=len(CLASSES)).float()
+    wanted = torch.tensor([23797, 1706, 17814, 13, 1144, 5836, 5601, 462, 5067.0])
+    torch.testing.assert_close(counts, wanted, rtol=0, atol=5)
+    levels = {
+        "clear": [92.52, 90.52, 88.06], "fog": [126.71, 124.24, 120.55], "night": [46.67, 44.30, 41.23],
+        "rain": [88.84, 87.47, 85.33], "snow": [137.83, 136.30, 134.22],
+    }  # fmt: skip
+    for name, expected in levels.items():
+        seen = images if name == "clear" else weather(images, name, 5, indices=range(4), geometry=geometry)
+        torch.testing.assert_close(seen.float().mean((0, 2, 3)), torch.tensor(expected), rtol=0, atol=0.03)
+
+
 def test_the_geometry_fits_the_labels(scenes) -> None:
     depth, upward, lights, horizon = scenes.geometry
     sky, road = scenes.labels[:, None] == SKY, scenes.labels[:, None] == ROAD

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.corruptions import ImageNoise
-from testdg.data.segmentation import CAMVID, CITYSCAPES
+from testdg.data.segmentation import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE
 from testdg.data.weather import CONDITIONS, Geometry, guess_geometry, weather
 from testdg.data.weather.conditions import fog, night, rain, snow
 from testdg.data.weather.falling import clouds, flakes, streaks
@@ -40,6 +40,30 @@ def test_a_picture_does_not_depend_on_its_batch(name: str, chosen: list[int]) ->
     together = weather(pictures(), name, 4, indices=[7, 8, 9])
     apart = weather(pictures()[chosen], name, 4, indices=[7 + place for place in chosen])
     assert torch.equal(apart, together[chosen])
+
+
+def test_rain_does_not_depend_on_the_horizons_of_other_pictures() -> None:
+    images = pictures(2) / 255
+    horizons = flat(upward=1.0)._replace(horizon=torch.tensor([0.7, 0.2]))
+    together = rain(images, horizons, noise(), 200.0, 0.8, 1.0, 3, 0.1)
+    alone = rain(images[:1], horizons.take([0]), noise(count=1), 200.0, 0.8, 1.0, 3, 0.1)
+    assert torch.equal(together[:1], alone)
+
+
+def test_wet_ground_shows_the_blurred_mirror_image() -> None:
+    images, height, at = pictures(1) / 255, 40, 18  # rows from 18 on are ground
+    found = rain(images, flat(1e-9, upward=1.0, count=1)._replace(horizon=torch.tensor([0.45])), noise(count=1),
+                 1e6, 1.0, 1.0, 1, 0.01)[0]  # fmt: skip
+    upside_down = images[0].numpy()[:, np.clip(2 * at - 1 - np.arange(height), 0, height - 1)]
+    blurred = gaussian_filter(upside_down, (0, 1, 0), mode="nearest", radius=(0, 2, 0))
+    down = (np.arange(height) + 0.5) / height - 0.45
+    patches = clouds(noise(count=1), images.shape)[0, 0].numpy()
+    shine = 0.75 * np.minimum(0.45 + 0.9 * patches, 1) * np.where(down > 0, 1 - 0.9 * down, 0)[:, None]
+    soaked = 0.65 * images[0].numpy() * (1 - shine) + blurred * shine
+    wanted = 0.75 * soaked + 0.25 * (soaked * np.reshape([0.299, 0.587, 0.114], (3, 1, 1))).sum(0)
+    close = np.abs(found.numpy() - wanted).max(0) < 1e-5  # but for one streak
+    assert close.mean() > 0.95
+    assert close[at:].mean() > 0.95
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
@@ -163,7 +187,8 @@ def test_a_folder_like_camvid_becomes_a_weather_stream(tmp_path: Path) -> None:
     for split in ("train", "test"):
         write_folder(tmp_path / split, tmp_path / f"{split}annot", size=(60, 40))
     bench = load_benchmark("folder-weather", tmp_path, severity=3)
-    assert bench.classes == CAMVID
+    assert (bench.classes, bench.palette) == (CAMVID, CAMVID_PALETTE)
+    assert [bench.palette[bench.classes.index(name)] for name in ("road", "tree")] == [(128, 64, 128), (107, 142, 35)]
     assert bench.describe()["data"] == "test/ in weather made on the fly, seed 0; subset all; 11 classes"
     clean = bench.test()
     snowy = bench.domain("snow").read(0, 3)
@@ -190,7 +215,8 @@ def test_other_layouts_are_read(tmp_path: Path) -> None:
     (tmp_path / "own" / "classes.txt").write_text("road\nroad marks\nhouse\n")
     own = load_benchmark("folder-weather", tmp_path / "own")
     assert (own.classes, len(own.domain("fog"))) == (("road", "road marks", "house"), 3)
-    with pytest.raises(UserError, match="expected train/ and trainannot/"):
+    assert (city.palette, own.palette) == (CITYSCAPES_PALETTE, ())
+    with pytest.raises(UserError, match="expected train/ and trainannot/, or images/train/ and masks/train/"):
         own.train()
 
 

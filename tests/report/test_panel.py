@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from testdg.data.benchmarks import load_benchmark
@@ -53,6 +54,26 @@ def test_a_panel_shows_picture_predictions_and_label_of_every_domain(tmp_path: P
     assert red[:, 2 * quarter : 3 * quarter].mean() > 0.1  # the right one
     assert red[:, 3 * quarter :].mean() > 0.1  # the label
     assert [file.name for file in tmp_path.iterdir()] == ["p.png"]
+
+
+def legend_of(monkeypatch: pytest.MonkeyPatch, path: Path, one: Sample, classes: int) -> tuple[list[str], int]:
+    """Names and columns of the legend of a panel."""
+    told: dict[str, Any] = {}
+    legend = Figure.legend
+    monkeypatch.setattr(Figure, "legend", lambda self, **more: [told.update(more), legend(self, **more)][1])
+    draw_panel(path, [one], ["Source", "TENT"], [f"class {number}" for number in range(classes)])
+    monkeypatch.undo()
+    return [patch.get_label() for patch in told["handles"]], told["ncols"]
+
+
+def test_a_legend_has_rows_of_one_length_and_says_what_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, columns = legend_of(monkeypatch, tmp_path / "p.png", sample("fog"), 10)
+    assert (names[-2:], columns) == (["class 9", "ignored"], 6)
+    whole = sample("fog")._replace(label=torch.zeros(24, 40, dtype=torch.uint8))
+    names, columns = legend_of(monkeypatch, tmp_path / "p.png", whole, 10)
+    assert (names[-1], columns) == ("class 9", 10)
 
 
 def test_the_score_of_a_picture() -> None:

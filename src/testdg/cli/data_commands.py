@@ -70,6 +70,7 @@ def train(
     ],
     out: Annotated[Path, typer.Option(help="Folder of the trained model; it appears when the model is complete.")],
     data: Annotated[Path | None, typer.Option(help="Folder of the benchmark's data.")] = None,
+    subset: given.Subset = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training images (5; maps 300).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images per step (128; maps 16).")] = None,
     learning_rate: Annotated[
@@ -119,4 +120,4 @@ def train(
         "precision": precision,
         "seed": seed,
     }
-    train_command(TrainRequest(benchmark, data, model, out, device, recipe), as_json=json)
+    train_command(TrainRequest(benchmark, data, model, out, device, recipe, subset), as_json=json)

@@ -30,6 +30,7 @@ class TrainRequest:
     device: str
     recipe: dict[str, Any]
     """Values of the task's recipe; None where its default applies."""
+    subset: str | None = None
 
 
 def train_command(request: TrainRequest, *, as_json: bool) -> None:
@@ -62,5 +63,5 @@ def _train(request: TrainRequest, bar: Bar) -> dict[str, Any]:
 
     asked = {name: value for name, value in request.recipe.items() if value is not None}
     recipe = make_recipe(find_benchmark(request.benchmark).task, asked)
-    benchmark = load_benchmark(request.benchmark, request.data)
+    benchmark = load_benchmark(request.benchmark, request.data, subset=request.subset)
     return fine_tune(benchmark, request.model, request.out, recipe, device=request.device, tell=tell)

@@ -41,7 +41,8 @@ def source_model(
         raise UserError(f"model {found.name} is for {found.task}; {benchmark.name} is for {benchmark.task}")
     if found.classes != len(benchmark.classes):
         classes = len(benchmark.classes)
-        raise UserError(f"model {found.name} tells {found.classes} classes apart; {benchmark.name} has {classes}")
+        told = f"model {found.name} tells {found.classes} classes apart; {benchmark.name} has {classes}"
+        raise UserError(f"{told}: name another model, or train it for them with testdg train")
     if wanted is not None and found.preprocessing != wanted:
         raise UserError(f"model {found.name} was loaded with its own preprocessing: give the paper's to load_model")
     return found.to(device)

@@ -13,6 +13,7 @@ from testdg.evaluation.samples import Sample, picture_miou
 from testdg.report.figure import save_figure
 
 Colours = Sequence[tuple[int, int, int]]
+_BLACK = (0, 0, 0)
 _WIDTH = 3.0  # inches of a picture
 
 
@@ -39,7 +40,10 @@ def draw_panel(
         axes.set_title(heading, fontsize=10)
     for row, sample in zip(grid, samples, strict=True):
         _draw_sample(row, sample, colours)
-    _add_legend(figure, classes, colours, note)
+    names, shades = [*classes], [*colours]
+    if any((sample.label == IGNORED).any() for sample in samples):
+        names, shades = [*names, "ignored"], [*shades, _BLACK]
+    _add_legend(figure, names, shades, note)
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return save_figure(figure, path)
 
@@ -64,7 +68,7 @@ def paint(values: Any, colours: Colours) -> Any:
     """Class numbers, (H, W), as a picture, (H, W, 3); what is ignored is black."""
     table = np.zeros((256, 3), np.uint8)
     table[: len(colours)] = colours
-    table[IGNORED] = 0
+    table[IGNORED] = _BLACK
     return table[values]
 
 
@@ -84,4 +88,5 @@ def _add_legend(figure: Any, classes: Sequence[str], colours: Colours, note: str
         for name, (red, green, blue) in zip(classes, colours, strict=True)
     ]
     look: dict[str, Any] = {"frameon": False, "fontsize": 8, "title_fontsize": 8, "alignment": "left"}
-    figure.legend(handles=patches, loc="outside lower left", ncols=min(len(classes), 10), title=note, **look)
+    columns = -(-len(classes) // -(-len(classes) // 10))  # as few rows of at most ten as possible, equally long
+    figure.legend(handles=patches, loc="outside lower left", ncols=columns, title=note, **look)

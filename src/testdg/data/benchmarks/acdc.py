@@ -9,6 +9,7 @@ from testdg.data.benchmarks.base import Options, fingerprint
 from testdg.data.benchmarks.registry import register
 from testdg.data.benchmarks.weather import WeatherBenchmark, check_condition, identify
 from testdg.data.segmentation import CITYSCAPES, CITYSCAPES_PALETTE, PairFiles, acdc_pairs, cityscapes_pairs
+from testdg.data.segmentation.files import readable
 from testdg.data.segmentation.layouts import find_parent
 from testdg.data.stream import Domain, Samples
 from testdg.errors import UserError
@@ -46,8 +47,9 @@ class Acdc(WeatherBenchmark):
         check_condition(name)
         if name not in self._files:
             pairs = acdc_pairs(self.data, name, subset=self.options.subset)[: self.options.images]
-            files = PairFiles(pairs, SIZE, workers=self.options.workers)
-            self._files[name], self._skipped[name] = files.readable() if self.options.skip_unreadable else (files, [])
+            if self.options.skip_unreadable:
+                pairs, self._skipped[name] = readable(pairs, self.options.workers)
+            self._files[name] = PairFiles(pairs, SIZE, workers=self.options.workers)
         return self._files[name]
 
     def make_domain(self, name: str, severity: int) -> Domain:

@@ -55,7 +55,7 @@ class Benchmark(ABC):
     task: ClassVar[str] = "classification"
     classes: tuple[str, ...] = ()
     """Names of the classes, in the order of a model's outputs; empty on the class where the data tell them."""
-    palette: ClassVar[tuple[tuple[int, int, int], ...]] = ()
+    palette: tuple[tuple[int, int, int], ...] = ()
     """Colours of the classes in pictures of label maps; empty where there are none."""
     batch_size: ClassVar[int] = 40
     protocol: ClassVar[str] = "continual"

@@ -8,14 +8,25 @@ from pathlib import Path
 from testdg.data.benchmarks.base import Options, fingerprint
 from testdg.data.benchmarks.registry import register
 from testdg.data.benchmarks.weather import WeatherBenchmark, check_condition, identify
-from testdg.data.segmentation import CITYSCAPES, Pair, PairFiles, cityscapes_pairs, find_flat, find_folders
-from testdg.data.segmentation.files import size_of
+from testdg.data.segmentation import (
+    CAMVID,
+    CAMVID_PALETTE,
+    CITYSCAPES,
+    CITYSCAPES_PALETTE,
+    Pair,
+    PairFiles,
+    cityscapes_pairs,
+    find_flat,
+    find_folders,
+)
+from testdg.data.segmentation.files import readable, size_of
 from testdg.data.segmentation.layouts import FOLDERS, Folders, find_parent
 from testdg.data.stream import Domain, Samples
 from testdg.data.weather import WeatherImages
 from testdg.errors import UserError
 
 WIDEST = 1024
+_PALETTES = {CITYSCAPES: CITYSCAPES_PALETTE, CAMVID: CAMVID_PALETTE}
 
 
 @register
@@ -33,23 +44,25 @@ class FolderWeather(WeatherBenchmark):
         super().__init__(data, options)
         self.cities = find_parent(self.data, "leftImg8bit") is not None
         self.classes = CITYSCAPES if self.cities else self._folders(("test", "val"), flat=True).classes
+        self.palette = _PALETTES.get(self.classes, ())
         self._skipped: list[str] = []
 
     def _folders(self, splits: tuple[str, ...], flat: bool = False) -> Folders:
         found = (find_folders(self.data, split) for split in splits)
         folders = next(filter(None, found), None) or (find_flat(self.data) if flat else None)
         if folders is None:
-            expected = FOLDERS if flat else " or ".join(f"{split}/ and {split}annot/" for split in splits)
+            named = (f"{split}/ and {split}annot/, or images/{split}/ and masks/{split}/" for split in splits)
+            expected = FOLDERS if flat else ", or ".join(named)
             raise UserError(f"data folder {self.data} holds no such pictures with label maps: expected {expected}")
         return folders
 
     @cached_property
     def files(self) -> PairFiles:
         """The pictures of the stream, in their own weather, and their label maps."""
-        files = self._open(self._pairs(self.options.subset)[: self.options.images])
+        pairs = self._pairs(self.options.subset)[: self.options.images]
         if self.options.skip_unreadable:
-            files, self._skipped = files.readable()
-        return files
+            pairs, self._skipped = readable(pairs, self.options.workers)
+        return self._open(pairs)
 
     def _pairs(self, subset: str | Path | None) -> list[Pair]:
         if self.cities:

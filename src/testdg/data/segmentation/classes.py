@@ -39,9 +39,15 @@ _CITYSCAPES = (
 )
 CITYSCAPES = tuple(name for name, _, _ in _CITYSCAPES)
 CITYSCAPES_PALETTE = tuple(colour for _, _, colour in _CITYSCAPES)
-CAMVID = (
-    "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",
-)  # fmt: skip
+_COLOURS = dict(zip(CITYSCAPES, CITYSCAPES_PALETTE, strict=True))
+
+# name, and the class of Cityscapes that shows it in the same colour
+_CAMVID = {
+    "sky": "sky", "building": "building", "pole": "pole", "road": "road", "pavement": "sidewalk", "tree": "vegetation",
+    "sign": "traffic sign", "fence": "fence", "car": "car", "pedestrian": "person", "bicyclist": "rider",
+}  # fmt: skip
+CAMVID = tuple(_CAMVID)
+CAMVID_PALETTE = tuple(_COLOURS[name] for name in _CAMVID.values())
 
 
 class Table(NamedTuple):

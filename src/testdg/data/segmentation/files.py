@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +24,6 @@ Size = tuple[int, int]
 """Height and width."""
 _AHEAD = 4  # batches that are read before they are asked for
 _THREADS = 4
-_MOST_BYTES = 4 << 30  # that are held in memory
 
 
 class Pair(NamedTuple):
@@ -58,7 +59,12 @@ class FileSource:
 
     def take(self, indices: Sequence[int]) -> Tensor:
         """The files at some indices, in their order."""
-        return torch.stack(list(self.threads.map(self.load, [self.pairs[index] for index in indices])))
+        found = self.threads.map(self.load, [self.pairs[index] for index in indices])
+        first = next(found)
+        result = first.new_empty(len(indices), *first.shape)  # filled as files come: nothing is in memory twice
+        for place, one in enumerate(chain([first], found)):
+            result[place] = one
+        return result
 
 
 class PairFiles:
@@ -77,8 +83,7 @@ class PairFiles:
         self.pairs = tuple(pairs)
         own = size_of(self.pairs[0].image)
         self.size, self.mask_size = size or own, mask_size or own
-        self.workers = workers or _THREADS
-        self.threads = ThreadPoolExecutor(self.workers, thread_name_prefix="pictures")
+        self.threads = ThreadPoolExecutor(workers or _THREADS, thread_name_prefix="pictures")
         self.images = FileSource(self.pairs, partial(read_picture, size=self.size), self.threads)
         self.masks = FileSource(self.pairs, partial(read_mask, size=self.mask_size), self.threads)
 
@@ -89,31 +94,41 @@ class PairFiles:
     def load(self) -> tuple[Tensor, Tensor]:
         """All pictures and label maps."""
         (height, width), (tall, wide) = self.size, self.mask_size
-        most = _MOST_BYTES // (3 * height * width + tall * wide)
+        most = room() // (3 * height * width + tall * wide)
         if len(self) > most:
-            told = (
-                f"{self.pairs[0].image.parent.parent} has {len(self)} pictures, more than the {most} that fit in memory"
-            )
+            folder = self.pairs[0].image.parent.parent
+            told = f"{folder} has {len(self)} pictures, more than the {most} that fit in memory"
             raise UserError(f"{told}: choose some with the subset 'first:N'")
         everything = range(len(self))
         return self.images.take(everything), self.masks.take(everything)
 
-    def readable(self) -> tuple[PairFiles, list[str]]:
-        """The pairs of which both files can be read, each one being tried, and the names of the others."""
-        fine = list(self.threads.map(self._can_read, self.pairs))
-        left = [pair for pair, good in zip(self.pairs, fine, strict=True) if good]
-        if not left:
-            raise UserError(f"none of {len(self)} pictures with label maps can be read, first {self.pairs[0].image}")
-        bad = [pair.name for pair, good in zip(self.pairs, fine, strict=True) if not good]
-        return PairFiles(left, self.size, self.mask_size, self.workers), bad
 
-    def _can_read(self, pair: Pair) -> bool:
-        try:
-            self.images.load(pair)
-            self.masks.load(pair)
-        except UserError:
-            return False
-        return True
+def readable(pairs: Sequence[Pair], workers: int | None = None) -> tuple[list[Pair], list[str]]:
+    """The pairs of which both files can be read, each one being tried, and the names of the others."""
+    with ThreadPoolExecutor(workers or _THREADS) as threads:
+        fine = list(threads.map(_can_read, pairs))
+    left = [pair for pair, good in zip(pairs, fine, strict=True) if good]
+    if not left:
+        raise UserError(f"none of {len(pairs)} pictures with label maps can be read, first {pairs[0].image}")
+    return left, [pair.name for pair, good in zip(pairs, fine, strict=True) if not good]
+
+
+def _can_read(pair: Pair) -> bool:
+    try:
+        size = size_of(pair.image)
+        read_picture(pair, size)
+        read_mask(pair, size)
+    except UserError:
+        return False
+    return True
+
+
+def room() -> int:
+    """Bytes that pictures may take in memory: half of the machine's, at most 16 GiB; 4 GiB where it does not tell."""
+    try:
+        return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, 16 << 30)
+    except (AttributeError, OSError, ValueError):
+        return 4 << 30
 
 
 @contextmanager
@@ -141,15 +156,23 @@ def size_of(path: Path) -> Size:
 def check_picture(path: Path) -> None:
     """Refuse a picture that is damaged; of a PNG the checksums are looked at, other formats are decoded."""
     with _opened(path) as picture:
+        _check_depth(picture, path)
         if picture.format == "PNG":
             picture.verify()
         else:
             picture.load()
 
 
+def _check_depth(picture: Image.Image, path: Path) -> None:
+    """Refuse more than 8 bits a channel, which Pillow would clip to white."""
+    if picture.mode.startswith(("I", "F")):
+        raise UserError(f"{path} is a picture of kind {picture.mode}: expected 8 bits a channel")
+
+
 def read_picture(pair: Pair, size: Size) -> Tensor:
     """A picture at a size, uint8, (3, H, W): bilinear, without antialiasing, as the published pipelines resize."""
     with _opened(pair.image) as picture:
+        _check_depth(picture, pair.image)
         levels = torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
     if levels.shape[1:] == size:
         return levels.contiguous()

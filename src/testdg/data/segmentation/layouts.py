@@ -89,6 +89,7 @@ class Folders(NamedTuple):
         files = sorted(path.name for path in self.images.iterdir() if _is_picture(path))
         if not files:
             raise UserError(f"{self.images} holds no images: expected .jpg or .png files in it")
+        _check_names(self.images, files)
         names = choose_images(self.images.parent, [f"{self.images.name}/{file}" for file in files], subset)
         images = [self.images.parent / name for name in names]
         return [
@@ -133,7 +134,17 @@ def _list_nested(folder: Path, suffix: str) -> list[str]:
 
 
 def _is_picture(path: Path) -> bool:
-    return path.is_file() and path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".")
+    """Whether a folder's entry is to be read: a link that leads nowhere is, so that it is told and not left out."""
+    return path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".") and not path.is_dir()
+
+
+def _check_names(folder: Path, files: list[str]) -> None:
+    """Refuse pictures whose names differ in the suffix alone: they would share a label map."""
+    known: dict[str, str] = {}
+    for file in files:
+        other = known.setdefault(Path(file).stem, file)
+        if other != file:
+            raise UserError(f"{folder} holds {other} and {file}, which would share a label map: keep one of them")
 
 
 def _swap(name: str, old: str, new: str) -> str:

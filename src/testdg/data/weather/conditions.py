@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from testdg.data.corruptions.filters import clamp, correlate, gaussian_kernel
@@ -86,12 +87,13 @@ def _below(images: Tensor, horizon: Tensor) -> Tensor:
 
 
 def _mirror(images: Tensor, horizon: Tensor) -> Tensor:
-    """Turn every picture upside down at its horizon, smeared downwards."""
-    height = images.shape[-2]
-    rows = torch.arange(height)[None] * -1 + (2 * horizon[:, None] * height).round().long() - 1
-    index = rows.clamp(0, height - 1)[:, None, :, None].expand_as(images)
-    kernel = gaussian_kernel(height / 40, height // 14)
-    return correlate(images.gather(2, index), kernel[:, None], clamp)
+    """Turn every picture upside down at its horizon, smeared downwards; black well above the horizon."""
+    (height, width), reach = images.shape[-2:], images.shape[-2] // 14
+    start = max(0, int(horizon.min() * height) - reach)  # what is mirrored lies below
+    rows = (2 * horizon[:, None] * height).round().long() - 1 - torch.arange(start, height)
+    index = rows.clamp(0, height - 1)[:, None, :, None].expand(-1, 3, -1, width)
+    mirrored = correlate(images.gather(2, index), gaussian_kernel(height / 40, reach)[:, None], clamp)
+    return F.pad(mirrored, (0, 0, start, 0))
 
 
 def snow(
