@@ -81,6 +81,8 @@ def test_a_file_with_a_failing_run_gives_the_rest_and_code_1(
             "the grid: TENT: unknown setting 'stepz'; did you mean 'steps'?",
         ),
         (["--methods", "tent", "--set", "steps=1"], "--set takes METHOD.KEY=VALUE, as in tent.learning_rate=1e-4; got"),
+        (["--methods", "tent", "--set", "cotta.rst=1"], "--set cotta.rst=1 is for cotta, which is not among the"),
+        (["--methods", "tent", "--out", "file"], "file is a file: choose a folder with --out"),
         (["--methods", "tent", "--seeds", "0,x"], "the grid: seeds must be a whole number of at least 0 or a list"),
         (["--methods", "tent", "--jobs", "0"], "jobs must be at least 1; got 0"),
         (["--methods", "tent", "--engine", "rya"], "unknown engine 'rya'; did you mean 'ray'?"),
@@ -103,6 +105,7 @@ def test_mistakes_are_told_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
     assert execute([*small, *more]) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith(f"testdg: {sentence}")

@@ -1,4 +1,6 @@
+import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -6,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import cdist
@@ -19,14 +21,14 @@ from testdg.experiments import Complete, Grid, expand
 from testdg.experiments.analyses import ANALYSES, Case, Numbers, find_analysis
 from testdg.experiments.analyses.attention import attention_maps, check_model, entropy
 from testdg.experiments.analyses.case import Scene, replay, spaced
-from testdg.experiments.analyses.cost import peak_bytes
+from testdg.experiments.analyses.cost import last_images, peak_bytes
 from testdg.experiments.analyses.drift import distances
 from testdg.experiments.analyses.embeddings import project
 from testdg.experiments.analyses.gap import chamfer, gaps, total_variance
 from testdg.experiments.analyses.overview import comparable_groups, read_runs
-from testdg.experiments.analyses.probes import probe
-from testdg.experiments.analyses.prototypes import places
-from testdg.experiments.analyses.selections import images_at, watch
+from testdg.experiments.analyses.probes import learnt_half, probe
+from testdg.experiments.analyses.prototypes import places, random_mmd2
+from testdg.experiments.analyses.selections import Selection, images_at, watch
 from testdg.experiments.analyses.stream import detections, rolling, visits
 from testdg.experiments.engine import run_cell
 from testdg.methods.testdg import TestDG
@@ -148,12 +150,43 @@ def test_a_probe_reads_what_is_there_and_never_sees_a_picture_twice() -> None:
     domains = np.repeat(np.arange(3), 40)
     classes = np.tile(generator.integers(0, 2, 40), 3)
     readable = np.stack([domains == 0, domains == 1, classes], 1) + generator.normal(0, 0.01, (120, 3))
-    assert probe(readable, domains, pictures) == (100, 0)
-    assert probe(readable, classes, pictures) == (100, 0)
+    learnt = learnt_half(pictures, classes)
+    assert probe(readable, domains, pictures, learnt) == (100, 0)
+    assert probe(readable, classes, pictures, learnt) == (100, 0)
     by_heart = np.eye(40)[pictures]  # says which picture it is, and no more
-    accuracy = probe(by_heart, classes, pictures)
+    accuracy = probe(by_heart, classes, pictures, learnt)
     assert accuracy.mean < 75
     assert accuracy.error > 5  # over 20 pictures, not over 60 images
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 3))
+def test_both_halves_have_every_class_and_no_picture_in_common(classes: list[int], domains: int) -> None:
+    pictures = np.tile(np.arange(len(classes)), domains)
+    labels = np.tile(classes, domains)
+    learnt = learnt_half(pictures, labels)
+    assert not set(pictures[learnt]) & set(pictures[~learnt])
+    for one in set(classes):
+        share = [int((labels[half] == one).sum()) // domains for half in (learnt, ~learnt)]
+        assert abs(share[0] - share[1]) <= 1
+
+
+def test_probes_need_something_to_tell_apart(values: dict[str, Any], tmp_path: Path) -> None:
+    values |= {"images": 1, "domains": ["fog"]}
+    with pytest.raises(UserError, match="probes need several domains or several classes: take more of --domains"):
+        find_analysis("probes").compute(case("probes", values, tmp_path))
+
+
+def test_an_analysis_without_runs_tells_the_protocol_of_the_run(values: dict[str, Any], tmp_path: Path) -> None:
+    found = case("stream", values, tmp_path).found()[-1][1]
+    about = case("probes", values, tmp_path).describe()
+    assert about["protocol"] == found.protocol
+    assert about["method"] == found.method
+
+
+@pytest.mark.parametrize("name", ["probes", "drift", "prototypes", "gap", "cost"])
+def test_half_precision_gives_finite_numbers(name: str, values: dict[str, Any], tmp_path: Path) -> None:
+    found = find_analysis(name).compute(case(name, {**values, "precision": "bf16"}, tmp_path))
+    json.dumps(found, allow_nan=False)
 
 
 # drift, prototypes
@@ -195,6 +228,23 @@ def test_the_target_is_where_the_images_are_now(values: dict[str, Any]) -> None:
     before, after = distances(adapter, images, selections[-1].prototypes)
     assert before == pytest.approx(mmd2(original), rel=1e-3, abs=1e-6)
     assert after == pytest.approx(mmd2(adapter.prototypes.current.double().numpy()), rel=1e-3, abs=1e-6)
+
+
+def test_resets_forget_prototypes(values: dict[str, Any]) -> None:
+    cells = expand(Grid({**values, "protocol": "continual,resets=domain"}))
+    for name in ("drift", "prototypes"):
+        with pytest.raises(UserError, match=f"{name} follows prototypes along the stream, and resets forget them"):
+            find_analysis(name).choose(cells)
+    assert find_analysis("probes").choose(cells) == []
+
+
+@settings(max_examples=20)
+@given(arrays(np.int64, (5, 3), elements=st.integers(-9, 9)))
+def test_prototypes_that_are_the_whole_queue_are_at_no_distance(points: Any) -> None:
+    queue = torch.from_numpy(points).float()
+    selection = Selection(1, queue, torch.arange(5), queue.flip(0), torch.arange(5).flip(0))
+    assert torch.equal(queue[places(selection)], selection.prototypes)
+    assert 0 <= random_mmd2(selection, None) < 1e-5
 
 
 def test_a_stream_without_changes_has_no_prototypes(values: dict[str, Any], tmp_path: Path) -> None:
@@ -259,6 +309,16 @@ def test_memory_counts_what_a_backward_needs() -> None:
     assert peak_bytes(learn) == 20_000 + 40_000 + 8  # gradients before relu and of the weight; the sum and its own
 
 
+def test_cost_is_that_of_a_method_at_the_end_of_its_stream(values: dict[str, Any], tmp_path: Path) -> None:
+    found = case("cost", values, tmp_path)
+    stream = Scene.open(found.cells[1]).stream
+    assert [images.tolist() for images in last_images(stream, 2)] == [stream[n].images.tolist() for n in (4, 5)]
+    assert torch.equal(last_images(stream, 7)[0], stream[5].images)  # it is shorter than that
+    shutil.rmtree(found.found()[1][1].folder / "state")
+    with pytest.raises(UserError, match="has no state any more: delete the run folder, and it is made again"):
+        find_analysis("cost").compute(found)
+
+
 def test_parameters_are_those_that_move(values: dict[str, Any], tmp_path: Path) -> None:
     values |= {"method": ["tent", "testdg"], "settings": {}}
     rows = find_analysis("parameters").compute(case("parameters", values, tmp_path))["rows"]
@@ -288,6 +348,14 @@ def test_overview_groups_runs_that_can_be_compared(values: dict[str, Any], tmp_p
     assert "digits-c, continual" in (tmp_path / "overview.svg").read_text(encoding="utf-8")
     with pytest.raises(UserError, match=r"none holds no complete runs: name their parent folder with --runs"):
         read_runs(tmp_path / "none")
+
+
+def test_of_many_variants_an_overview_shows_the_most_usual(values: dict[str, Any], tmp_path: Path) -> None:
+    for learning_rate, steps in [(1e-3, 1), (1e-3, 2), (1e-3, 3), (1e-3, 4), (1e-4, 1), (2e-4, 1), (3e-4, 1)]:
+        chosen = {"tent": {"learning_rate": learning_rate, "steps": steps}}
+        case("stream", {**values, "method": "tent", "settings": chosen}, tmp_path)
+    (group,) = find_analysis("overview").compute(Case([], [], runs=tmp_path))["groups"]
+    assert {row["name"] for row in group["rows"]} == {"Source", "TENT, of 7 variants"}
 
 
 # attention
@@ -328,6 +396,11 @@ def test_attention_with_and_without_the_amplifier(transformer: Path, values: dic
     numbers = find_analysis("attention").compute(case("attention", values, tmp_path / "runs"))
     assert [list(row["maps"]) for row in numbers["rows"]] == 3 * [["without amplifier", "with amplifier"]]
     draw_analysis("attention", numbers, tmp_path / "a.png", "title")
+
+
+def test_variants_are_testdgs(values: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="attention compares variants of testdg alone; got tent: leave out --methods"):
+        find_analysis("attention").grid({**values, "method": "tent"})
 
 
 def test_a_model_without_attention_maps_is_refused() -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from page_cases import groups_of, three_methods, write_run
 
 from testdg.errors import UserError
+from testdg.methods import find_method
+from testdg.report.bench import bench_text
 from testdg.report.page.groups import read_runs
 from testdg.report.page.sheet import Column, Entry, Sheet
 from testdg.report.page.sheets import group_sheets, published_sheets, source_gains
@@ -116,8 +118,40 @@ def test_of_domains_left_out_in_turn_only_those_count(tmp_path: Path) -> None:
     (group,) = groups_of(tmp_path)
     assert titles(group_sheets(group)[1]) == ["fog", "snow", "mean", "gain"]
     assert texts(group_sheets(group)[1])[1] == ["TENT", "*11.0*", "*10.0*", "*10.5*", "+10.0"]
-    assert outcome(group).startswith("TENT has the lowest mean error on what is left out, 10.5")
+    assert outcome(group).startswith("TENT has the lowest mean error on what is left out, 10.5 %; Source has 20.5 %")
+    assert texts(group_sheets(group)[0])[1][5] == "*10.50*"  # no deviation, which would be one between domains
     assert dict(protocol_pairs(group))["runs"].startswith("2 streams")
+
+
+def test_rows_of_one_method_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for rate in (16, 2.5, 128, 1e-05, 3):
+        write_run(tmp_path / str(rate), "tent", {"fog": 10.0 + (rate == 16)}, settings={"rate": rate})
+    (group,) = groups_of(tmp_path)
+    names = [row.name for row in group.table.rows]
+    assert names == [f"TENT (rate {rate})" for rate in (1e-05, 2.5, 3, 16, 128)]
+    told = "Of 5 rows, TENT (rate 1e-05) and 3 others have the lowest mean error, 10.0 %; Source was not run."
+    assert outcome(group) == told
+
+
+def test_a_run_from_before_a_setting_existed_has_its_default(tmp_path: Path) -> None:
+    old, new = write_run(tmp_path / "old", "tent", {"fog": 10.0}), tmp_path / "new"
+    write_run(new, "tent", {"fog": 10.0}, settings={"steps": find_method("tent").Settings().steps})  # type: ignore[attr-defined]
+    write_run(tmp_path / "more", "tent", {"fog": 12.0}, seed=1)
+    write_run(tmp_path / "other", "tent", {"fog": 14.0}, settings={"steps": 7})
+    for folders in ([old, new], [new, old]):
+        runs = read_runs(folders)
+        assert ([result.folder for result in runs.results], runs.copies) == ([new], 1)
+    (group,) = groups_of(tmp_path)
+    rows = [(row.name, len(row.results)) for row in group.table.rows]
+    assert sorted(rows) == [("TENT (steps 1)", 2), ("TENT (steps 7)", 1)]
+
+
+def test_a_gain_that_rounds_to_nothing_has_no_minus(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "source", {"fog": 20.0, "snow": 20.0})
+    write_run(tmp_path / "b", "tent", {"fog": 20.001, "snow": 20.0})
+    (group,) = groups_of(tmp_path)
+    assert texts(group_sheets(group)[0])[1][3:5] == ["+0.00", "+0.00 to +0.00"]
+    assert "+0.00  +0.00 to +0.00" in bench_text([group.table])
 
 
 def test_what_cannot_be_compared_goes_to_different_groups(tmp_path: Path) -> None:

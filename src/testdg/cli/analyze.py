@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from testdg.cli.bar import Bar
-from testdg.cli.bench import Training, complain, given_values, quieten, read_settings
+from testdg.cli.bench import Training, check_folder, complain, given_values, quieten, read_settings
 from testdg.cli.bench_progress import BenchDisplay
 from testdg.errors import UserError, unknown
 from testdg.experiments import Cell, Complete, Failed, Grid, Local, bench, expand, prepare
@@ -51,6 +51,8 @@ def analyze_command(request: AnalyzeRequest, *, as_json: bool) -> bool:
     figure = check_suffix(request.figure or request.out / f"{analysis.name}.png")
     if request.figure is not None and not figure.parent.is_dir():
         raise UserError(f"{figure} cannot be written: name a file in a folder that exists")
+    check_folder(request.out, "--out")
+    check_folder(request.runs, "--runs")
     cells = [] if analysis.needs == "folders" else expand(_grid(analysis, request))
     quieten(cells)
     chosen, engine = analysis.choose(cells, request.space), Local(request.jobs)
@@ -83,7 +85,8 @@ def list_analyses(as_json: bool) -> None:
 
 
 def _grid(analysis: Analysis, request: AnalyzeRequest) -> Grid:
-    return analysis.grid({**given_values(request.lists, request.values), "settings": read_settings(request.pairs)})
+    given = given_values(request.lists, request.values)
+    return analysis.grid({**given, "settings": read_settings(request.pairs, given["method"])})
 
 
 def _run(cells: Sequence[Cell], out: Path, engine: Local, console: Console) -> dict[Cell, Complete | Failed]:
@@ -101,7 +104,8 @@ def _write(analysis: Analysis, request: AnalyzeRequest, found: dict[str, Any], f
         replace_text(request.out / f"{analysis.name}.json", json.dumps(found, indent=1) + "\n")
     title, note = analysis.title, ""
     if "protocol" in found:
-        title = f"{found['title']} on {found['protocol']['benchmark']}: {title}"
+        who = "TestDG" if analysis.variants else found["title"]
+        title = f"{who} on {found['protocol']['benchmark']}: {title}"
         note = protocol_note({**found["protocol"], "seed": ", ".join(map(str, found["seeds"]))})
     draw_analysis(analysis.name, found["numbers"], figure, title, note)
 

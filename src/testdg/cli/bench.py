@@ -101,7 +101,7 @@ def make_grid(request: BenchRequest) -> Grid:
     if request.grid is None:
         if "method" not in given:
             raise UserError("bench needs a grid file, or --methods, as in --methods source,tent,testdg")
-        return Grid({**given, "settings": read_settings(request.pairs)})
+        return Grid({**given, "settings": read_settings(request.pairs, given["method"])})
     if request.pairs or "method" in given:
         raise UserError(f"{request.grid} says which methods run and how: leave out --methods and --set")
     return read_grid(request.grid).override(given)
@@ -124,14 +124,16 @@ def _split(key: str, text: str) -> list[Any]:
     return parts
 
 
-def read_settings(pairs: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Settings of each method from METHOD.KEY=VALUE."""
+def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Settings of each method from METHOD.KEY=VALUE; the methods are those that run."""
     found: dict[str, dict[str, str]] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         method, dot, key = name.partition(".")
         if not (equals and dot):
             raise UserError(f"--set takes METHOD.KEY=VALUE, as in tent.learning_rate=1e-4; got {pair!r}")
+        if method not in methods:
+            raise UserError(f"--set {pair} is for {method}, which is not among the methods {', '.join(methods)}")
         found.setdefault(method, {})[key] = value
     return found
 
@@ -141,9 +143,17 @@ def _check_places(request: BenchRequest) -> None:
     check_tracker(request.track)
     if isinstance(out := find_out(request.out), Remote):
         out.open()
+    else:
+        check_folder(out, "--out")
     for path in (request.csv, request.markdown):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
             raise UserError(f"{path} cannot be written: name a file in a folder that exists")
+
+
+def check_folder(path: Path, option: str) -> None:
+    """Refuse a file where a folder is needed, before anything is computed."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file: choose a folder with {option}")
 
 
 def quieten(cells: Sequence[Cell]) -> None:

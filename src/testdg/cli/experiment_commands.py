@@ -38,8 +38,8 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME|FILE.toml",
-            help="continual, held-out, gradual, cyclic, mixed, dirichlet, orders, order-0 to order-9, or a file; "
-            "options follow as in cyclic,rounds=5. If left out: continual, or cyclic for segmentation.",
+            help="continual, held-out, leave-one-out, gradual, cyclic, mixed, dirichlet, orders, order-0 to order-9, "
+            "or a file; options follow as in cyclic,rounds=5. If left out: continual, or cyclic for segmentation.",
         ),
     ] = None,
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",

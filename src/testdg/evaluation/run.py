@@ -64,7 +64,7 @@ def run(
     values = {**kind.preset(chosen), **fixed}
     source = source_model(bench, model, device=find_device(device), observer=observer)
     adapter = kind(source, **values)
-    tuning = _tuning(chosen, fixed)
+    tuning = describe_tuning(chosen, fixed)
     about = make_protocol(plan, bench, stream, adapter, tuning=tuning, fingerprint=source.fingerprint())
     return _Run(adapter, bench, stream, about, plan.looks(), Path(out), observer, save_every).result()
 
@@ -76,7 +76,7 @@ def choose_preset(method: type[Adapter], benchmark: Benchmark, wanted: str | Non
     return benchmark.name if benchmark.embedded and benchmark.name in method.presets else None
 
 
-def _tuning(preset: str | None, fixed: Mapping[str, Any]) -> str:
+def describe_tuning(preset: str | None, fixed: Mapping[str, Any]) -> str:
     """Say where the settings come from."""
     base = f"the method's preset for {preset}" if preset else "the method's defaults"
     chosen = sorted(fixed.keys() - {"seed", "precision"})

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from testdg.evaluation import DomainResult
+from testdg.evaluation.protocol import plain_values
 from testdg.evaluation.scores import Classification, Metric
+from testdg.methods import find_method, methods
 
 Pair = tuple[Sequence[DomainResult], Sequence[DomainResult]]
 
@@ -74,6 +76,13 @@ def bootstrap_interval(
     means = totals[visits > 0] / visits[visits > 0]
     low, high = np.quantile(means, [(1 - coverage) / 2, (1 + coverage) / 2])
     return float(low), float(high)
+
+
+def settings_of(method: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a result's method, seed apart; one that did not exist when it was run has its default."""
+    name = method["name"]
+    defaults = plain_values(asdict(find_method(name).Settings())) if name in methods() else {}
+    return {key: value for key, value in {**defaults, **method["settings"]}.items() if key != "seed"}
 
 
 def unusual(mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]]) -> list[str]:

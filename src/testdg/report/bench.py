@@ -97,8 +97,13 @@ def _spread(value: Spread, digits: int = 2) -> str:
 
 
 def _gain(gain: Gain) -> list[str]:
-    interval = "" if gain.low is None else f"{gain.low:+.2f} to {gain.high:+.2f}"
-    return [f"{gain.mean:+.2f}", interval]
+    interval = "" if gain.low is None else interval_text(gain)
+    return [f"{gain.mean:+z.2f}", interval]
+
+
+def interval_text(gain: Gain, digits: int = 2) -> str:
+    """The interval of a gain; what rounds to zero has no minus."""
+    return f"{gain.low:+z.{digits}f} to {gain.high:+z.{digits}f}"
 
 
 def _title(table: BenchTable) -> str:

@@ -47,14 +47,15 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **m
 
 def label_figure(figure: Any, title: str, note: str) -> None:
     """What is shown above, how it was made below."""
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
-    figure.supxlabel(_wrapped(note, figure.get_figwidth()), x=0.01, ha="left", fontsize=7, color="#555555")
+    width = figure.get_figwidth()
+    figure.suptitle(_wrapped(title, 10 * width), x=0.01, ha="left", fontweight="bold", fontsize=10)
+    figure.supxlabel(_wrapped(note, 19 * width), x=0.01, ha="left", fontsize=7, color="#555555")
 
 
-def _wrapped(text: str, inches: float) -> str:
+def _wrapped(text: str, letters: float) -> str:
     import textwrap
 
-    return "\n".join(textwrap.wrap(text, int(inches * 19)))
+    return textwrap.fill(text, int(letters))
 
 
 @contextmanager

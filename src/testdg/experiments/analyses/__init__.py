@@ -45,7 +45,10 @@ class Analysis:
         return getattr(self._module, "check_model", None)
 
     def grid(self, values: Mapping[str, Any]) -> Grid:
-        """The grid of its runs."""
+        """The grid of its runs; variants are TestDG's."""
+        asked = values.get("method", TESTDG)
+        if self.variants and asked not in (TESTDG, [TESTDG]):
+            raise UserError(f"{self.name} compares variants of testdg alone; got {asked}: leave out --methods")
         runs = tuple({"name": name, "settings": dict(settings)} for name, settings in self.variants.items())
         return Grid(values, runs, f"analysis {self.name}")
 
@@ -56,6 +59,8 @@ class Analysis:
         adapting = [cell for cell in cells if cell.method != SOURCE] or list(cells)
         if not self.several and len(adapting) > max(1, len(self.variants)):
             raise UserError(f"{self.name} looks at one run: name one method and one seed; got {len(adapting)}")
+        if self.looks_at == "prototypes" and cells[0].plan.resets == "domain":
+            raise UserError(f"{self.name} follows prototypes along the stream, and resets forget them: use resets=once")
         if other := [cell.method for cell in adapting if cell.method != TESTDG]:
             if self.looks_at == "prototypes":
                 raise UserError(f"{self.name} looks at domain prototypes, which {other[0]} does not have: use testdg")

@@ -17,6 +17,7 @@ from testdg.errors import UserError
 from testdg.evaluation import Result
 from testdg.evaluation.device import find_device
 from testdg.evaluation.protocol import make_protocol, plain_values
+from testdg.evaluation.run import describe_tuning
 from testdg.evaluation.warm_up import warm_up
 from testdg.experiments.engine import load_parts
 from testdg.experiments.grid import SOURCE, Cell
@@ -95,13 +96,12 @@ class Scene:
     def describe(self) -> dict[str, Any]:
         """Method, settings and protocol of the cell."""
         adapter, cell = self.adapter(), self.cell
-        chosen = ", ".join(key for key, _ in cell.settings) or "nothing"
         protocol = make_protocol(
             cell.plan,
             self.benchmark,
             self.stream,
             adapter,
-            tuning=f"preset {cell.preset}; chosen by the user: {chosen}",
+            tuning=describe_tuning(None if cell.preset == "none" else cell.preset, dict(cell.settings)),
             fingerprint=self.model.fingerprint(),
         )
         method = {"name": adapter.name, "settings": plain_values(asdict(adapter.settings))}

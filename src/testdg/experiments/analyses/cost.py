@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 import weakref
@@ -14,21 +15,29 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from testdg.data.stream import Stream
 from testdg.experiments.analyses.case import Case, Numbers, Scene
 from testdg.experiments.analyses.parameters import scores
 from testdg.methods import Adapter
 
+Make = Callable[[], Adapter]
 WARM_UP = 3  # batches before the clock runs
 TIMED = 12
 
 
 def compute(case: Case) -> Numbers:
-    """Milliseconds and mebibytes of a batch for every method, measured one after the other, and its mean score."""
+    """Milliseconds and mebibytes of a batch for every method as its run left it, one after the other; its mean score.
+
+    At the end of the stream a method does all that it does: TestDG learns from prototypes only after a change.
+    """
     rows = scores(case)
+    results = dict(case.found())
     for count, row in enumerate(rows, 1):
-        scene = Scene.open(row.pop("cell"))
+        cell = row.pop("cell")
+        scene = Scene.open(cell)
+        make = partial(scene.adapted, results[cell])
         case.tell("measuring", count, len(rows))
-        row |= {**latency(scene), "memory_mib": memory(scene) / 2**20}
+        row |= {**latency(make, scene.stream), "memory_mib": memory(make, scene.stream) / 2**20}
     about = scene.model.device.type
     kind = "allocated by CUDA" if about == "cuda" else "of live tensors"
     return {
@@ -41,11 +50,15 @@ def compute(case: Case) -> Numbers:
     }
 
 
-def latency(scene: Scene) -> dict[str, float]:
+def last_images(stream: Stream, count: int) -> list[Tensor]:
+    """Images of the last batches of a stream, which begins anew where it is short."""
+    return [stream[number % len(stream)].images for number in range(len(stream) - count, len(stream))]
+
+
+def latency(make: Make, stream: Stream) -> dict[str, float]:
     """Median and quartiles of the time that a batch takes, in milliseconds; the stream is read beforehand."""
-    adapter, stream = scene.adapter(), scene.stream
-    batches = [stream[number % len(stream)].images for number in range(WARM_UP + TIMED)]
-    times = [_timed(adapter, images) for images in batches][WARM_UP:]
+    adapter = make()
+    times = [_timed(adapter, images) for images in last_images(stream, WARM_UP + TIMED)][WARM_UP:]
     low, median, high = statistics.quantiles(times, n=4)
     return {"ms": 1000 * median, "ms_low": 1000 * low, "ms_high": 1000 * high}
 
@@ -63,16 +76,18 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def memory(scene: Scene) -> int:
-    """Most bytes that are in use while the second and third batch are learnt from."""
-    adapter, stream = scene.adapter(), scene.stream
-    first, *others = (stream[number % len(stream)].images for number in range(3))
+def memory(make: Make, stream: Stream) -> int:
+    """Most bytes that a method and its model have in use while the second and third batch are learnt from."""
+    first, *others = last_images(stream, 3)
+    gc.collect()
+    before = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0  # the source model is not the method's
+    adapter = make()
     adapter(first)  # makes the moments of optimisers
     if adapter.model.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(adapter.model.device)
         for images in others:
             adapter(images)
-        return torch.cuda.max_memory_allocated(adapter.model.device)
+        return torch.cuda.max_memory_allocated(adapter.model.device) - before
     held = sum(tensor.nbytes for tensor in adapter.tensors().values())
     return held + max(peak_bytes(partial(adapter, images)) for images in others)
 

@@ -18,11 +18,11 @@ def compute(case: Case) -> Numbers:
     domains = scene.benchmark.domains()
     numbers: Numbers = {"space": case.space, "domains": [domain.name for domain in domains]}
     both = encoders(scene.adapted(result), scene.model, case.space)
-    for when, encode in zip(("before", "after"), both, strict=True):
+    for done, (when, encode) in enumerate(zip(("before", "after"), both, strict=True)):
         points = {}
-        for count, domain in enumerate(domains, 1):
+        for count, domain in enumerate(domains, 1 + done * len(domains)):
             points[domain.name] = encode_domain(encode, domain, spaced(len(domain), IMAGES))
-            case.tell(f"encoding images, {when}", count, len(domains))
+            case.tell("encoding images", count, 2 * len(domains))
         matrix, spread = gaps(points), total_variance(points)
         different = ~np.eye(len(domains), dtype=bool)
         mean = float(matrix[different].mean()) if different.any() else None

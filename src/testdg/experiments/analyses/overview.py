@@ -10,8 +10,10 @@ from typing import Any
 from testdg.errors import UserError
 from testdg.evaluation import Result, differences, read_result
 from testdg.experiments.analyses.case import Case, Numbers
-from testdg.experiments.statistics import spread, unusual
+from testdg.experiments.statistics import settings_of, spread, unusual
 from testdg.methods import find_method, methods
+
+MOST = 6  # variants of one method in a panel
 
 
 def compute(case: Case) -> Numbers:
@@ -44,23 +46,40 @@ def _about(group: Sequence[Result]) -> Numbers:
     variants: dict[str, list[Result]] = {}
     for result in group:
         variants.setdefault(json.dumps(_settings(result), sort_keys=True), []).append(result)
-    rows = [_row(runs, _name(runs[0], list(variants.values()))) for runs in variants.values()]
+    every = list(variants.values())
+    rows = [row for name in dict.fromkeys(_method(runs) for runs in every) for row in _rows(name, every)]
     rows.sort(key=lambda row: row["score"], reverse=first.metric.higher)
     protocol = {key: first.protocol[key] for key in ("benchmark", "kind", "model", "images_per_domain", "batch_size")}
     return {**protocol, "metric": first.metric._asdict(), "rows": rows}
 
 
+def _method(runs: Sequence[Result]) -> str:
+    return str(runs[0].method["name"])
+
+
+def _rows(method: str, variants: Sequence[Sequence[Result]]) -> list[Numbers]:
+    """The variants of a method; of very many only the most usual one, and how many more there are."""
+    mine = [runs for runs in variants if _method(runs) == method]
+    if len(mine) <= MOST:
+        return [_row(runs, _name(runs[0], mine)) for runs in mine]
+    usual = min(mine, key=lambda runs: len(_unusual(runs[0], mine)))
+    return [_row(usual, f"{_name(usual[0], mine)}, of {len(mine)} variants")]
+
+
 def _settings(result: Result) -> dict[str, Any]:
     """What tells one variant from another; the seed does not."""
-    return {"method": result.method["name"], **{k: v for k, v in result.method["settings"].items() if k != "seed"}}
+    return {"method": result.method["name"], **settings_of(result.method)}
+
+
+def _unusual(result: Result, variants: Sequence[Sequence[Result]]) -> list[str]:
+    return unusual(_settings(result), [_settings(runs[0]) for runs in variants])
 
 
 def _name(result: Result, variants: Sequence[Sequence[Result]]) -> str:
     """The method's title, with the settings in which it is not like most variants of it."""
     method = result.method["name"]
-    mine, title = _settings(result), find_method(method).title if method in methods() else str(method)
-    others = [_settings(runs[0]) for runs in variants if runs[0].method["name"] == method]
-    named = ", ".join(f"{key} {mine[key]}" for key in unusual(mine, others))
+    title = find_method(method).title if method in methods() else str(method)
+    named = ", ".join(f"{key} {_settings(result)[key]}" for key in _unusual(result, variants))
     return f"{title} ({named})" if named else title
 
 

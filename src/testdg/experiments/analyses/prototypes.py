@@ -34,14 +34,15 @@ def _about(selection: Selection, domain: str, gamma: float | None) -> Numbers:
         "batch": selection.batch,
         "points": project(selection.queue.double().cpu().numpy()).tolist(),
         "chosen": chosen.tolist(),
-        "mmd2": float(selection_mmd2(selection.queue, chosen, gamma)),
+        "mmd2": max(0.0, float(selection_mmd2(selection.queue, chosen, gamma))),  # rounding may leave it below zero
         "mmd2_random": random_mmd2(selection, gamma),
     }
 
 
 def places(selection: Selection) -> torch.Tensor:
     """Where the prototypes are in the queue."""
-    return torch.cdist(selection.prototypes.double(), selection.queue.double()).argmin(1)
+    exact = "donot_use_mm_for_euclid_dist"
+    return torch.cdist(selection.prototypes, selection.queue, compute_mode=exact).argmin(1)
 
 
 def random_mmd2(selection: Selection, gamma: float | None) -> float:
@@ -49,4 +50,4 @@ def random_mmd2(selection: Selection, gamma: float | None) -> float:
     generator = torch.Generator().manual_seed(0)
     queue, count = selection.queue, len(selection.prototypes)
     draws = (torch.randperm(len(queue), generator=generator)[:count].to(queue.device) for _ in range(DRAWS))
-    return sum(float(selection_mmd2(queue, draw, gamma)) for draw in draws) / DRAWS
+    return max(0.0, sum(float(selection_mmd2(queue, draw, gamma)) for draw in draws) / DRAWS)

@@ -22,7 +22,8 @@ def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
         apart = numbers[when]["silhouette"]
         heading = f"{when} adaptation" + ("" if apart is None else f": silhouette of the domains {apart:+.2f}")
         axes.set_title(heading, loc="left")
-        axes.set(xticks=[], yticks=[], xlabel="t-SNE, first axis", ylabel="t-SNE, second axis", aspect="equal")
+        axes.set(xticks=[], yticks=[], xlabel="t-SNE, first axis", ylabel="t-SNE, second axis")
+        axes.set_aspect("equal", adjustable="datalim")  # both panels are equally large
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center", markerscale=1.6)
     label_figure(figure, title, note)
     return figure

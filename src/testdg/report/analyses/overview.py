@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+import numpy as np
+
 from testdg.report.protocol import images_per_domain
 from testdg.report.style import GREY, PALETTE, SOURCE, label_figure, new_figure
 
@@ -16,17 +18,19 @@ def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
     groups = numbers["groups"]
     columns = min(_COLUMNS, len(groups))
     bands = [groups[start : start + columns] for start in range(0, len(groups), columns)]
+    most = [max(len(group["rows"]) for group in band) for band in bands]
     heights = [max(_height(group) for group in band) for band in bands]
     figure, grid = new_figure(max(5.5, 4.6 * columns), sum(heights) + 0.6, len(bands), columns, height_ratios=heights)
     for axes in grid.flat[len(groups) :]:
         axes.set_visible(False)
-    for axes, group in zip(grid.flat, groups, strict=False):
-        _panel(axes, group)
+    for axes, group, room in zip(grid.flat, groups, np.repeat(most, columns), strict=False):
+        _panel(axes, group, room)
     label_figure(figure, title, note)
     return figure
 
 
-def _panel(axes: Any, group: dict[str, Any]) -> None:
+def _panel(axes: Any, group: dict[str, Any], room: int) -> None:
+    """The rows of a group, from the top; `room` is for as many as the largest of its neighbours has."""
     rows = group["rows"]
     for place, row in enumerate(rows):
         colour = SOURCE if row["method"] == "source" else PALETTE[1]
@@ -37,7 +41,7 @@ def _panel(axes: Any, group: dict[str, Any]) -> None:
         axes.axvline(row["score"], color=GREY, linestyle="--", linewidth=0.9)
     held_out = "; diamonds: held out" if any(row["held_out"] is not None for row in rows) else ""
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=7)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_ylim(room - 0.4, -0.6)
     axes.set_xlabel(f"{group['metric']['title']}{held_out}", fontsize=8)
     axes.margins(x=0.15)
     axes.grid(axis="x")

@@ -28,7 +28,7 @@ def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
         )
         name, sizes = one["domain"].replace("_", " "), f"{len(chosen)} of {len(points)}"
         quality = f"MMD² {one['mmd2']:.2g}, drawn at random {one['mmd2_random']:.2g}"
-        axes.set_title(f"{name}, {sizes} (batch {one['batch']})\n{quality}", loc="left", fontsize=8)
+        axes.set_title(f"after {name} (batch {one['batch']}): {sizes}\n{quality}", loc="left", fontsize=8)
         axes.set(xticks=[], yticks=[], xlabel="t-SNE, first axis", ylabel="t-SNE, second axis")
     figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside right center")
     label_figure(figure, title, note)

@@ -31,10 +31,11 @@ def draw_methods(axes: Any, rows: Rows, key: str, label: str) -> None:
 
 
 def _plain_logarithms(axes: Any) -> None:
-    """A logarithmic axis with plain numbers, a few to a decade."""
+    """A logarithmic axis with plain numbers, a few to a decade, or one where there are many decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=8))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())

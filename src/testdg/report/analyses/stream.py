@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,9 @@ def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
     axes.set_ylabel(f"{numbers['metric']['title']} (last {numbers['window']} batches of the domain)")
     axes.set(xlim=(0, numbers["positions"][-1]), ylim=(0, min(100, 1.05 * axes.dataLim.y1)))
     axes.grid(axis="y")
-    axes.legend(loc="best", ncols=2)
+    several = any(len(row["seeds"]) > 1 for row in numbers["rows"])
+    heading = "mean (band: lowest\nto highest seed)" if several else "mean"
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), title=heading, title_fontsize=8, alignment="left")
     if noticed:
         _alarms(grid[1, 0], noticed, numbers, colours)
     grid[-1, 0].set_xlabel("images seen")
@@ -42,8 +45,9 @@ def _colours(rows: Sequence[dict[str, Any]]) -> list[str]:
 def _curve(axes: Any, positions: Sequence[int], row: dict[str, Any], colour: str) -> None:
     seeds = len(row["detections"])
     curve, low, high = (np.array(row[key], float) for key in ("curve", "low", "high"))
-    spread = f", {seeds} seeds, band: lowest to highest" if seeds > 1 else ""
-    axes.plot(positions, curve, color=colour, linewidth=1.5, label=f"{row['name']} ({row['mean']:.1f} %{spread})")
+    spread = f", {seeds} seeds" if seeds > 1 else ""
+    label = f"{row['name']}: {row['mean']:.1f} %{spread}"
+    axes.plot(positions, curve, color=colour, linewidth=1.5, label=textwrap.fill(label, 26))
     if seeds > 1:
         axes.fill_between(positions, low, high, color=colour, alpha=0.2, linewidth=0)
 

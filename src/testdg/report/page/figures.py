@@ -23,7 +23,8 @@ from testdg.report.tables import run_names
 INK = "#1c1e21"  # in a page it becomes the colour of the text
 _SOURCE, _METHOD = "#8a8f98", "#0072b2"
 _WIDTH = 9.6  # inches
-_LONGEST = 20  # letters of a name
+_LONGEST = 20  # letters of a name, or of a line of it
+_SMALL = 7.5  # points of the names of rows, and of numbers
 _LEAST = 5.0  # gain in points with the deepest colour, where none is larger
 _STYLE: Any = {
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
@@ -135,10 +136,10 @@ def _draw_panel(axes: Any, title: str, curve: _Curve, source: _Curve | None) -> 
     axes.plot(curve.ends, curve.scores, color=_METHOD, linewidth=1.4)
     floor = np.zeros(len(curve.changes))
     axes.plot(curve.changes, floor, "^", color="#d55e00", markersize=5, clip_on=False, zorder=5)
-    axes.set_ylabel(_wrapped(title), rotation=0, ha="right", va="center")
+    axes.set_ylabel(_wrapped(title), rotation=0, ha="right", va="center", fontsize=_SMALL)
     axes.yaxis.set_label_coords(-0.055, 0.5)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(length=0)
+    axes.tick_params(length=0, labelsize=_SMALL)
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
 
 
@@ -167,7 +168,7 @@ def _short(text: str) -> str:
 
 
 def _wrapped(name: str) -> str:
-    return "\n".join(textwrap.wrap(name, _LONGEST)[:3])
+    return "\n".join(textwrap.wrap(name, _LONGEST, max_lines=3, placeholder=" …"))
 
 
 def _set_margins(figure: Any, labels: Sequence[str], bottom: float) -> None:
@@ -175,7 +176,7 @@ def _set_margins(figure: Any, labels: Sequence[str], bottom: float) -> None:
     top = 0.2 + 0.042 * max(map(len, labels))
     figure.set_figheight(figure.get_figheight() + top)
     height = figure.get_figheight()
-    figure.subplots_adjust(left=0.17, right=0.91, top=1 - top / height, bottom=bottom / height, hspace=0.18)
+    figure.subplots_adjust(left=0.17, right=0.91, top=1 - top / height, bottom=bottom / height, hspace=0.28)
 
 
 def _stream_caption(group: Group, stream: Result, panels: Sequence[tuple[str, _Curve]], source: bool) -> str:
@@ -206,18 +207,20 @@ def _heat_picture(group: Group, sheet: Sheet, name: str) -> Picture | None:
         return None
     columns = [sheet.columns[place] for place in places]
     values = np.array([[np.nan if row[p] is None else row[p] for p in places] for row in gains.values()], float)
-    figure, axes = plt.subplots(figsize=(_WIDTH, 0.08 + 0.34 * len(values)))
+    names = [_wrapped(name) for name in gains]
+    height = max(0.34, 0.06 + 0.13 * max(1 + name.count("\n") for name in names))  # inches of a row
+    figure, axes = plt.subplots(figsize=(_WIDTH, 0.08 + height * len(values)))
     limit = float(np.nanmax([_LEAST, *np.abs(values).flat]))
     axes.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
     titles = [" ".join(filter(None, (_short(column.title), _number(column.over)))) for column in columns]
     axes.set_xticks(range(len(places)), titles, rotation=35, ha="left", fontsize=8)
-    axes.set_yticks(range(len(gains)), [_wrapped(name) for name in gains])
+    axes.set_yticks(range(len(gains)), names, fontsize=_SMALL)
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     for (row, column), value in np.ndenumerate(values):
         colour = "#ffffff" if abs(value) > 0.6 * limit else "#222222"
         text = "" if np.isnan(value) else f"{value:+z.1f}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color=colour)
+        axes.text(column, row, text, ha="center", va="center", fontsize=_SMALL, color=colour)
     _set_margins(figure, titles, 0.08)
     measured = (
         "mIoU minus that of Source" if group.table.rows[0].metric.higher else "Error of Source minus the method's"

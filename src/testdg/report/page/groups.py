@@ -13,7 +13,7 @@ from testdg.errors import UserError
 from testdg.evaluation import Result, differences, read_result
 from testdg.experiments import BenchRow, BenchTable
 from testdg.experiments.grid import SOURCE
-from testdg.experiments.statistics import unusual
+from testdg.experiments.statistics import settings_of, unusual
 from testdg.experiments.summary import Score, make_row
 from testdg.methods.registry import methods
 from testdg.report.page.check import check_result
@@ -56,7 +56,11 @@ class Group:
 
     def score(self, row: BenchRow) -> Score:
         """The mean that counts."""
-        return row.held_out if self.leaves_out and row.held_out else row.adapted
+        return self.shown(row.held_out if self.leaves_out and row.held_out else row.adapted)
+
+    def shown(self, score: Score) -> Score:
+        """A score as it can be shown: where domains are left out in turn, a deviation would be one between domains."""
+        return replace(score, value=replace(score.value, deviation=None)) if self.leaves_out else score
 
     def whole(self, row: BenchRow) -> bool:
         """Whether a row has a run on every stream, so that its mean can stand beside the others."""
@@ -74,7 +78,7 @@ def read_runs(paths: Sequence[Path]) -> Runs:
         if not found:
             mistakes.append(f"{path} holds no result.json, nor does a folder below it: name folders of complete runs")
     results: dict[str, Result] = {}
-    for folder in folders.values():
+    for _, folder in sorted(folders.items()):  # of copies the same one stays, however they are named
         try:
             result = check_result(read_result(folder))
             results.setdefault(_identity(result), result)
@@ -88,7 +92,7 @@ def read_runs(paths: Sequence[Path]) -> Runs:
 def _identity(result: Result) -> str:
     """What makes a run the same as another; how its settings came to be does not count."""
     protocol = {key: value for key, value in result.protocol.items() if key != "tuning"}
-    return json.dumps([protocol, result.method], sort_keys=True)
+    return json.dumps([protocol, _row_key(result)], sort_keys=True)
 
 
 def make_groups(results: Sequence[Result]) -> list[Group]:
@@ -110,8 +114,13 @@ def _place(result: Result) -> tuple[Any, ...]:
     rest = {key: value for key, value in about.items() if key not in ("seed", "tuning", "device")}
     return (
         about["benchmark"], about["kind"], json.dumps(rest, sort_keys=True), *rank,
-        json.dumps(result.method, sort_keys=True), json.dumps(about, sort_keys=True),
+        _by_number(json.dumps(result.method, sort_keys=True)), json.dumps(about, sort_keys=True),
     )  # fmt: skip
+
+
+def _by_number(text: str) -> str:
+    """A text whose order is that of the numbers in it."""
+    return re.sub(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", lambda number: f"{float(number[0]):040.20f}", text)
 
 
 def _fits(first: Result, other: Result) -> bool:
@@ -152,8 +161,7 @@ def _table(results: Sequence[Result]) -> BenchTable:
 
 def _settings(result: Result) -> dict[str, Any]:
     """What tells rows apart: settings but for the seed, and the device."""
-    settings = {key: value for key, value in result.method["settings"].items() if key != "seed"}
-    return {**settings, "device": result.protocol["device"]}
+    return {**settings_of(result.method), "device": result.protocol["device"]}
 
 
 def _row_key(result: Result) -> str:

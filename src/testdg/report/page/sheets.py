@@ -12,7 +12,7 @@ from testdg.experiments import BenchRow
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.statistics import spread
 from testdg.experiments.summary import Score
-from testdg.report.bench import INTERVAL
+from testdg.report.bench import INTERVAL, interval_text
 from testdg.report.page.groups import Group
 from testdg.report.page.sheet import Column, Entry, Sheet
 from testdg.report.published import Published, published
@@ -49,9 +49,9 @@ def _has_source(group: Group) -> bool:
 
 def _overview(group: Group, tested: bool) -> Sheet:
     metric, columns = _metric(group), [Column("runs", digits=0)]
-    for title in (metric.title, "held out, %")[: 2 if tested else 1]:
+    for title, gain in ((metric.title, "gain"), ("held out, %", "held-out gain"))[: 2 if tested else 1]:
         columns += [Column(title, metric.higher, 2, summary=True)]
-        columns += [Column("gain", True, 2, signed=True), Column(INTERVAL)] if _has_source(group) else []
+        columns += [Column(gain, True, 2, signed=True), Column(INTERVAL)] if _has_source(group) else []
     rows = [
         (row.name, [Entry(len(row.results)), *_scores(group, row, tested), Entry(row.seconds)])
         for row in group.table.rows
@@ -82,7 +82,7 @@ def _gain(score: Score | None) -> Entry:
 
 def _interval(score: Score | None) -> Entry:
     gain = score.gain if score else None
-    return Entry() if gain is None or gain.low is None else Entry(text=f"{gain.low:+.2f} to {gain.high:+.2f}")
+    return Entry() if gain is None or gain.low is None else Entry(text=interval_text(gain))
 
 
 def _domain_sheet(group: Group, title: str, visits: Visits, score: Callable[[BenchRow], Score | None]) -> Sheet:
@@ -129,7 +129,8 @@ def _last_columns(group: Group, title: str) -> list[Column]:
 
 def _last(group: Group, row: BenchRow, score: Score | None) -> list[Entry]:
     """Mean and gain; the mean of a row that lacks a stream would not be comparable, while its gain is paired."""
-    return [_entry(score) if group.whole(row) else Entry(), *([_gain(score)] if _has_source(group) else [])]
+    shown = group.shown(score) if score and group.whole(row) else None
+    return [_entry(shown), *([_gain(score)] if _has_source(group) else [])]
 
 
 def _spread(values: Sequence[float]) -> Entry:

@@ -17,7 +17,7 @@ _LATEX = {
     '"': "''",
 }  # fmt: skip
 _UPRIGHT = 10  # columns from which titles of a LaTeX table are turned
-_TIGHT = 7  # columns from which it is made to fit
+_FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"  # a wide table shrinks to the line
 
 
 # Markdown
@@ -85,11 +85,10 @@ def _latex_table(chapter: Chapter, sheet: Sheet) -> str:
         r"\midrule",
         *rows,
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabular}}",
     ]
-    body = [r"\resizebox{\linewidth}{!}{%", *lines[:-1], lines[-1] + "}"] if len(sheet.columns) >= _TIGHT else lines
     caption = _tex(f"{chapter.group.title}. {sheet.title}: {sheet.note}")
-    return "\n".join([r"\begin{table*}[t]", r"\centering", rf"\caption{{{caption}}}", *body, r"\end{table*}"])
+    return "\n".join([r"\begin{table*}[t]", r"\centering", rf"\caption{{{caption}}}", _FIT, *lines, r"\end{table*}"])
 
 
 def _latex_overs(sheet: Sheet) -> list[str]:

@@ -8,7 +8,7 @@ from testdg.evaluation import Result
 from testdg.experiments import BenchRow
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.summary import Score
-from testdg.report.bench import conditions
+from testdg.report.bench import INTERVAL, conditions, interval_text
 from testdg.report.page.groups import Group, Runs
 
 
@@ -38,7 +38,10 @@ def outcome(group: Group) -> str:
     score, source = group.score(best), next((row for row in rows if row.method == SOURCE), None)
     if len(rows) == 1:
         return f"{best.name} has a mean {kind} of {_percent(score)}."
-    text = f"{best.name} has the {'highest' if metric.higher else 'lowest'} mean {kind}, {_percent(score)}"
+    equal = sum(group.score(row).value.mean == score.value.mean for row in rows) - 1
+    who = f"{best.name} and {counted(equal, 'other')} have" if equal else f"{best.name} has"
+    among = f"Of {len(rows)} rows, " if len(rows) > len({row.method for row in rows}) else ""
+    text = f"{among}{who} the {'highest' if metric.higher else 'lowest'} mean {kind}, {_percent(score)}"
     if source is None:
         return f"{text}; Source was not run."
     return f"{text}." if best.method == SOURCE else f"{text}; Source has {_percent(group.score(source))}{_gain(score)}."
@@ -53,7 +56,7 @@ def _gain(score: Score) -> str:
     gain = score.gain
     if gain is None:
         return ""
-    interval = "" if gain.low is None else f" (95 % interval {gain.low:+.1f} to {gain.high:+.1f})"
+    interval = "" if gain.low is None else f" ({INTERVAL} {interval_text(gain, 1)})"
     return f", a gain of {gain.mean:.1f} points{interval}"
 
 
