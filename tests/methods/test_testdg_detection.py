@@ -85,7 +85,7 @@ def test_significance_is_that_of_the_two_sample_t_test(old: list[int], new: list
     bar = max(0.05, significance * np.sqrt(pooled * (1 / len(first) + 1 / len(second))))
     assume(abs(gap - bar) > 1e-9)
     detector = ChangeDetector(0.05, len(old), len(new), significance)
-    detector.past = values[:-1]
+    detector.past = [(value,) for value in values[:-1]]
     assert detector.update(values[-1]) == (gap > bar)
 
 

@@ -152,7 +152,7 @@ _ALL = [
         name="threshold",
         title="jump of the confidence that means a new domain, with the detector of the paper",
         rows=_sweep("threshold", (0.02, 0.05, 0.1, 0.15, 0.2, 0.4, 0.6, 0.8)),
-        base={"history": 1, "recent": 1, "significance": 0.0},
+        base={"detect_by": "confidence", "history": 1, "recent": 1, "significance": 0.0},
         published=Published(
             "extended ablation; below 0.4 the paper has a figure without numbers",
             ("error, %",),

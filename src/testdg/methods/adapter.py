@@ -262,9 +262,9 @@ class Adapter(nn.Module):
     # Parts
 
     def to_host(self, *values: Tensor) -> list[float]:
-        """Bring scalars to the host together with the range of the input, in one transfer; refuse a bad input."""
+        """Bring numbers to the host together with the range of the input, in one transfer; refuse a bad input."""
         assert self._range is not None
-        low, high, *rest = torch.cat([self._range.float(), *(v.detach().float().view(1) for v in values)]).tolist()
+        low, high, *rest = torch.cat([self._range.float(), *(v.detach().float().flatten() for v in values)]).tolist()
         if not (low - low == 0 and high - high == 0):
             raise UserError("images must be finite; got NaN or infinity: drop or repair the batch")
         if low < 0 or high > 1:

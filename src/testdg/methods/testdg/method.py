@@ -18,7 +18,7 @@ from testdg.methods.parts.normalisation import use_batch_statistics
 from testdg.methods.parts.restore import Anchor, restore
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.registry import register
-from testdg.methods.testdg.detection import ChangeDetector
+from testdg.methods.testdg.detection import ChangeDetector, appearance
 from testdg.methods.testdg.learning import (
     discrimination_loss,
     discriminator,
@@ -117,14 +117,15 @@ class TestDG(Adapter):
         With the amplifier 7, because it moves between the two steps and trains through the activations.
         """
         seen = self._call("observe", images)
-        (confidence,) = self.to_host(seen["confidence"].mean())
+        confidence, *signal = self.to_host(seen["confidence"].mean(), seen["signal"])
         gathered = self._gather(images, seen["logits"], seen["confidence"])
         if gathered is None:
             self.diagnostics.update(confidence=confidence, change=False)
             return seen["logits"] if self.settings.predict == "teacher" else self.infer(images).detach()
         if len(gathered[0]) > len(images):
-            (confidence,) = self.to_host(gathered[2].mean())
-        self._notice_change(confidence)
+            confidence, *signal = self.to_host(gathered[2].mean(), self._signal(gathered[0], gathered[2]))
+        self.diagnostics.update(confidence=confidence)
+        self._notice_change(signal)
         paused = self.batches % 50 < self.settings.invariance_pause
         key = (len(self.prototypes), paused, self.in_new_domain)
         learnt = self._call("learn", *gathered, key=key)
@@ -161,9 +162,10 @@ class TestDG(Adapter):
 
     @torch.no_grad()
     def _observe(self, images: Tensor) -> dict[str, Tensor]:
-        """Pass 1: the teacher's prediction and its confidence for each image, or each pixel."""
+        """Pass 1: the teacher's prediction, its confidence for each image or pixel, and what the detector watches."""
         logits = self._teach(images).logits
-        return {"logits": logits, "confidence": logits.float().softmax(1).amax(1)}
+        confidence = logits.float().softmax(1).amax(1)
+        return {"logits": logits, "confidence": confidence, "signal": self._signal(images, confidence)}
 
     def _learn(self, images: Tensor, taught: Tensor, confidence: Tensor) -> dict[str, Tensor]:
         """Both steps, the prototypes, the queue and the teacher. Gives the prediction and the diagnostics."""
@@ -202,8 +204,11 @@ class TestDG(Adapter):
 
     # 3.1, 3.2: a new domain turns the queue into prototypes
 
-    def _notice_change(self, confidence: float) -> None:
-        changed = self.detector.update(confidence)
+    def _signal(self, images: Tensor, confidence: Tensor) -> Tensor:
+        return confidence.mean() if self.settings.detect_by == "confidence" else appearance(images)
+
+    def _notice_change(self, signal: list[float]) -> None:
+        changed = self.detector.update(*signal)
         if changed and len(self.queue):
             embeddings, positions = self.queue.content()
             found = self._call("select", embeddings)
@@ -211,7 +216,7 @@ class TestDG(Adapter):
             self.prototypes.add(embeddings[chosen], positions[chosen])
             self.queue.clear()
             self.diagnostics.update(found)
-        self.diagnostics.update(confidence=confidence, change=changed)
+        self.diagnostics.update(change=changed)
 
     def _select(self, embeddings: Tensor) -> dict[str, Tensor]:
         s = self.settings

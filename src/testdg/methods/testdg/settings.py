@@ -15,11 +15,14 @@ class TestDGSettings(Settings):
     __test__ = False  # not a test class, whatever its name begins with
 
     # 3.1 Domain change detection
-    threshold: float = option(0.05, "jump of the mean confidence that means a new domain", low=0)
+    detect_by: Literal["confidence", "appearance"] = option(
+        "appearance", "what jumps in a new domain: how the images look, or the mean confidence (paper)"
+    )
+    threshold: float = option(0.05, "jump that means a new domain", low=0)
     history: int = option(10, "batches before it that a jump is measured against (paper: 1, released code: 2)", low=1)
     recent: int = option(3, "newest batches that are averaged (paper: 1)", low=1)
     significance: float = option(
-        4.0, "standard errors of the confidence that a jump must exceed too; 0 (paper): the threshold decides", low=0
+        7.0, "standard errors that a jump must exceed too; 0 (paper): the threshold decides", low=0
     )
 
     # 3.2 Domain prototype selection
@@ -98,6 +101,7 @@ class TestDGSettings(Settings):
 
 RELEASED: dict[str, Any] = {
     "gather": 1,
+    "detect_by": "confidence",
     "threshold": 0.1,
     "history": 2,
     "recent": 1,
@@ -133,7 +137,7 @@ STREETS: dict[str, Any] = {
     "change_momentum": None,
     "restore": 5e-3,
 }
-"""Street scenes, drawn or photographed. Single photographs differ so much that only significant changes count."""
+"""Street scenes, drawn or photographed."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "cifar10-c": {
@@ -166,6 +170,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "amplifier_momentum": 0.8,
     },
     "digits-c": {
+        "detect_by": "confidence",
         "threshold": 0.2,
         "history": 1,
         "recent": 1,
@@ -189,10 +194,17 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "streets": {
         **STREETS,
+        "detect_by": "confidence",
         "threshold": 0.05,
         "history": 2,
         "recent": 1,
         "significance": 0.0,
     },
-    "folder-weather": STREETS,
+    "folder-weather": {
+        **STREETS,
+        "threshold": 0.7,
+        "change_momentum": 0.98,
+        "change_batches": 20,
+        "invariance_weight": 1.0,
+    },
 }
