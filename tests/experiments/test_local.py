@@ -1,5 +1,6 @@
 """Cells run in real processes; the machine's clock decides nothing here."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -87,6 +88,28 @@ def test_a_mistake_of_ours_comes_with_its_traceback(values: dict[str, Any], tmp_
     assert isinstance(outcome, Failed)
     assert (outcome.number, outcome.sentence.partition(":")[0]) == (7, "TypeError")
     assert "Traceback" in outcome.trace
+
+
+def test_a_process_holds_no_adapter_of_an_earlier_cell(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from testdg.experiments.engine import run_cell
+    from testdg.methods.testdg import TestDG
+
+    build = TestDG.build
+
+    def looped(adapter: TestDG) -> None:
+        build(adapter)
+        adapter.itself = [adapter]  # type: ignore[assignment]  # as a recorded step refers to what it is a part of
+
+    monkeypatch.setattr(TestDG, "build", looped)
+    _, cell = expand(Grid({**values, "method": "testdg", "seeds": 0}))
+    gc.disable()
+    try:
+        assert isinstance(run_cell(0, cell, tmp_path, lambda news: None), Complete)
+        assert not any(type(thing) is TestDG for thing in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 def test_models_are_looked_at_before_anything_runs(values: dict[str, Any], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 import traceback
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
+
+import torch
 
 from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.errors import UserError
@@ -79,6 +82,15 @@ def run_cell(
         return Failed(number, str(error))
     except Exception as error:
         return Failed(number, f"{type(error).__name__}: {error}", traceback.format_exc())
+    finally:
+        _free_memory()
+
+
+def _free_memory() -> None:
+    """Give back what the last adapter held: it refers to itself, and recorded CUDA graphs hold gigabytes."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _patiently(work: Callable[[], Result], patience: float) -> Result:

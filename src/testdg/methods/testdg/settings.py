@@ -16,13 +16,13 @@ class TestDGSettings(Settings):
 
     # 3.1 Domain change detection
     detect_by: Literal["confidence", "appearance"] = option(
-        "appearance", "what jumps in a new domain: how the images look, or the mean confidence (paper)"
+        "confidence", "what jumps in a new domain: the mean confidence (paper), or how the images look"
     )
     threshold: float = option(0.05, "jump that means a new domain", low=0)
     history: int = option(10, "batches before it that a jump is measured against (paper: 1, released code: 2)", low=1)
     recent: int = option(3, "newest batches that are averaged (paper: 1)", low=1)
     significance: float = option(
-        7.0, "standard errors that a jump must exceed too; 0 (paper): the threshold decides", low=0
+        4.0, "standard errors that a jump must exceed too; 0 (paper): the threshold decides", low=0
     )
 
     # 3.2 Domain prototype selection
@@ -101,7 +101,6 @@ class TestDGSettings(Settings):
 
 RELEASED: dict[str, Any] = {
     "gather": 1,
-    "detect_by": "confidence",
     "threshold": 0.1,
     "history": 2,
     "recent": 1,
@@ -170,7 +169,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "amplifier_momentum": 0.8,
     },
     "digits-c": {
-        "detect_by": "confidence",
         "threshold": 0.2,
         "history": 1,
         "recent": 1,
@@ -194,7 +192,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "streets": {
         **STREETS,
-        "detect_by": "confidence",
         "threshold": 0.05,
         "history": 2,
         "recent": 1,
@@ -202,6 +199,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "folder-weather": {
         **STREETS,
+        "detect_by": "appearance",
+        "significance": 7.0,
         "threshold": 0.7,
         "change_momentum": 0.98,
         "change_batches": 20,
