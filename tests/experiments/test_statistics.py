@@ -9,7 +9,15 @@ from hypothesis.extra.numpy import arrays
 
 from testdg.evaluation import DomainResult
 from testdg.evaluation.scores import Segmentation
-from testdg.experiments.statistics import Gain, Matrix, bootstrap_interval, paired_gain, spread
+from testdg.experiments.statistics import (
+    Gain,
+    Matrix,
+    bootstrap_interval,
+    paired_gain,
+    settings_of,
+    spread,
+    unusual,
+)
 
 DIFFERENCES = arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 5)), elements=st.floats(-50, 50, width=32))
 
@@ -89,3 +97,13 @@ def test_runs_that_leave_out_different_domains_are_paired_each_with_its_own() ->
     pairs = [(visit("fog", 50.0), visit("fog", 53.0)), (visit("night", 30.0), visit("night", 31.0))]
     gain = paired_gain(pairs, Segmentation.metric)
     assert (gain.mean, gain.low, gain.high) == (2.0, 1.0, 3.0)
+
+
+def test_where_two_values_are_equally_frequent_the_methods_own_is_the_usual_one() -> None:
+    own = settings_of({"name": "testdg", "settings": {}})
+    without = {**own, "invariance": False}
+    for variants in ([own, without], [without, own]):
+        assert unusual(own, variants, "testdg") == []
+        assert unusual(without, variants, "testdg") == ["invariance"]
+    assert unusual(own, [own, without, without], "testdg") == ["invariance"]
+    assert unusual({"a": 1}, [{"a": 1}, {"a": 2}], "a_method_of_mine") == []

@@ -58,8 +58,13 @@ def test_numbers_of_parameters_do_not_overlap() -> None:
 
 def test_rows_of_neighbours_in_an_overview_are_equally_high() -> None:
     about = {"benchmark": "b", "kind": "k", "model": "m", "images_per_domain": 4, "batch_size": 2, "metric": METRIC}
-    groups = [{**about, "rows": [row(f"method {n}") for n in range(count)]} for count in (8, 2)]
+    orders = ("the benchmark's", "order 1")
+    groups = [
+        {**about, "order": order, "rows": [row(f"method {n}") for n in range(count)]}
+        for order, count in zip(orders, (8, 2), strict=True)
+    ]
     figure = drawn(overview.draw({"groups": groups}, "title", ""))
+    assert [axes.get_title(loc="left").split("\n")[0] for axes in figure.axes] == ["b, k, m", "b, k, order 1, m"]
     steps = [axes.transData.transform([(0, 0), (0, 1)])[:, 1] for axes in figure.axes]
     assert abs((steps[0][0] - steps[0][1]) - (steps[1][0] - steps[1][1])) < 1
 

@@ -85,7 +85,13 @@ def settings_of(method: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in {**defaults, **method["settings"]}.items() if key != "seed"}
 
 
-def unusual(mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Settings of a variant whose value is not the most frequent one among all variants."""
-    usual = {key: statistics.mode(json.dumps(one.get(key)) for one in all_of_them) for key in mine}
+def unusual(mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]], method: str) -> list[str]:
+    """Settings of a variant whose value is not the most frequent one among all variants; of two, the method's own."""
+    defaults = settings_of({"name": method, "settings": {}})
+    usual = {key: _most_frequent([one.get(key) for one in all_of_them], defaults.get(key)) for key in mine}
     return [key for key, value in mine.items() if json.dumps(value) != usual[key]]
+
+
+def _most_frequent(values: Sequence[Any], default: Any) -> str:
+    found = statistics.multimode(json.dumps(value) for value in values)
+    return text if (text := json.dumps(default)) in found else found[0]

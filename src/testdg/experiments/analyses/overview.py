@@ -49,7 +49,8 @@ def _about(group: Sequence[Result]) -> Numbers:
     every = list(variants.values())
     rows = [row for name in dict.fromkeys(_method(runs) for runs in every) for row in _rows(name, every)]
     rows.sort(key=lambda row: row["score"], reverse=first.metric.higher)
-    protocol = {key: first.protocol[key] for key in ("benchmark", "kind", "model", "images_per_domain", "batch_size")}
+    keys = ("benchmark", "kind", "order", "model", "images_per_domain", "batch_size")
+    protocol = {key: first.protocol[key] for key in keys}
     return {**protocol, "metric": first.metric._asdict(), "rows": rows}
 
 
@@ -72,7 +73,7 @@ def _settings(result: Result) -> dict[str, Any]:
 
 
 def _unusual(result: Result, variants: Sequence[Sequence[Result]]) -> list[str]:
-    return unusual(_settings(result), [_settings(runs[0]) for runs in variants])
+    return unusual(_settings(result), [_settings(runs[0]) for runs in variants], result.method["name"])
 
 
 def _name(result: Result, variants: Sequence[Sequence[Result]]) -> str:

@@ -202,8 +202,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "detect_by": "appearance",
         "significance": 7.0,
         "threshold": 0.7,
-        "change_momentum": 0.98,
-        "change_batches": 20,
-        "invariance_weight": 1.0,
+        "extractor_learning_rate": 1e-5,
+        "invariance_weight": 10.0,
     },
 }

@@ -46,7 +46,8 @@ def _panel(axes: Any, group: dict[str, Any], room: int) -> None:
     axes.margins(x=0.15)
     axes.grid(axis="x")
     sizes = f"{images_per_domain(group)} images per domain, batches of {group['batch_size']}"
-    heading = f"{group['benchmark']}, {group['kind']}, {group['model']}\n{sizes}"
+    order = "" if group["order"] == "the benchmark's" else f", {group['order']}"
+    heading = f"{group['benchmark']}, {group['kind']}{order}, {group['model']}\n{sizes}"
     axes.set_title(heading, loc="left", fontsize=8)
 
 

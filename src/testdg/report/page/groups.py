@@ -182,7 +182,7 @@ def _row_title(rows: Sequence[Sequence[Result]], names: Sequence[str], number: i
     mine = settings[same.index(number)]
     keys = [key for key in mine if any(other.get(key) != mine[key] for other in settings)]
     if len(keys) > _MOST_SETTINGS:  # name only what is not as in most rows
-        keys = unusual(mine, settings)
+        keys = unusual(mine, settings, names[number])
     if len(keys) > _MOST_SETTINGS:
         return f"{title}, settings {same.index(number) + 1}"
     return f"{title} ({', '.join(f'{key} {mine[key]}' for key in keys) or 'usual settings'})"
