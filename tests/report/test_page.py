@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from page_cases import groups_of, three_methods, write_run
 
 from testdg.errors import UserError
+from testdg.experiments.ablations import find_ablation
 from testdg.methods import find_method
 from testdg.report.bench import bench_text
 from testdg.report.page.groups import read_runs
@@ -184,8 +185,24 @@ def test_where_many_settings_differ_the_unusual_ones_are_named(tmp_path: Path) -
     for number, settings in enumerate(variants):
         write_run(tmp_path / f"{number}", "tent", {"fog": 10.0}, settings=settings)
     (group,) = groups_of(tmp_path)
-    names = ["TENT (usual settings)", "TENT (d 2)", "TENT (b 2, c 2)", "TENT (a 2)", "TENT, settings 5"]
+    names = ["TENT (usual settings)", "TENT (a 2)", "TENT (b 2, c 2)", "TENT (d 2)", "TENT, settings 5"]
     assert [row.name for row in group.table.rows] == names
+
+
+def test_rows_of_an_ablation_have_its_names_and_order(tmp_path: Path) -> None:
+    rows = find_ablation("components").rows
+    for number, settings in enumerate(rows.values()):
+        write_run(tmp_path / f"{number}", "testdg", {"fog": 10.0}, settings=settings)
+    (group,) = groups_of(tmp_path)
+    assert [row.name for row in group.table.rows] == [f"TestDG: {name}" for name in rows]
+    sweep = find_ablation("threshold")
+    for value in (0.05, 0.4, 0.1):
+        settings = {**sweep.base, "threshold": value}
+        write_run(tmp_path / f"{value}", "testdg", {"fog": 10.0}, settings=settings)
+    (group,) = groups_of(tmp_path)
+    names = [row.name for row in group.table.rows]
+    assert [name for name in names if "threshold" in name] == [f"TestDG: threshold {v}" for v in (0.05, 0.1, 0.4)]
+    assert len(set(names)) == len(rows) + 3
 
 
 def test_seeds_on_two_devices_are_two_rows_and_a_copy_counts_once(tmp_path: Path) -> None:

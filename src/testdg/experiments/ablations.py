@@ -217,3 +217,30 @@ _ALL = [
     ),
 ]
 ABLATIONS = {ablation.name: ablation for ablation in _ALL}
+
+
+def recognise(variants: Sequence[Values]) -> list[tuple[int, str]] | None:
+    """Place and name of the rows that variants of TestDG are, where all of them belong to one ablation; else None."""
+    differ = {key for variant in variants for key in variant if variant[key] != variants[0].get(key)}
+    for ablation in _ALL:
+        rows = [row for variant in variants if (row := _find_row(ablation, variant))]
+        if differ <= ablation.varied and len(set(rows)) == len(variants):
+            return rows
+    return None
+
+
+def recognise_one(variant: Values, changed: Iterable[str]) -> str | None:
+    """Name of the row that a variant of TestDG is, if an ablation explains all settings that were changed."""
+    for ablation in _ALL:
+        row = _find_row(ablation, variant)
+        if row and set(changed) <= ablation.varied | ablation.base.keys():
+            return row[1]
+    return None
+
+
+def _find_row(ablation: Ablation, variant: Values) -> tuple[int, str] | None:
+    """Place and name of the row whose settings a variant has."""
+    for place, (name, row) in enumerate(ablation.rows.items()):
+        if {**ablation.base, **row}.items() <= variant.items():
+            return place, name
+    return None

@@ -13,14 +13,12 @@ from testdg.errors import UserError
 from testdg.evaluation import Result, differences, read_result
 from testdg.experiments import BenchRow, BenchTable
 from testdg.experiments.grid import SOURCE
-from testdg.experiments.statistics import settings_of, unusual
 from testdg.experiments.summary import Score, make_row
-from testdg.methods.registry import methods
 from testdg.report.page.check import check_result
+from testdg.report.page.rows import by_number, method_title, settings_of_row, titled_rows
 from testdg.report.tables import leaves_one_out
 
 _BY_STREAM = ("domains", "held_out")  # what differs between the orders of one protocol
-_MOST_SETTINGS = 3  # settings that a row's name can hold
 _LAST = "testdg"
 
 
@@ -110,17 +108,12 @@ def make_groups(results: Sequence[Result]) -> list[Group]:
 
 def _place(result: Result) -> tuple[Any, ...]:
     about = result.protocol
-    rank = (result.method["name"] != SOURCE, result.method["name"] == _LAST, _title(result.method["name"]))
+    rank = (result.method["name"] != SOURCE, result.method["name"] == _LAST, method_title(result.method["name"]))
     rest = {key: value for key, value in about.items() if key not in ("seed", "tuning", "device")}
     return (
         about["benchmark"], about["kind"], json.dumps(rest, sort_keys=True), *rank,
-        _by_number(json.dumps(result.method, sort_keys=True)), json.dumps(about, sort_keys=True),
+        by_number(json.dumps(result.method, sort_keys=True)), json.dumps(about, sort_keys=True),
     )  # fmt: skip
-
-
-def _by_number(text: str) -> str:
-    """A text whose order is that of the numbers in it."""
-    return re.sub(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", lambda number: f"{float(number[0]):040.20f}", text)
 
 
 def _fits(first: Result, other: Result) -> bool:
@@ -153,45 +146,13 @@ def _table(results: Sequence[Result]) -> BenchTable:
     rows = dict(sorted(rows.items(), key=lambda row: _place(row[1][0])[3:]))
     sources = [result for result in results if result.method["name"] == SOURCE]
     made = [
-        make_row(title, found[0].method["name"], found, sources)
-        for title, found in zip(_row_titles(list(rows.values())), rows.values(), strict=True)
+        make_row(title, found[0].method["name"], found, sources) for title, found in titled_rows(list(rows.values()))
     ]
     return BenchTable(results[0].protocol["benchmark"], name, results[0].protocol, made)
 
 
-def _settings(result: Result) -> dict[str, Any]:
-    """What tells rows apart: settings but for the seed, and the device."""
-    return {**settings_of(result.method), "device": result.protocol["device"]}
-
-
 def _row_key(result: Result) -> str:
-    return json.dumps([result.method["name"], _settings(result)], sort_keys=True)
-
-
-def _row_titles(rows: Sequence[Sequence[Result]]) -> list[str]:
-    """The methods' titles, with the settings by which rows of one method differ."""
-    names = [row[0].method["name"] for row in rows]
-    return [_row_title(rows, names, number) for number in range(len(rows))]
-
-
-def _row_title(rows: Sequence[Sequence[Result]], names: Sequence[str], number: int) -> str:
-    same = [place for place, name in enumerate(names) if name == names[number]]
-    title, settings = _title(names[number]), [_settings(rows[place][0]) for place in same]
-    if len(same) == 1:
-        return title
-    mine = settings[same.index(number)]
-    keys = [key for key in mine if any(other.get(key) != mine[key] for other in settings)]
-    if len(keys) > _MOST_SETTINGS:  # name only what is not as in most rows
-        keys = unusual(mine, settings, names[number])
-    if len(keys) > _MOST_SETTINGS:
-        return f"{title}, settings {same.index(number) + 1}"
-    return f"{title} ({', '.join(f'{key} {mine[key]}' for key in keys) or 'usual settings'})"
-
-
-def _title(name: str) -> str:
-    """A method's title; the name itself where it is not known here."""
-    known = methods()
-    return known[name].title if name in known else name
+    return json.dumps([result.method["name"], settings_of_row(result)], sort_keys=True)
 
 
 def _titled(group: Group, groups: Sequence[Group]) -> Group:
