@@ -31,6 +31,11 @@ def test_a_plain_table_is_aligned_with_mean_and_gain_last() -> None:
     ]
 
 
+def test_a_gain_that_rounds_to_nothing_has_no_minus() -> None:
+    table = visit_table(["Source", "TENT"], TWO, [{0: 10.0, 1: 20.0}, {0: 10.01, 1: 20.0}])
+    assert [row[-1] for row in cells(table)] == ["+0.0", "+0.0", "+0.0"]
+
+
 def test_a_table_in_the_making_has_gaps_and_no_mean() -> None:
     table = visit_table(["Source", "TENT"], TWO, [{0: 10.0, 1: 20.0}, {0: 8.0}])
     assert cells(table) == [["fog", "10.0", "8.0", "+2.0"], ["snow", "20.0", "", ""], ["mean", "15.0", "", ""]]

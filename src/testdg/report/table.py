@@ -55,7 +55,7 @@ class Table:
         """The texts of a row."""
         if not self._gains:
             return row.cells()
-        return [*row.cells(), "" if row.gain is None else f"{row.gain:+.{row.digits}f}"]
+        return [*row.cells(), "" if row.gain is None else f"{row.gain:+z.{row.digits}f}"]
 
 
 def plain_table(table: Table) -> list[str]:
