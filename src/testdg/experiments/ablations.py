@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -219,28 +219,19 @@ _ALL = [
 ABLATIONS = {ablation.name: ablation for ablation in _ALL}
 
 
-def recognise(variants: Sequence[Values]) -> list[tuple[int, str]] | None:
-    """Place and name of the rows that variants of TestDG are, where all of them belong to one ablation; else None."""
+def recognise(variants: Sequence[Values], own: Values) -> list[tuple[int, str] | None]:
+    """Number and name of the row that each variant of TestDG is; None where no ablation explains it.
+
+    Of the settings in which the variants differ, those that an ablation does not give must have the method's `own`.
+    """
     differ = {key for variant in variants for key in variant if variant[key] != variants[0].get(key)}
-    for ablation in _ALL:
-        rows = [row for variant in variants if (row := _find_row(ablation, variant))]
-        if differ <= ablation.varied and len(set(rows)) == len(variants):
-            return rows
-    return None
+    return [next(_rows_of(variant, differ, own), None) for variant in variants]
 
 
-def recognise_one(variant: Values, changed: Iterable[str]) -> str | None:
-    """Name of the row that a variant of TestDG is, if an ablation explains all settings that were changed."""
-    for ablation in _ALL:
-        row = _find_row(ablation, variant)
-        if row and set(changed) <= ablation.varied | ablation.base.keys():
-            return row[1]
-    return None
-
-
-def _find_row(ablation: Ablation, variant: Values) -> tuple[int, str] | None:
-    """Place and name of the row whose settings a variant has."""
-    for place, (name, row) in enumerate(ablation.rows.items()):
-        if {**ablation.base, **row}.items() <= variant.items():
-            return place, name
-    return None
+def _rows_of(variant: Values, differ: Iterable[str], own: Values) -> Iterator[tuple[int, str]]:
+    """The rows of all ablations that a variant has the settings of."""
+    every = [(name, {**ablation.base, **row}) for ablation in _ALL for name, row in ablation.rows.items()]
+    for number, (name, given) in enumerate(every):
+        wanted = {**{key: own.get(key) for key in differ}, **given}
+        if all(variant.get(key) == value for key, value in wanted.items()):
+            yield number, name

@@ -22,7 +22,10 @@ class TestDGSettings(Settings):
     history: int = option(10, "batches before it that a jump is measured against (paper: 1, released code: 2)", low=1)
     recent: int = option(3, "newest batches that are averaged (paper: 1)", low=1)
     significance: float = option(
-        4.0, "standard errors that a jump must exceed too; 0 (paper): the threshold decides", low=0
+        4.0,
+        "standard errors that a jump must exceed too (7 where twelve numbers of the appearance are watched); "
+        "0 (paper): the threshold decides",
+        low=0,
     )
 
     # 3.2 Domain prototype selection

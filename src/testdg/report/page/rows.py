@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from testdg.evaluation import Result
-from testdg.experiments.ablations import METHOD, recognise, recognise_one
+from testdg.experiments.ablations import METHOD, recognise
 from testdg.experiments.statistics import settings_of, unusual
 from testdg.methods.registry import methods
 
 Row = list[Result]
 _MOST_SETTINGS = 3  # settings that a row's name can hold
-_USUAL = "usual settings"
 
 
 def settings_of_row(result: Result) -> dict[str, Any]:
@@ -48,21 +48,20 @@ def _titled(method: str, rows: Sequence[Row]) -> list[tuple[str, Row]]:
     differ = [key for key in settings[0] if len({str(one.get(key)) for one in settings}) > 1]
     if len(differ) <= _MOST_SETTINGS:
         return [(_named(title, one, differ), row) for one, row in zip(settings, rows, strict=True)]
-    if method == METHOD and (names := recognise(settings)):
-        order = sorted(range(len(rows)), key=lambda place: names[place][0])
-        return [(f"{title}: {names[place][1]}", rows[place]) for place in order]
-    found, own = [], settings_of({"name": method, "settings": {}})
-    for number, (one, row) in enumerate(zip(settings, rows, strict=True), 1):
+    known = (
+        recognise(settings, settings_of({"name": method, "settings": {}})) if method == METHOD else [None] * len(rows)
+    )
+    found: list[tuple[float, str, Row]] = []
+    for number, (place, one, row) in enumerate(zip(known, settings, rows, strict=True), 1):
         keys = unusual(one, settings, method)  # name only what is not as in most rows
-        if len(keys) <= _MOST_SETTINGS:
-            name = _named(title, one, keys)
-        elif method == METHOD and (known := recognise_one(one, [key for key in keys if one[key] != own.get(key)])):
-            name = f"{title}: {known}"
+        if place:
+            found.append((place[0], f"{title}: {place[1]}", row))
+        elif len(keys) <= _MOST_SETTINGS:
+            found.append((math.inf if keys else -1, _named(title, one, keys), row))
         else:
-            name = f"{title}, settings {number}"
-        found.append((name, row))
-    return sorted(found, key=lambda row: (_USUAL not in row[0], by_number(row[0])))
+            found.append((math.inf, f"{title}, settings {number}", row))
+    return [(name, row) for _, name, row in sorted(found, key=lambda one: (one[0], by_number(one[1])))]
 
 
 def _named(title: str, settings: dict[str, Any], keys: Sequence[str]) -> str:
-    return f"{title} ({', '.join(f'{key} {settings[key]}' for key in keys) or _USUAL})"
+    return f"{title} ({', '.join(f'{key} {settings[key]}' for key in keys) or 'usual settings'})"
