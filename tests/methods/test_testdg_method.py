@@ -327,7 +327,7 @@ def test_a_change_turns_the_queue_into_prototypes(vit: VisionModel) -> None:
     for images in batches[:2]:
         adapter(images)
     assert len(adapter.prototypes) == 0
-    embeddings, positions = (tensor.clone() for tensor in adapter.queue.content())
+    embeddings, positions, _ = (tensor.clone() for tensor in adapter.queue.content())
     assert positions.tolist() == list(range(2, 12))
     change(adapter, batches[2])
     chosen = select_mmd(embeddings, 4, 2.0)

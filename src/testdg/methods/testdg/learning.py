@@ -9,6 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from testdg.methods.testdg.memory import NONE, Embedded
+
+PRESENT = 0.003
+"""Share of a picture above which a class is there."""
+
 Pairing = Literal["random", "sorted"]
 
 
@@ -41,6 +46,25 @@ def domain_features(features: Tensor, grid: int = 1) -> Tensor:
     return F.adaptive_avg_pool2d(features.float(), grid).flatten(2).transpose(1, 2).flatten(0, 1)
 
 
+def class_features(features: Tensor, logits: Tensor) -> Tensor:
+    """What the extractor reads of each class of each image: the mean of its features, by probability; (B * C, D)."""
+    shares = _class_shares(logits, features)
+    means = shares @ features.float().flatten(2).transpose(1, 2) / shares.sum(2, keepdim=True).clamp(min=1e-6)
+    return means.flatten(0, 1)
+
+
+def present_classes(features: Tensor, logits: Tensor) -> Tensor:
+    """The class of each row of `class_features`; `NONE` where the image hardly shows it."""
+    present = _class_shares(logits, features).mean(2) > PRESENT
+    classes = torch.arange(present.shape[1], device=present.device)
+    return torch.where(present, classes, NONE).flatten()
+
+
+def _class_shares(logits: Tensor, features: Tensor) -> Tensor:
+    """Probability of each class where each feature lies: (B, C, places)."""
+    return F.adaptive_avg_pool2d(logits.detach().float().softmax(1), features.shape[2:]).flatten(2)
+
+
 def discrimination_loss(current: Tensor, reference: Tensor) -> Tensor:
     """Equation 5 on discriminator logits: current embeddings are 1, prototypes are 0 (mean over each set, halved)."""
     ones = F.binary_cross_entropy_with_logits(current, torch.ones_like(current))
@@ -68,6 +92,31 @@ def invariance_loss(current: Tensor, prototypes: Tensor, pairing: Pairing, gener
     ordered = prototypes.sort(0).values
     target = ordered[low] * (1 - share) + ordered[(low + 1).clamp(max=len(prototypes) - 1)] * share
     return (current.sort(0).values - target).abs().mean()
+
+
+def ranked_invariance_loss(current: Embedded, prototypes: Embedded, earlier: Embedded) -> Tensor:
+    """Equation 6 with pairs of the same kind and rank, for batches that are too small to be sorted by themselves.
+
+    The rank of an embedding is taken, in each dimension, among all of its kind that the domain has shown so far: the
+    `earlier` ones and the batch. So an unusual image is paired with unusual prototypes instead of being pulled to their
+    middle, and what is rare in one domain and frequent in the other is not taken for a difference of the domains.
+    """
+    x, kinds = current
+    domain, domain_kinds = torch.cat([earlier.embeddings, x.detach()]), torch.cat([earlier.kinds, kinds])
+    alike = kinds[:, None] == domain_kinds
+    below = ((domain < x.detach()[:, None]) & alike[..., None]).sum(1)
+    share = (below + 0.5) / alike.sum(1, keepdim=True)
+    alike = kinds[:, None] == prototypes.kinds
+    count = alike.sum(1, keepdim=True)
+    ordered = torch.where(alike[..., None], prototypes.embeddings, torch.inf).sort(1).values  # (n, prototypes, D)
+    last = (count - 1).clamp(min=0)
+    rank = torch.minimum((share * count - 0.5).clamp(min=0), last)
+    low, part = rank.floor().long(), rank.frac().to(x.dtype)
+    bounds = (ordered.gather(1, place[:, None])[:, 0] for place in (low, torch.minimum(low + 1, last)))
+    target = torch.lerp(*bounds, part)
+    paired = ((kinds != NONE) & (count[:, 0] > 0))[:, None]
+    gaps = (x - torch.where(paired, target, x.detach())).abs()
+    return gaps.sum() / (paired.sum() * x.shape[1]).clamp(min=1)
 
 
 def _cycled(count: int, size: int, generator: Generator) -> Tensor:

@@ -20,6 +20,7 @@ from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.registry import register
 from testdg.methods.testdg.detection import ChangeDetector, appearance
 from testdg.methods.testdg.learning import (
+    class_features,
     discrimination_loss,
     discriminator,
     diversity_loss,
@@ -27,9 +28,11 @@ from testdg.methods.testdg.learning import (
     domain_features,
     extractor,
     invariance_loss,
+    present_classes,
+    ranked_invariance_loss,
     self_training_loss,
 )
-from testdg.methods.testdg.memory import Prototypes, Queue
+from testdg.methods.testdg.memory import NONE, Embedded, Prototypes, Queue
 from testdg.methods.testdg.selection import select, selection_mmd2
 from testdg.methods.testdg.settings import PRESETS, TestDGSettings
 from testdg.methods.testdg.update import DISTANCES, chamfer, update_prototypes
@@ -76,11 +79,12 @@ class TestDG(Adapter):
             self.register_buffer(name, None)
         self.detector = ChangeDetector(s.threshold, s.history, s.recent, s.significance)
         self.queue = Queue(s.queue_length, s.embedding_width, device, s.selection == "reservoir")
-        self.prototypes = Prototypes(s.embedding_width, s.prototypes, s.previous_domains, device)
-        self.cells = 1 if self.model.task == "classification" else s.grid**2
+        maps = self.model.task == "segmentation"
+        self.classes = self.model.classes if maps and s.embed_classes else 0
+        self.cells = self.classes or (s.grid**2 if maps else 1)
+        self.prototypes = Prototypes(s.embedding_width, max(s.prototypes, self.classes), s.previous_domains, device)
         self.recorded: dict[str, Recorded] = {}
-        images = self.model.task == "classification"  # pixels are compared in their places
-        self.augment = Augmentation(s.augmentation, flip=s.flip, mask=s.mask, move=images)
+        self.augment = Augmentation(s.augmentation, flip=s.flip, mask=s.mask, move=not maps)  # pixels stay in place
         domain = [
             {
                 "params": [*self.extractor.parameters(), *self.discriminator.parameters()],
@@ -172,11 +176,11 @@ class TestDG(Adapter):
         s = self.settings
         found: dict[str, Tensor] = {}
         view = self.augment(images, self.generator) if s.view == "augmented" else images
-        prediction = taught if s.predict == "teacher" else self._student_prediction(images, view)
-        if not self.learns_domains:
+        reference = self._reference(images) if self.learns_domains else None
+        prediction = taught if s.predict == "teacher" else self._student_prediction(images, view, reference)
+        if reference is None:
             after = self._step_2(found, view, taught, confidence)
         else:
-            reference = self._reference(images)
             output = self._encode(view)  # pass 2
             before = self._step_1(found, output, reference)  # an amplifier-only backward
             prediction = output.logits.detach() if prediction is None else prediction
@@ -198,9 +202,9 @@ class TestDG(Adapter):
         return self.detector.count <= self.settings.change_batches
 
     @torch.no_grad()
-    def _student_prediction(self, images: Tensor, view: Tensor) -> Tensor | None:
+    def _student_prediction(self, images: Tensor, view: Tensor, reference: Tensor | None) -> Tensor | None:
         """The student's own prediction, where step 1 does not give it."""
-        return None if view is images and self.learns_domains else self._run(images).logits
+        return None if view is images and reference is not None else self._run(images).logits
 
     # 3.1, 3.2: a new domain turns the queue into prototypes
 
@@ -210,12 +214,15 @@ class TestDG(Adapter):
     def _notice_change(self, signal: list[float]) -> None:
         changed = self.detector.update(*signal)
         if changed and len(self.queue):
-            embeddings, positions = self.queue.content()
-            found = self._call("select", embeddings)
-            chosen = found.pop("chosen")
-            self.prototypes.add(embeddings[chosen], positions[chosen])
+            embeddings, positions, kinds = self.queue.content()
+            if self.classes:
+                chosen = self._select_of_each_class(embeddings, kinds)
+            else:
+                found = self._call("select", embeddings)
+                chosen = found.pop("chosen")
+                self.diagnostics.update(found)
+            self.prototypes.add(embeddings[chosen], positions[chosen], kinds[chosen])
             self.queue.clear()
-            self.diagnostics.update(found)
         self.diagnostics.update(change=changed)
 
     def _select(self, embeddings: Tensor) -> dict[str, Tensor]:
@@ -223,8 +230,23 @@ class TestDG(Adapter):
         chosen = select(s.selection, embeddings, s.prototypes, s.gamma, self.generator)
         return {"chosen": chosen, "prototype_mmd2": selection_mmd2(embeddings, chosen, s.gamma)}
 
-    def _reference(self, images: Tensor) -> Tensor:
-        """Prototypes of previous domains; before the first change (or always, if asked), augmented images."""
+    def _select_of_each_class(self, embeddings: Tensor, kinds: Tensor) -> Tensor:
+        """As many of each class, some of them twice if there are few; of a class that is not there, rows of no kind."""
+        s = self.settings
+        each = max(1, s.prototypes // self.classes)
+        chosen = []
+        for kind in range(self.classes):
+            rows = (kinds == kind).nonzero()[:, 0]
+            if not len(rows):
+                rows = (kinds == NONE).nonzero()[:, 0]
+            of_kind = select(s.selection, embeddings[rows], each, s.gamma, self.generator)
+            chosen.append(rows[of_kind[torch.arange(each, device=rows.device) % len(of_kind)]])
+        return torch.cat(chosen)
+
+    def _reference(self, images: Tensor) -> Tensor | None:
+        """Prototypes of previous domains; before the first change (or always, if asked), augmented images or nothing."""
+        if not len(self.prototypes) and not self.settings.first_reference:
+            return None
         kind = self.settings.reference if len(self.prototypes) else "augmented"
         if kind == "prototypes":
             return self.prototypes.current.clone()
@@ -268,7 +290,7 @@ class TestDG(Adapter):
         before: Tensor | None = None,
         reference: Tensor | None = None,
         output: Output | None = None,
-    ) -> Tensor:
+    ) -> Embedded:
         """Encoder and head follow the teacher and come to the prototypes; all else is frozen.
 
         `output` is the pass over the view where it is known. Gives the embeddings of the encoder that moved.
@@ -277,20 +299,21 @@ class TestDG(Adapter):
         with _trained([self.model], s.self_training or s.invariance):
             output = self._run(view) if output is None else output  # pass 3, and a full backward
             embeddings = self._embed(output)
+            kinds = self._kinds(output)
             loss = self._self_training(found, output.logits, taught, confidence)
             if before is not None and reference is not None:
                 if s.prototype_updates == "twice":
                     reference = self._follow(found, before, embeddings.detach(), reference)
                     before = embeddings.detach()
-                loss = loss + self._invariance(found, embeddings, reference, confidence)
+                loss = loss + self._invariance(found, Embedded(embeddings, kinds), reference, confidence)
             if loss.requires_grad:
                 self.encoder_learner.step(loss)
         if before is None or reference is None:
-            return embeddings.detach()
+            return Embedded(embeddings.detach(), kinds)
         with torch.no_grad():
             moved = self._embed(self._run(view))  # pass 4
         self._follow(found, before, moved, reference)
-        return moved
+        return Embedded(moved, kinds)
 
     def _self_training(self, found: dict[str, Tensor], student: Tensor, teacher: Tensor, confidence: Tensor) -> Tensor:
         s = self.settings
@@ -303,13 +326,16 @@ class TestDG(Adapter):
         found["self_training_loss"] = loss.detach()
         return loss + s.diversity_weight * diversity_loss(student) if s.diversity_weight else loss
 
-    def _invariance(
-        self, found: dict[str, Tensor], embeddings: Tensor, reference: Tensor, confidence: Tensor
-    ) -> Tensor:
+    def _invariance(self, found: dict[str, Tensor], current: Embedded, reference: Tensor, confidence: Tensor) -> Tensor:
         s = self.settings
         if not s.invariance or self.batches % 50 < s.invariance_pause:
-            return embeddings.new_zeros(())
-        loss = invariance_loss(embeddings, reference, s.pairing, self.generator)
+            return reference.new_zeros(())
+        if s.pairing == "ranked" and len(reference) == len(self.prototypes):
+            prototypes = Embedded(reference, self.prototypes.current_kinds)
+            loss = ranked_invariance_loss(current, prototypes, self.queue.rows())
+        else:
+            pairing = "random" if s.pairing == "random" else "sorted"
+            loss = invariance_loss(current.embeddings, reference, pairing, self.generator)
         found["invariance_loss"] = loss.detach()
         share = 1 - confidence.mean() if s.uncertainty_weighting else 1.0
         return s.invariance_weight * share * loss
@@ -343,7 +369,17 @@ class TestDG(Adapter):
     def _embed(self, output: Output) -> Tensor:
         read = output.features if self.settings.embed_from == "features" else output.logits
         with torch.autocast(read.device.type, enabled=False):
-            return self.extractor(domain_features(read, self.settings.grid))  # type: ignore[no-any-return]
+            if self.classes:
+                features = class_features(read, output.logits)
+            else:
+                features = domain_features(read, self.settings.grid)
+            return self.extractor(features)  # type: ignore[no-any-return]
+
+    def _kinds(self, output: Output) -> Tensor:
+        """The kind of each embedding of an output."""
+        if self.classes:
+            return present_classes(output.features, output.logits)
+        return torch.zeros(len(output.logits) * self.cells, dtype=torch.int64, device=output.logits.device)
 
     def _discriminate(self, embeddings: Tensor) -> Tensor:
         with torch.autocast(embeddings.device.type, enabled=False):

@@ -40,6 +40,9 @@ class TestDGSettings(Settings):
         "what the current domain is compared with: prototypes of previous domains (augmented images while there are "
         "none), augmented images always, or both; the last two cost one more pass",
     )
+    first_reference: bool = option(
+        True, "compare the first domain with augmented images (paper); off: self-training alone until a change"
+    )
 
     # 3.3 Domain-invariant learning: parts
     amplifier: bool = option(False, "low-rank branches beside the attention (or the convolutions); published: on")
@@ -49,6 +52,9 @@ class TestDGSettings(Settings):
     extractor_width: int = option(128, "hidden width of the extractor", low=1)
     discriminator_width: int = option(16, "hidden width of the discriminator", low=1)
     grid: int = option(1, "cells a side, each with an embedding of its own, where features are maps", low=1)
+    embed_classes: bool = option(
+        False, "where features are maps: an embedding for each class that is there, instead of each cell"
+    )
 
     # 3.3 Domain-invariant learning: losses
     self_training: bool = option(True, "L_self: cross-entropy with the teacher's soft label")
@@ -56,7 +62,10 @@ class TestDGSettings(Settings):
     invariance: bool = option(True, "L_inv: step 2 brings embeddings to the prototypes")
     discrimination_weight: float = option(1.0, "weight of L_dis", low=0)
     invariance_weight: float = option(1.0, "weight of L_inv", low=0)
-    pairing: Literal["random", "sorted"] = option("sorted", "pairs of L_inv: at random, or by rank in each dimension")
+    pairing: Literal["random", "sorted", "ranked"] = option(
+        "sorted",
+        "pairs of L_inv: at random, by rank in the batch, or (for small batches) by rank in the whole domain",
+    )
     uncertainty_weighting: bool = option(
         True, "weigh L_inv by one minus the teacher's mean confidence: ask for it where the domain is hard"
     )
