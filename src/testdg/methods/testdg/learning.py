@@ -119,6 +119,26 @@ def ranked_invariance_loss(current: Embedded, prototypes: Embedded, earlier: Emb
     return gaps.sum() / (paired.sum() * x.shape[1]).clamp(min=1)
 
 
+def mean_invariance_loss(current: Embedded, prototypes: Embedded, earlier: Embedded) -> Tensor:
+    """L1 distance between the means of the domain so far and of the prototypes, kind by kind.
+
+    The gradient is that of a domain that moves as a whole with its newest embeddings.
+    """
+    x, kinds = current
+    own, _ = _means(kinds, Embedded(torch.cat([earlier.embeddings, x.detach()]), torch.cat([earlier.kinds, kinds])))
+    target, count = _means(kinds, prototypes)
+    paired = ((kinds != NONE) & (count > 0))[:, None]
+    gaps = (own + x - x.detach() - target).abs().where(paired, 0)
+    return gaps.sum() / (paired.sum() * x.shape[1]).clamp(min=1)
+
+
+def _means(kinds: Tensor, among: Embedded) -> tuple[Tensor, Tensor]:
+    """The mean of the embeddings of each of these kinds, and their number."""
+    alike = (kinds[:, None] == among.kinds).to(among.embeddings.dtype)
+    count = alike.sum(1)
+    return alike @ among.embeddings / count.clamp(min=1)[:, None], count
+
+
 def _cycled(count: int, size: int, generator: Generator) -> Tensor:
     """`count` indices that go round a random permutation of `size`."""
     order = torch.rand(size, generator=generator, device=generator.device).argsort()

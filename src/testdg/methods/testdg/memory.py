@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-
 NONE = -1
 """The kind of an embedding that stands for nothing."""
 

@@ -28,6 +28,7 @@ from testdg.methods.testdg.learning import (
     domain_features,
     extractor,
     invariance_loss,
+    mean_invariance_loss,
     present_classes,
     ranked_invariance_loss,
     self_training_loss,
@@ -244,7 +245,7 @@ class TestDG(Adapter):
         return torch.cat(chosen)
 
     def _reference(self, images: Tensor) -> Tensor | None:
-        """Prototypes of previous domains; before the first change (or always, if asked), augmented images or nothing."""
+        """Prototypes of previous domains; augmented images (or nothing) before the first change, or always if asked."""
         if not len(self.prototypes) and not self.settings.first_reference:
             return None
         kind = self.settings.reference if len(self.prototypes) else "augmented"
@@ -330,9 +331,10 @@ class TestDG(Adapter):
         s = self.settings
         if not s.invariance or self.batches % 50 < s.invariance_pause:
             return reference.new_zeros(())
-        if s.pairing == "ranked" and len(reference) == len(self.prototypes):
+        if s.pairing in ("ranked", "mean") and len(reference) == len(self.prototypes):
             prototypes = Embedded(reference, self.prototypes.current_kinds)
-            loss = ranked_invariance_loss(current, prototypes, self.queue.rows())
+            one = ranked_invariance_loss if s.pairing == "ranked" else mean_invariance_loss
+            loss = one(current, prototypes, self.queue.rows())
         else:
             pairing = "random" if s.pairing == "random" else "sorted"
             loss = invariance_loss(current.embeddings, reference, pairing, self.generator)

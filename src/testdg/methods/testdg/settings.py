@@ -62,9 +62,10 @@ class TestDGSettings(Settings):
     invariance: bool = option(True, "L_inv: step 2 brings embeddings to the prototypes")
     discrimination_weight: float = option(1.0, "weight of L_dis", low=0)
     invariance_weight: float = option(1.0, "weight of L_inv", low=0)
-    pairing: Literal["random", "sorted", "ranked"] = option(
+    pairing: Literal["random", "sorted", "ranked", "mean"] = option(
         "sorted",
-        "pairs of L_inv: at random, by rank in the batch, or (for small batches) by rank in the whole domain",
+        "pairs of L_inv: at random, by rank in the batch, or (for small batches) by rank in the whole domain, "
+        "or the means of the whole domain and the prototypes",
     )
     uncertainty_weighting: bool = option(
         True, "weigh L_inv by one minus the teacher's mean confidence: ask for it where the domain is hard"
