@@ -14,7 +14,6 @@ from torch import Tensor
 
 from testdg.methods.testdg.learning import (
     Pairing,
-    class_features,
     discrimination_loss,
     discriminator,
     diversity_loss,
@@ -22,11 +21,8 @@ from testdg.methods.testdg.learning import (
     domain_features,
     extractor,
     invariance_loss,
-    present_classes,
-    ranked_invariance_loss,
     self_training_loss,
 )
-from testdg.methods.testdg.memory import NONE, Embedded
 
 Rows = list[list[float]]
 
@@ -205,97 +201,52 @@ def test_a_single_embedding_is_paired_with_the_medians() -> None:
     assert float(invariance_loss(f, p, "sorted", seeded())) == pytest.approx(float(expected))
 
 
-@pytest.mark.parametrize("pairing", ["random", "sorted"])
+def test_ranked_pairs_are_the_sorted_pairs_of_the_whole_domain() -> None:
+    domain, p = normal(0, 12, 3), normal(1, 5, 3)
+    whole = torch.stack([f - literal_partner(domain, p, f) for f in domain]).abs()
+    assert float(invariance_loss(domain, p, "sorted", seeded())) == pytest.approx(float(whole.mean()))
+    for batch in (1, 4):
+        absent = torch.full((3, 3), math.inf, dtype=p.dtype)
+        loss = invariance_loss(domain[:batch], p, "ranked", seeded(), torch.cat([domain[batch:], absent]))
+        assert float(loss) == pytest.approx(float(whole[:batch].mean()))
+
+
+def literal_partner(domain: Tensor, prototypes: Tensor, one: Tensor) -> Tensor:
+    """What lies between the two prototypes of about the same rank, dimension by dimension."""
+    partner = []
+    for values, points, value in zip(domain.T.tolist(), prototypes.T.tolist(), one.tolist(), strict=True):
+        share = (sorted(values).index(value) + 0.5) / len(values)
+        centres = [(k + 0.5) / len(points) for k in range(len(points))]
+        partner.append(float(np.interp(share, centres, sorted(points))))
+    return torch.tensor(partner, dtype=one.dtype)
+
+
+def test_ranked_pairs_do_not_pull_what_is_unusual_to_the_middle() -> None:
+    line = torch.linspace(-1, 1, 65, dtype=torch.float64)[:, None]
+    unusual, others = line[-1:], line[:-1]
+    assert float(invariance_loss(unusual, line, "ranked", seeded(), others)) == pytest.approx(0)
+    assert float(invariance_loss(unusual, line, "sorted", seeded())) == pytest.approx(1)
+
+
+def test_ranked_pairs_are_sorted_ones_where_nothing_came_before() -> None:
+    f, p = normal(0, 4, 3), normal(1, 7, 3)
+    nothing = torch.full((5, 3), math.inf, dtype=f.dtype)
+    expected = float(invariance_loss(f, p, "sorted", seeded()))
+    assert float(invariance_loss(f, p, "ranked", seeded())) == expected
+    assert float(invariance_loss(f, p, "ranked", seeded(), nothing)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("pairing", ["random", "sorted", "ranked"])
 @pytest.mark.parametrize(("images", "prototypes"), [(4, 4), (6, 3), (3, 5)])
 def test_gradient_of_invariance(pairing: Pairing, images: int, prototypes: int) -> None:
     f, p = normal(0, images, 3), normal(1, prototypes, 3)
 
     def function(x: Tensor) -> Tensor:
-        return invariance_loss(x, p, pairing, seeded(7))
+        return invariance_loss(x, p, pairing, seeded(7), normal(2, 9, 3))
 
     gradient = exact_gradient(function, f)
     torch.testing.assert_close(gradient, numeric_gradient(function, f), rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(gradient.abs(), torch.full_like(gradient, 1 / gradient.numel()))
-
-
-# Pairs by rank in the whole domain
-
-
-def embedded(seed: int, kinds: list[int]) -> Embedded:
-    return Embedded(normal(seed, len(kinds), 3), torch.tensor(kinds))
-
-
-NOTHING = Embedded(torch.zeros(2, 3, dtype=torch.float64), torch.tensor([NONE, NONE]))
-
-
-def literal_ranked(current: Embedded, prototypes: Embedded, earlier: Embedded) -> float:
-    """What lies between the two prototypes of the kind with about the same rank, dimension by dimension."""
-    gaps = []
-    for one, kind in zip(current.embeddings.tolist(), current.kinds.tolist(), strict=True):
-        points = prototypes.embeddings[prototypes.kinds == kind].tolist()
-        if kind == NONE or not points:
-            continue
-        domain = [row for part in (earlier, current) for row in part.embeddings[part.kinds == kind].tolist()]
-        for values, centres, value in zip(zip(*domain, strict=True), zip(*points, strict=True), one, strict=True):
-            share = (sorted(values).index(value) + 0.5) / len(values)
-            ranks = [(k + 0.5) / len(centres) for k in range(len(centres))]
-            gaps.append(abs(value - float(np.interp(share, ranks, sorted(centres)))))
-    return sum(gaps) / max(1, len(gaps))
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    current=st.lists(st.integers(-1, 2), min_size=1, max_size=6),
-    prototypes=st.lists(st.integers(-1, 2), min_size=1, max_size=9),
-    earlier=st.lists(st.integers(-1, 2), min_size=1, max_size=12),
-)
-def test_ranked_pairs_are_of_the_same_kind_and_rank(
-    current: list[int], prototypes: list[int], earlier: list[int]
-) -> None:
-    parts = embedded(0, current), embedded(1, prototypes), embedded(2, earlier)
-    assert float(ranked_invariance_loss(*parts)) == pytest.approx(literal_ranked(*parts))
-
-
-def test_ranked_pairs_are_sorted_ones_where_nothing_came_before() -> None:
-    current, prototypes = embedded(0, [0] * 4), embedded(1, [0] * 7)
-    expected = float(invariance_loss(current.embeddings, prototypes.embeddings, "sorted", seeded()))
-    assert float(ranked_invariance_loss(current, prototypes, NOTHING)) == pytest.approx(expected)
-
-
-def test_ranked_pairs_do_not_pull_what_is_unusual_to_the_middle() -> None:
-    line = torch.linspace(-1, 1, 65, dtype=torch.float64)[:, None]
-    whole = Embedded(line, torch.zeros(65, dtype=torch.int64))
-    unusual, others = (Embedded(line[part], whole.kinds[part]) for part in (slice(64, 65), slice(64)))
-    assert float(ranked_invariance_loss(unusual, whole, others)) == pytest.approx(0)
-    assert float(invariance_loss(unusual.embeddings, line, "sorted", seeded())) == pytest.approx(1)
-
-
-def test_gradient_of_ranked_pairs() -> None:
-    kinds = torch.tensor([0, 1, 1, NONE, 2])
-    f, prototypes, earlier = normal(0, 5, 3), embedded(1, [0, 1, 1, 0, 1]), embedded(2, [1, 0, 0, 1, 1])
-
-    def function(x: Tensor) -> Tensor:
-        return ranked_invariance_loss(Embedded(x, kinds), prototypes, earlier)
-
-    gradient = exact_gradient(function, f)
-    torch.testing.assert_close(gradient, numeric_gradient(function, f), rtol=1e-6, atol=1e-8)
-    assert not gradient[3:].any()  # of no kind, or of one that no prototype is of
-
-
-def test_features_of_classes_are_means_by_probability() -> None:
-    features, logits = normal(0, 2, 5, 3, 4), normal(1, 2, 3, 6, 8)
-    shares = logits.softmax(1).unfold(2, 2, 2).unfold(3, 2, 2).mean((4, 5))
-    expected = [
-        (features[image] * shares[image, kind]).sum((1, 2)) / shares[image, kind].sum()
-        for image, kind in itertools.product(range(2), range(3))
-    ]
-    torch.testing.assert_close(class_features(features, logits), torch.stack(expected).float())
-
-
-def test_a_class_that_is_hardly_there_is_of_no_kind() -> None:
-    logits = torch.zeros(2, 3, 4, 4)
-    logits[0, 1] = logits[1, :2] = 20.0
-    assert present_classes(torch.zeros(2, 5, 2, 2), logits).tolist() == [NONE, 1, NONE, 0, 1, NONE]
 
 
 # Parts

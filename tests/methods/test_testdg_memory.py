@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testdg.methods.testdg.memory import NONE, Embedded, Prototypes, Queue
+from testdg.methods.testdg.memory import Prototypes, Queue
 
 CPU = torch.device("cpu")
 
@@ -20,7 +20,7 @@ def push(queue: Queue, images: int, generator: torch.Generator, cells: int = 1) 
     """Push embeddings that tell their image and their cell."""
     first = int(queue.position)
     rows = [[float(image), float(cell)] for image in range(first, first + images) for cell in range(cells)]
-    queue.push(Embedded(torch.tensor(rows), torch.tensor(rows)[:, 0].long()), images, generator)
+    queue.push(torch.tensor(rows), images, generator)
     queue.count(len(rows))
 
 
@@ -32,9 +32,9 @@ def test_a_queue_holds_the_newest_oldest_first(length: int, batches: list[int], 
         push(queue, size, seeded(), cells)
         expected.extend((image + i, cell) for i in range(size) for cell in range(cells))
         image += size
-        embeddings, positions, kinds = queue.content()
+        embeddings, positions = queue.content()
         assert [(int(a), int(b)) for a, b in embeddings.tolist()] == list(expected)
-        assert positions.tolist() == kinds.tolist() == [position for position, _ in expected]
+        assert positions.tolist() == [position for position, _ in expected]
         assert len(queue) == len(expected)
 
 
@@ -46,8 +46,8 @@ def test_an_emptied_queue_goes_on_at_its_place_in_the_stream(reservoir: bool) ->
     assert len(queue) == 0
     assert queue.content()[0].shape == (0, 2)
     push(queue, 3, seeded())
-    embeddings, positions, kinds = queue.content()
-    assert positions.tolist() == kinds.tolist() == [6, 7, 8]
+    embeddings, positions = queue.content()
+    assert positions.tolist() == [6, 7, 8]
     assert embeddings[:, 0].tolist() == [6, 7, 8]
 
 
@@ -57,21 +57,18 @@ def test_a_reservoir_holds_different_images_each_with_its_embedding(seed: int, l
     queue, generator = Queue(length, 2, CPU, reservoir=True), seeded(seed)
     for size in batches:
         push(queue, size, generator)
-        embeddings, positions, kinds = queue.content()
-        assert embeddings[:, 0].long().tolist() == positions.tolist() == kinds.tolist()
+        embeddings, positions = queue.content()
+        assert embeddings[:, 0].long().tolist() == positions.tolist()
         assert len(set(positions.tolist())) == len(positions) == len(queue) == min(int(queue.position), length)
         assert 0 <= int(positions.min()) <= int(positions.max()) < int(queue.position)
 
 
-@pytest.mark.parametrize("reservoir", [False, True])
-def test_rows_that_hold_nothing_are_of_no_kind(reservoir: bool) -> None:
-    queue = Queue(5, 2, CPU, reservoir)
-    assert set(queue.rows().kinds.tolist()) == {NONE}
+def test_rows_that_hold_nothing_are_infinite() -> None:
+    queue = Queue(5, 2, CPU)
+    assert queue.held().isinf().all()
     push(queue, 3, seeded())
-    embeddings, kinds = queue.rows()
-    assert torch.equal(embeddings[kinds != NONE], queue.content()[0])
-    queue.clear()
-    assert set(queue.rows().kinds.tolist()) == {NONE}
+    held = queue.held()
+    assert torch.equal(held[held.isfinite().all(1)], queue.content()[0])
 
 
 def test_a_reservoir_is_a_uniform_sample() -> None:
@@ -103,24 +100,23 @@ def test_prototypes_keep_the_last_domains_newest_last(domains: int) -> None:
     assert len(prototypes) == 0
     for domain, size in enumerate(sizes):
         position = 100 * domain + torch.arange(size)
-        prototypes.add(torch.stack([position.float(), torch.ones(size)], 1), position, position)
+        prototypes.add(torch.stack([position.float(), torch.ones(size)], 1), position)
         first = max(0, domain + 1 - domains)
         expected = [100 * d + i for d in range(first, domain + 1) for i in range(sizes[d])]
         assert prototypes.current[:, 0].tolist() == expected
         assert prototypes.positions[: len(prototypes)].tolist() == expected
-        assert prototypes.current_kinds.tolist() == expected
     assert prototypes.embeddings.shape == (4 * domains, 2)
 
 
 def test_prototypes_move_and_come_back_from_their_state() -> None:
     prototypes, again = Prototypes(2, 4, 2, CPU), Prototypes(2, 4, 2, CPU)
-    prototypes.add(torch.rand(3, 2), torch.arange(3), torch.zeros(3, dtype=torch.int64))
+    prototypes.add(torch.rand(3, 2), torch.arange(3))
     place = torch.rand(3, 2)
     prototypes.move(place)
     assert torch.equal(prototypes.current, place)
     again.load_state_dict(prototypes.state_dict())
     assert torch.equal(again.current, place)
     for p in (prototypes, again):
-        p.add(torch.ones(4, 2), torch.arange(4), torch.arange(4))
+        p.add(torch.ones(4, 2), torch.arange(4))
     assert torch.equal(again.current, prototypes.current)
     assert len(again) == 7

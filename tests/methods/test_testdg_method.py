@@ -327,7 +327,7 @@ def test_a_change_turns_the_queue_into_prototypes(vit: VisionModel) -> None:
     for images in batches[:2]:
         adapter(images)
     assert len(adapter.prototypes) == 0
-    embeddings, positions, _ = (tensor.clone() for tensor in adapter.queue.content())
+    embeddings, positions = (tensor.clone() for tensor in adapter.queue.content())
     assert positions.tolist() == list(range(2, 12))
     change(adapter, batches[2])
     chosen = select_mmd(embeddings, 4, 2.0)
@@ -369,6 +369,17 @@ def test_before_the_first_change_there_are_no_prototypes_to_move(vit: VisionMode
     assert len(adapter.prototypes) == 0
     assert {"discrimination_loss", "invariance_loss"} <= adapter.diagnostics.keys()
     assert "prototype_drift" not in adapter.diagnostics
+
+
+def test_the_first_domain_can_be_left_to_self_training(vit: VisionModel) -> None:
+    adapter = make(vit, first_reference=False)
+    start = copied(adapter)
+    batches = iter(stream(adapter, 4))
+    adapter(next(batches))
+    assert {"discrimination_loss", "invariance_loss"}.isdisjoint(adapter.diagnostics)
+    assert moved(adapter, start) == {"model", "teacher"}
+    change(adapter, next(batches))
+    assert {"discrimination_loss", "invariance_loss", "prototype_drift"} <= adapter.diagnostics.keys()
 
 
 def test_invariance_can_pause(vit: VisionModel) -> None:

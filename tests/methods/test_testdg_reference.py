@@ -127,7 +127,7 @@ def stirred(model: VisionModel, settings: dict[str, Any], images: Tensor, domain
                 parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
     if domain == "later":
         prototypes = torch.randn(len(images), settings["embedding_width"], generator=generator)
-        adapter.prototypes.add(prototypes, torch.arange(len(images)), torch.zeros(len(images), dtype=torch.int64))
+        adapter.prototypes.add(prototypes, torch.arange(len(images)))
     return adapter
 
 

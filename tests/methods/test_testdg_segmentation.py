@@ -15,7 +15,6 @@ from testdg.methods.source import Source
 from testdg.methods.tent import Tent
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.learning import diversity_loss, domain_features, self_training_loss
-from testdg.methods.testdg.memory import NONE
 from testdg.testing import check_adapter, stream
 
 DENSE = {"grid": 2, "diversity_weight": 0.1}
@@ -72,20 +71,6 @@ def test_every_cell_of_the_grid_has_an_embedding() -> None:
     adapter(stream(adapter, 1, 3)[0])
     assert len(adapter.queue) == 3 * 4
     assert adapter.queue.content()[1].tolist() == [0] * 4 + [1] * 4 + [2] * 4
-
-
-def test_every_class_of_an_image_has_an_embedding_and_prototypes_of_its_own() -> None:
-    settings = {**DENSE, "embed_classes": True, "pairing": "ranked", "prototypes": 12, "previous_domains": 2}
-    adapter, batches = second_domain(segformer(), **settings)
-    classes = adapter.model.classes
-    each = 12 // classes
-    assert len(adapter.prototypes) == each * classes
-    assert all(kind in (k // each, NONE) for k, kind in enumerate(adapter.prototypes.current_kinds.tolist()))
-    assert (adapter.prototypes.current_kinds != NONE).any()
-    images = next(batches)
-    adapter(images)
-    assert float(adapter.diagnostics["invariance_loss"]) > 0
-    assert adapter.queue.content()[1][-classes:].tolist() == [int(adapter.queue.position) - 1] * classes
 
 
 def test_the_detector_hears_the_mean_confidence_of_the_pixels() -> None:

@@ -9,12 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from testdg.methods.testdg.memory import NONE, Embedded
-
-PRESENT = 0.003
-"""Share of a picture above which a class is there."""
-
-Pairing = Literal["random", "sorted"]
+Pairing = Literal["random", "sorted", "ranked"]
 
 
 def extractor(inputs: int, hidden: int, width: int, generator: Generator) -> nn.Sequential:
@@ -46,25 +41,6 @@ def domain_features(features: Tensor, grid: int = 1) -> Tensor:
     return F.adaptive_avg_pool2d(features.float(), grid).flatten(2).transpose(1, 2).flatten(0, 1)
 
 
-def class_features(features: Tensor, logits: Tensor) -> Tensor:
-    """What the extractor reads of each class of each image: the mean of its features, by probability; (B * C, D)."""
-    shares = _class_shares(logits, features)
-    means = shares @ features.float().flatten(2).transpose(1, 2) / shares.sum(2, keepdim=True).clamp(min=1e-6)
-    return means.flatten(0, 1)
-
-
-def present_classes(features: Tensor, logits: Tensor) -> Tensor:
-    """The class of each row of `class_features`; `NONE` where the image hardly shows it."""
-    present = _class_shares(logits, features).mean(2) > PRESENT
-    classes = torch.arange(present.shape[1], device=present.device)
-    return torch.where(present, classes, NONE).flatten()
-
-
-def _class_shares(logits: Tensor, features: Tensor) -> Tensor:
-    """Probability of each class where each feature lies: (B, C, places)."""
-    return F.adaptive_avg_pool2d(logits.detach().float().softmax(1), features.shape[2:]).flatten(2)
-
-
 def discrimination_loss(current: Tensor, reference: Tensor) -> Tensor:
     """Equation 5 on discriminator logits: current embeddings are 1, prototypes are 0 (mean over each set, halved)."""
     ones = F.binary_cross_entropy_with_logits(current, torch.ones_like(current))
@@ -77,66 +53,35 @@ def domain_accuracy(current: Tensor, reference: Tensor) -> Tensor:
     return ((current > 0).float().mean() + (reference <= 0).float().mean()) / 2
 
 
-def invariance_loss(current: Tensor, prototypes: Tensor, pairing: Pairing, generator: Generator) -> Tensor:
+def invariance_loss(
+    current: Tensor, prototypes: Tensor, pairing: Pairing, generator: Generator, earlier: Tensor | None = None
+) -> Tensor:
     """Equation 6: L1 distance between paired embeddings and prototypes (mean over pairs and dimensions).
 
     `random` pairs as the paper does. `sorted` pairs each dimension by rank, which makes the loss the Wasserstein
     distance between the marginals: it matches the two sets without pulling every embedding to their middle. Of sets
-    that are not equally large, the same quantiles are paired; a single embedding is paired with the medians.
+    that are not equally large, the same quantiles are paired; a single embedding is paired with the medians. `ranked`
+    takes the rank among the `earlier` embeddings of the domain too (rows of infinity are absent), so that a small batch
+    of unusual images is paired with unusual prototypes.
     """
     if pairing == "random":
         return (current - prototypes[_cycled(len(current), len(prototypes), generator)]).abs().mean()
-    ranks = (torch.arange(len(current), device=current.device) + 0.5) * (len(prototypes) / len(current)) - 0.5
-    ranks = ranks.clamp(0, len(prototypes) - 1)
-    low, share = ranks.floor().long(), ranks.frac()[:, None]
-    ordered = prototypes.sort(0).values
-    target = ordered[low] * (1 - share) + ordered[(low + 1).clamp(max=len(prototypes) - 1)] * share
-    return (current.sort(0).values - target).abs().mean()
+    ordered = current.sort(0).values
+    below = torch.arange(len(current), device=current.device)[:, None]
+    total: Tensor | int = len(current)
+    if pairing == "ranked" and earlier is not None:
+        below = below + (earlier < ordered.detach()[:, None]).sum(1)
+        total = total + earlier.isfinite().all(1).sum()
+    ranks = (below + 0.5) * (len(prototypes) / total) - 0.5
+    return (ordered - _at_ranks(prototypes, ranks.expand_as(ordered))).abs().mean()
 
 
-def ranked_invariance_loss(current: Embedded, prototypes: Embedded, earlier: Embedded) -> Tensor:
-    """Equation 6 with pairs of the same kind and rank, for batches that are too small to be sorted by themselves.
-
-    The rank of an embedding is taken, in each dimension, among all of its kind that the domain has shown so far: the
-    `earlier` ones and the batch. So an unusual image is paired with unusual prototypes instead of being pulled to their
-    middle, and what is rare in one domain and frequent in the other is not taken for a difference of the domains.
-    """
-    x, kinds = current
-    domain, domain_kinds = torch.cat([earlier.embeddings, x.detach()]), torch.cat([earlier.kinds, kinds])
-    alike = kinds[:, None] == domain_kinds
-    below = ((domain < x.detach()[:, None]) & alike[..., None]).sum(1)
-    share = (below + 0.5) / alike.sum(1, keepdim=True)
-    alike = kinds[:, None] == prototypes.kinds
-    count = alike.sum(1, keepdim=True)
-    ordered = torch.where(alike[..., None], prototypes.embeddings, torch.inf).sort(1).values  # (n, prototypes, D)
-    last = (count - 1).clamp(min=0)
-    rank = torch.minimum((share * count - 0.5).clamp(min=0), last)
-    low, part = rank.floor().long(), rank.frac().to(x.dtype)
-    bounds = (ordered.gather(1, place[:, None])[:, 0] for place in (low, torch.minimum(low + 1, last)))
-    target = torch.lerp(*bounds, part)
-    paired = ((kinds != NONE) & (count[:, 0] > 0))[:, None]
-    gaps = (x - torch.where(paired, target, x.detach())).abs()
-    return gaps.sum() / (paired.sum() * x.shape[1]).clamp(min=1)
-
-
-def mean_invariance_loss(current: Embedded, prototypes: Embedded, earlier: Embedded) -> Tensor:
-    """L1 distance between the means of the domain so far and of the prototypes, kind by kind.
-
-    The gradient is that of a domain that moves as a whole with its newest embeddings.
-    """
-    x, kinds = current
-    own, _ = _means(kinds, Embedded(torch.cat([earlier.embeddings, x.detach()]), torch.cat([earlier.kinds, kinds])))
-    target, count = _means(kinds, prototypes)
-    paired = ((kinds != NONE) & (count > 0))[:, None]
-    gaps = (own + x - x.detach() - target).abs().where(paired, 0)
-    return gaps.sum() / (paired.sum() * x.shape[1]).clamp(min=1)
-
-
-def _means(kinds: Tensor, among: Embedded) -> tuple[Tensor, Tensor]:
-    """The mean of the embeddings of each of these kinds, and their number."""
-    alike = (kinds[:, None] == among.kinds).to(among.embeddings.dtype)
-    count = alike.sum(1)
-    return alike @ among.embeddings / count.clamp(min=1)[:, None], count
+def _at_ranks(points: Tensor, ranks: Tensor) -> Tensor:
+    """Each dimension's values at these ranks, which may lie between two points."""
+    ranks = ranks.clamp(0, len(points) - 1)
+    low, share = ranks.floor().long(), ranks.frac()
+    points = points.sort(0).values
+    return points.gather(0, low) * (1 - share) + points.gather(0, (low + 1).clamp(max=len(points) - 1)) * share
 
 
 def _cycled(count: int, size: int, generator: Generator) -> Tensor:

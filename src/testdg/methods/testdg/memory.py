@@ -5,20 +5,11 @@ Both live in tensors of fixed size that are changed in place; how much of them i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-
-NONE = -1
-"""The kind of an embedding that stands for nothing."""
-
-
-class Embedded(NamedTuple):
-    """Embeddings, each of a kind: the class that it stands for, 0 where classes are not kept apart, or `NONE`."""
-
-    embeddings: Tensor
-    kinds: Tensor
 
 
 class Queue(nn.Module):
@@ -26,7 +17,6 @@ class Queue(nn.Module):
 
     embeddings: Tensor
     positions: Tensor
-    kinds: Tensor
     cursor: Tensor
     position: Tensor
 
@@ -37,7 +27,6 @@ class Queue(nn.Module):
         rows = length + 1  # the last row takes what a reservoir turns away
         self.register_buffer("embeddings", torch.zeros(rows, width, device=device))
         self.register_buffer("positions", torch.full((rows,), -1, dtype=torch.int64, device=device))
-        self.register_buffer("kinds", torch.full((rows,), NONE, dtype=torch.int64, device=device))
         self.register_buffer("cursor", torch.zeros((), dtype=torch.int64, device=device))
         self.register_buffer("position", torch.zeros((), dtype=torch.int64, device=device))
 
@@ -45,12 +34,11 @@ class Queue(nn.Module):
         """Number of embeddings held."""
         return min(self.seen, self.length)
 
-    def push(self, embedded: Embedded, images: int, generator: Generator) -> None:
+    def push(self, embeddings: Tensor, images: int, generator: Generator) -> None:
         """Write the embeddings of some images; when full, the oldest leave (or, in a reservoir, random ones).
 
         Runs on the device alone; `count` is its other half.
         """
-        embeddings, kinds = embedded
         count = len(embeddings)
         place = torch.arange(count, device=embeddings.device)
         positions = self.position + place // (count // images)
@@ -65,10 +53,8 @@ class Queue(nn.Module):
         kept = slice(-len(slots), None)
         self.embeddings[slots] = embeddings[kept].to(self.embeddings.dtype)
         self.positions[slots] = positions[kept]
-        self.kinds[slots] = kinds[kept]
         self.embeddings[self.length :].zero_()
         self.positions[self.length :].fill_(-1)
-        self.kinds[self.length :].fill_(NONE)
         self.cursor += count
         self.position += images
 
@@ -76,26 +62,21 @@ class Queue(nn.Module):
         """Count embeddings that were pushed."""
         self.seen += embeddings
 
-    def content(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Embeddings, positions and kinds, oldest first."""
+    def content(self) -> tuple[Tensor, Tensor]:
+        """Embeddings and positions, oldest first."""
         held = slice(0, len(self))
         start = 0 if self.seen <= self.length or self.reservoir else -(self.seen % self.length)
-        embeddings, positions, kinds = (part[held].roll(start, 0) for part in self._parts())
-        return embeddings, positions, kinds
+        return self.embeddings[held].roll(start, 0), self.positions[held].roll(start, 0)
 
-    def rows(self) -> Embedded:
-        """All rows in no order, those that hold nothing among them: of fixed size, and the host is not asked."""
-        return Embedded(self.embeddings, self.kinds)
-
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.embeddings, self.positions, self.kinds
+    def held(self) -> Tensor:
+        """All rows, in no order; those that hold nothing are infinite. Of fixed size, and the host is not asked."""
+        return self.embeddings.masked_fill(self.positions[:, None] < 0, math.inf)
 
     def clear(self) -> None:
         """Forget everything but the position in the stream."""
         self.seen = 0
         self.cursor.zero_()
         self.positions.fill_(-1)
-        self.kinds.fill_(NONE)
         self.embeddings.zero_()
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -112,7 +93,6 @@ class Prototypes(nn.Module):
 
     embeddings: Tensor
     positions: Tensor
-    kinds: Tensor
 
     def __init__(self, width: int, each: int, domains: int, device: torch.device) -> None:
         super().__init__()
@@ -120,7 +100,6 @@ class Prototypes(nn.Module):
         self.counts: list[int] = []
         self.register_buffer("embeddings", torch.zeros(each * domains, width, device=device))
         self.register_buffer("positions", torch.full((each * domains,), -1, dtype=torch.int64, device=device))
-        self.register_buffer("kinds", torch.full((each * domains,), NONE, dtype=torch.int64, device=device))
 
     def __len__(self) -> int:
         """Number of prototypes held."""
@@ -131,18 +110,13 @@ class Prototypes(nn.Module):
         """The prototypes that there are."""
         return self.embeddings[: len(self)]
 
-    @property
-    def current_kinds(self) -> Tensor:
-        """The kind of each of them."""
-        return self.kinds[: len(self)]
-
-    def add(self, embeddings: Tensor, positions: Tensor, kinds: Tensor) -> None:
+    def add(self, embeddings: Tensor, positions: Tensor) -> None:
         """Add the prototypes of a domain; those of the oldest domain leave."""
         before = len(self)
         self.counts = [*self.counts, len(embeddings)][-self.domains :]
         kept = len(self)
-        for own, new in ((self.embeddings, embeddings), (self.positions, positions), (self.kinds, kinds)):
-            own[:kept] = torch.cat([own[:before], new])[-kept:]
+        self.embeddings[:kept] = torch.cat([self.embeddings[:before], embeddings])[-kept:]
+        self.positions[:kept] = torch.cat([self.positions[:before], positions])[-kept:]
 
     def move(self, embeddings: Tensor) -> None:
         """Put the prototypes somewhere else."""

@@ -20,7 +20,6 @@ from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.registry import register
 from testdg.methods.testdg.detection import ChangeDetector, appearance
 from testdg.methods.testdg.learning import (
-    class_features,
     discrimination_loss,
     discriminator,
     diversity_loss,
@@ -28,12 +27,9 @@ from testdg.methods.testdg.learning import (
     domain_features,
     extractor,
     invariance_loss,
-    mean_invariance_loss,
-    present_classes,
-    ranked_invariance_loss,
     self_training_loss,
 )
-from testdg.methods.testdg.memory import NONE, Embedded, Prototypes, Queue
+from testdg.methods.testdg.memory import Prototypes, Queue
 from testdg.methods.testdg.selection import select, selection_mmd2
 from testdg.methods.testdg.settings import PRESETS, TestDGSettings
 from testdg.methods.testdg.update import DISTANCES, chamfer, update_prototypes
@@ -80,12 +76,11 @@ class TestDG(Adapter):
             self.register_buffer(name, None)
         self.detector = ChangeDetector(s.threshold, s.history, s.recent, s.significance)
         self.queue = Queue(s.queue_length, s.embedding_width, device, s.selection == "reservoir")
-        maps = self.model.task == "segmentation"
-        self.classes = self.model.classes if maps and s.embed_classes else 0
-        self.cells = self.classes or (s.grid**2 if maps else 1)
-        self.prototypes = Prototypes(s.embedding_width, max(s.prototypes, self.classes), s.previous_domains, device)
+        self.prototypes = Prototypes(s.embedding_width, s.prototypes, s.previous_domains, device)
+        self.cells = 1 if self.model.task == "classification" else s.grid**2
         self.recorded: dict[str, Recorded] = {}
-        self.augment = Augmentation(s.augmentation, flip=s.flip, mask=s.mask, move=not maps)  # pixels stay in place
+        images = self.model.task == "classification"  # pixels are compared in their places
+        self.augment = Augmentation(s.augmentation, flip=s.flip, mask=s.mask, move=images)
         domain = [
             {
                 "params": [*self.extractor.parameters(), *self.discriminator.parameters()],
@@ -215,34 +210,18 @@ class TestDG(Adapter):
     def _notice_change(self, signal: list[float]) -> None:
         changed = self.detector.update(*signal)
         if changed and len(self.queue):
-            embeddings, positions, kinds = self.queue.content()
-            if self.classes:
-                chosen = self._select_of_each_class(embeddings, kinds)
-            else:
-                found = self._call("select", embeddings)
-                chosen = found.pop("chosen")
-                self.diagnostics.update(found)
-            self.prototypes.add(embeddings[chosen], positions[chosen], kinds[chosen])
+            embeddings, positions = self.queue.content()
+            found = self._call("select", embeddings)
+            chosen = found.pop("chosen")
+            self.prototypes.add(embeddings[chosen], positions[chosen])
             self.queue.clear()
+            self.diagnostics.update(found)
         self.diagnostics.update(change=changed)
 
     def _select(self, embeddings: Tensor) -> dict[str, Tensor]:
         s = self.settings
         chosen = select(s.selection, embeddings, s.prototypes, s.gamma, self.generator)
         return {"chosen": chosen, "prototype_mmd2": selection_mmd2(embeddings, chosen, s.gamma)}
-
-    def _select_of_each_class(self, embeddings: Tensor, kinds: Tensor) -> Tensor:
-        """As many of each class, some of them twice if there are few; of a class that is not there, rows of no kind."""
-        s = self.settings
-        each = max(1, s.prototypes // self.classes)
-        chosen = []
-        for kind in range(self.classes):
-            rows = (kinds == kind).nonzero()[:, 0]
-            if not len(rows):
-                rows = (kinds == NONE).nonzero()[:, 0]
-            of_kind = select(s.selection, embeddings[rows], each, s.gamma, self.generator)
-            chosen.append(rows[of_kind[torch.arange(each, device=rows.device) % len(of_kind)]])
-        return torch.cat(chosen)
 
     def _reference(self, images: Tensor) -> Tensor | None:
         """Prototypes of previous domains; augmented images (or nothing) before the first change, or always if asked."""
@@ -291,7 +270,7 @@ class TestDG(Adapter):
         before: Tensor | None = None,
         reference: Tensor | None = None,
         output: Output | None = None,
-    ) -> Embedded:
+    ) -> Tensor:
         """Encoder and head follow the teacher and come to the prototypes; all else is frozen.
 
         `output` is the pass over the view where it is known. Gives the embeddings of the encoder that moved.
@@ -300,21 +279,20 @@ class TestDG(Adapter):
         with _trained([self.model], s.self_training or s.invariance):
             output = self._run(view) if output is None else output  # pass 3, and a full backward
             embeddings = self._embed(output)
-            kinds = self._kinds(output)
             loss = self._self_training(found, output.logits, taught, confidence)
             if before is not None and reference is not None:
                 if s.prototype_updates == "twice":
                     reference = self._follow(found, before, embeddings.detach(), reference)
                     before = embeddings.detach()
-                loss = loss + self._invariance(found, Embedded(embeddings, kinds), reference, confidence)
+                loss = loss + self._invariance(found, embeddings, reference, confidence)
             if loss.requires_grad:
                 self.encoder_learner.step(loss)
         if before is None or reference is None:
-            return Embedded(embeddings.detach(), kinds)
+            return embeddings.detach()
         with torch.no_grad():
             moved = self._embed(self._run(view))  # pass 4
         self._follow(found, before, moved, reference)
-        return Embedded(moved, kinds)
+        return moved
 
     def _self_training(self, found: dict[str, Tensor], student: Tensor, teacher: Tensor, confidence: Tensor) -> Tensor:
         s = self.settings
@@ -327,17 +305,14 @@ class TestDG(Adapter):
         found["self_training_loss"] = loss.detach()
         return loss + s.diversity_weight * diversity_loss(student) if s.diversity_weight else loss
 
-    def _invariance(self, found: dict[str, Tensor], current: Embedded, reference: Tensor, confidence: Tensor) -> Tensor:
+    def _invariance(
+        self, found: dict[str, Tensor], embeddings: Tensor, reference: Tensor, confidence: Tensor
+    ) -> Tensor:
         s = self.settings
         if not s.invariance or self.batches % 50 < s.invariance_pause:
-            return reference.new_zeros(())
-        if s.pairing in ("ranked", "mean") and len(reference) == len(self.prototypes):
-            prototypes = Embedded(reference, self.prototypes.current_kinds)
-            one = ranked_invariance_loss if s.pairing == "ranked" else mean_invariance_loss
-            loss = one(current, prototypes, self.queue.rows())
-        else:
-            pairing = "random" if s.pairing == "random" else "sorted"
-            loss = invariance_loss(current.embeddings, reference, pairing, self.generator)
+            return embeddings.new_zeros(())
+        earlier = self.queue.held() if s.pairing == "ranked" and len(self.prototypes) else None
+        loss = invariance_loss(embeddings, reference, s.pairing, self.generator, earlier)
         found["invariance_loss"] = loss.detach()
         share = 1 - confidence.mean() if s.uncertainty_weighting else 1.0
         return s.invariance_weight * share * loss
@@ -371,17 +346,7 @@ class TestDG(Adapter):
     def _embed(self, output: Output) -> Tensor:
         read = output.features if self.settings.embed_from == "features" else output.logits
         with torch.autocast(read.device.type, enabled=False):
-            if self.classes:
-                features = class_features(read, output.logits)
-            else:
-                features = domain_features(read, self.settings.grid)
-            return self.extractor(features)  # type: ignore[no-any-return]
-
-    def _kinds(self, output: Output) -> Tensor:
-        """The kind of each embedding of an output."""
-        if self.classes:
-            return present_classes(output.features, output.logits)
-        return torch.zeros(len(output.logits) * self.cells, dtype=torch.int64, device=output.logits.device)
+            return self.extractor(domain_features(read, self.settings.grid))  # type: ignore[no-any-return]
 
     def _discriminate(self, embeddings: Tensor) -> Tensor:
         with torch.autocast(embeddings.device.type, enabled=False):

@@ -52,9 +52,6 @@ class TestDGSettings(Settings):
     extractor_width: int = option(128, "hidden width of the extractor", low=1)
     discriminator_width: int = option(16, "hidden width of the discriminator", low=1)
     grid: int = option(1, "cells a side, each with an embedding of its own, where features are maps", low=1)
-    embed_classes: bool = option(
-        False, "where features are maps: an embedding for each class that is there, instead of each cell"
-    )
 
     # 3.3 Domain-invariant learning: losses
     self_training: bool = option(True, "L_self: cross-entropy with the teacher's soft label")
@@ -62,10 +59,8 @@ class TestDGSettings(Settings):
     invariance: bool = option(True, "L_inv: step 2 brings embeddings to the prototypes")
     discrimination_weight: float = option(1.0, "weight of L_dis", low=0)
     invariance_weight: float = option(1.0, "weight of L_inv", low=0)
-    pairing: Literal["random", "sorted", "ranked", "mean"] = option(
-        "sorted",
-        "pairs of L_inv: at random, by rank in the batch, or (for small batches) by rank in the whole domain, "
-        "or the means of the whole domain and the prototypes",
+    pairing: Literal["random", "sorted", "ranked"] = option(
+        "sorted", "pairs of L_inv: at random, by rank in the batch, or (for small batches) by rank in the whole domain"
     )
     uncertainty_weighting: bool = option(
         True, "weigh L_inv by one minus the teacher's mean confidence: ask for it where the domain is hard"
@@ -149,7 +144,7 @@ STREETS: dict[str, Any] = {
     "change_momentum": None,
     "restore": 5e-3,
 }
-"""Street scenes, drawn or photographed. Single photographs differ so much that only significant changes count."""
+"""Street scenes, drawn or photographed."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "cifar10-c": {
@@ -201,7 +196,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         **DENSE,
         "learning_rate": 7.5e-6,
         "amplifier_learning_rate": 7.5e-6,
-        "extractor_learning_rate": 1e-3,
     },
     "streets": {
         **STREETS,
@@ -210,5 +204,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "recent": 1,
         "significance": 0.0,
     },
-    "folder-weather": STREETS,
+    "folder-weather": {
+        **STREETS,
+        "detect_by": "appearance",
+        "threshold": 0.7,
+        "significance": 7.0,
+        "first_reference": False,
+        "invariance_weight": 1.0,
+        "pairing": "ranked",
+        "extractor_learning_rate": 1e-5,
+        "prototype_learning_rate": 1e-4,
+    },
 }
