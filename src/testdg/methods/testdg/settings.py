@@ -210,7 +210,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "threshold": 0.7,
         "significance": 7.0,
         "first_reference": False,
-        "invariance_weight": 1.0,
+        "invariance_weight": 4.0,
         "pairing": "ranked",
         "extractor_learning_rate": 1e-5,
         "prototype_learning_rate": 1e-4,
