@@ -14,7 +14,7 @@ from testdg.methods import find_method
 from testdg.methods.source import Source
 from testdg.methods.tent import Tent
 from testdg.methods.testdg import TestDG
-from testdg.methods.testdg.learning import diversity_loss, domain_features, self_training_loss
+from testdg.methods.testdg.learning import diversity_loss, domain_features, invariance_loss, self_training_loss
 from testdg.testing import check_adapter, stream
 
 DENSE = {"grid": 2, "diversity_weight": 0.1}
@@ -71,6 +71,20 @@ def test_every_cell_of_the_grid_has_an_embedding() -> None:
     adapter(stream(adapter, 1, 3)[0])
     assert len(adapter.queue) == 3 * 4
     assert adapter.queue.content()[1].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_a_single_picture_is_ranked_among_all_of_its_domain() -> None:
+    settings = {**DENSE, "pairing": "ranked", "view": "same", "amplifier": False, "prototype_update": False}
+    settings["extractor_learning_rate"] = 0.0  # step 1 leaves the embeddings where they are
+    adapter, batches = second_domain(segformer(), **settings)
+    images = next(batches)[:1]
+    losses = [
+        float(invariance_loss(adapter.embed(images), adapter.prototypes.current, "ranked", adapter.generator, earlier))
+        for earlier in (adapter.queue.held(), None)
+    ]
+    adapter(images)
+    assert float(adapter.diagnostics["invariance_loss"]) == pytest.approx(losses[0], rel=1e-4)
+    assert losses[0] != pytest.approx(losses[1], rel=1e-2)
 
 
 def test_the_detector_hears_the_mean_confidence_of_the_pixels() -> None:
