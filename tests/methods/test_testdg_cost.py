@@ -75,6 +75,7 @@ def test_a_step_is_seven_forward_equivalents_and_eight_before_the_first_change(v
         ({"reference": "both"}, 8),
         ({"prototype_updates": "once"}, 7),
         ({"prototype_update": False}, 7),
+        ({"invariance_share": 0.3}, 9),
         ({"discrimination": False}, 6),
         ({"discrimination": False, "amplifier": False}, 5),
         ({"discrimination": False, "invariance": False}, 4),

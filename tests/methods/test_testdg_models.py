@@ -68,6 +68,7 @@ def test_queue_and_prototypes_do_not_depend_on_the_batch(vit: VisionModel) -> No
         {"previous_domains": 3},
         {"history": 4, "recent": 2, "significance": 3.0},
         {"restore": 0.1, "invariance_pause": 1},
+        {"invariance_share": 0.3},
         {"amplifier": False},
         {"precision": "bf16"},
     ],

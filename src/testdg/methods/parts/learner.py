@@ -40,10 +40,10 @@ class Learner(nn.Module):
         """Move the parameters one step down the gradient of a loss; where `when` is a False flag, not at all."""
         self.move(self.gradients(loss), loss, when)
 
-    def gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradient of a loss by each parameter; None where it does not depend on one."""
+    def gradients(self, loss: Tensor, keep: bool = False) -> tuple[Tensor | None, ...]:
+        """Gradient of a loss by each parameter, None where it does not depend on one; `keep` the graph for another."""
         with torch.autocast(loss.device.type, enabled=False):  # each layer's own precision, as in its forward pass
-            return torch.autograd.grad(loss, self.parameters_, allow_unused=True)
+            return torch.autograd.grad(loss, self.parameters_, allow_unused=True, retain_graph=keep)
 
     def move(self, gradients: Sequence[Tensor | None], loss: Tensor, when: Tensor | None = None) -> None:
         """Move the parameters by known gradients of a loss."""

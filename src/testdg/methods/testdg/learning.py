@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -74,6 +75,22 @@ def invariance_loss(
         total = total + earlier.isfinite().all(1).sum()
     ranks = (below + 0.5) * (len(prototypes) / total) - 0.5
     return (ordered - _at_ranks(prototypes, ranks.expand_as(ordered))).abs().mean()
+
+
+def bounded_sum(
+    gradients: Sequence[Tensor | None], pulls: Sequence[Tensor | None], share: float
+) -> list[Tensor | None]:
+    """Gradients of L_self plus those of L_inv, none of which is longer than a share of what it is added to.
+
+    L_inv hardly feels what is rare in an image. Where it outweighs L_self, it wears rare classes away, and the teacher
+    follows.
+    """
+    total = list(gradients)
+    for place, (gradient, pull) in enumerate(zip(gradients, pulls, strict=True)):
+        if gradient is not None and pull is not None:
+            room = share * gradient.norm() / pull.norm().clamp(min=1e-12)
+            total[place] = gradient + room.clamp(max=1) * pull
+    return total
 
 
 def _at_ranks(points: Tensor, ranks: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.registry import register
 from testdg.methods.testdg.detection import ChangeDetector, appearance
 from testdg.methods.testdg.learning import (
+    bounded_sum,
     discrimination_loss,
     discriminator,
     diversity_loss,
@@ -284,15 +285,25 @@ class TestDG(Adapter):
                 if s.prototype_updates == "twice":
                     reference = self._follow(found, before, embeddings.detach(), reference)
                     before = embeddings.detach()
-                loss = loss + self._invariance(found, embeddings, reference, confidence)
-            if loss.requires_grad:
-                self.encoder_learner.step(loss)
+                self._move_encoder(loss, self._invariance(found, embeddings, reference, confidence))
+            else:
+                self._move_encoder(loss)
         if before is None or reference is None:
             return embeddings.detach()
         with torch.no_grad():
             moved = self._embed(self._run(view))  # pass 4
         self._follow(found, before, moved, reference)
         return moved
+
+    def _move_encoder(self, loss: Tensor, pull: Tensor | None = None) -> None:
+        """Down the gradient of L_self and L_inv, the latter bounded where that is asked for."""
+        learner, share = self.encoder_learner, self.settings.invariance_share
+        total = loss if pull is None else loss + pull
+        if share is not None and pull is not None and loss.requires_grad and pull.requires_grad:
+            gradients = learner.gradients(loss, keep=True)
+            learner.move(bounded_sum(gradients, learner.gradients(pull), share), total)
+        elif total.requires_grad:
+            learner.step(total)
 
     def _self_training(self, found: dict[str, Tensor], student: Tensor, teacher: Tensor, confidence: Tensor) -> Tensor:
         s = self.settings

@@ -59,6 +59,12 @@ class TestDGSettings(Settings):
     invariance: bool = option(True, "L_inv: step 2 brings embeddings to the prototypes")
     discrimination_weight: float = option(1.0, "weight of L_dis", low=0)
     invariance_weight: float = option(1.0, "weight of L_inv", low=0)
+    invariance_share: float | None = option(
+        None,
+        "most that L_inv may add to the gradient of L_self, as a share of its length in each weight (one more backward "
+        "pass); none: no bound",
+        low=0,
+    )
     pairing: Literal["random", "sorted", "ranked"] = option(
         "sorted", "pairs of L_inv: at random, by rank in the batch, or (for small batches) by rank in the whole domain"
     )
@@ -210,7 +216,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "threshold": 0.7,
         "significance": 7.0,
         "first_reference": False,
-        "invariance_weight": 4.0,
+        "embed_from": "logits",
+        "invariance_weight": 30.0,
+        "invariance_share": 0.3,
         "pairing": "ranked",
         "extractor_learning_rate": 1e-5,
         "prototype_learning_rate": 1e-4,
