@@ -1,4 +1,4 @@
-"""How much L_inv may add to self-training."""
+"""How much L_inv may add to self-training, and when."""
 
 import pytest
 import torch
@@ -64,3 +64,12 @@ def test_nothing_may_be_added_or_anything(vit: VisionModel, amplifier: bool) -> 
     some = weights(vit, invariance_share=0.1, **common)
     for other in (alone, unbounded):
         assert not all(torch.equal(a, b) for a, b in zip(some, other, strict=True))
+
+
+def test_invariance_can_be_left_to_the_first_batches_of_a_domain(vit: VisionModel) -> None:
+    adapter = make(vit, invariance_batches=2)
+    seen = []
+    for place, images in enumerate(stream(adapter, 7)):
+        change(adapter, images) if place == 3 else adapter(images)
+        seen.append("invariance_loss" in adapter.diagnostics)
+    assert seen == [True, True, False, True, True, False, False]

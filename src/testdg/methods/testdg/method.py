@@ -127,8 +127,7 @@ class TestDG(Adapter):
             confidence, *signal = self.to_host(gathered[2].mean(), self._signal(gathered[0], gathered[2]))
         self.diagnostics.update(confidence=confidence)
         self._notice_change(signal)
-        paused = self.batches % 50 < self.settings.invariance_pause
-        key = (len(self.prototypes), paused, self.in_new_domain)
+        key = (len(self.prototypes), self.asks_for_invariance, self.in_new_domain)
         learnt = self._call("learn", *gathered, key=key)
         self.queue.count(len(gathered[0]) * self.cells)
         prediction = learnt.pop("prediction")
@@ -192,6 +191,13 @@ class TestDG(Adapter):
     def learns_domains(self) -> bool:
         """False for self-training alone."""
         return self.settings.discrimination or self.settings.invariance
+
+    @property
+    def asks_for_invariance(self) -> bool:
+        """Whether L_inv takes part in the current batch."""
+        s = self.settings
+        early = s.invariance_batches is None or self.detector.count <= s.invariance_batches
+        return s.invariance and early and self.batches % 50 >= s.invariance_pause
 
     @property
     def in_new_domain(self) -> bool:
@@ -320,7 +326,7 @@ class TestDG(Adapter):
         self, found: dict[str, Tensor], embeddings: Tensor, reference: Tensor, confidence: Tensor
     ) -> Tensor:
         s = self.settings
-        if not s.invariance or self.batches % 50 < s.invariance_pause:
+        if not self.asks_for_invariance:
             return embeddings.new_zeros(())
         earlier = self.queue.held() if s.pairing == "ranked" and len(self.prototypes) else None
         loss = invariance_loss(embeddings, reference, s.pairing, self.generator, earlier)

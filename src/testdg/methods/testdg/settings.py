@@ -71,6 +71,9 @@ class TestDGSettings(Settings):
     uncertainty_weighting: bool = option(
         True, "weigh L_inv by one minus the teacher's mean confidence: ask for it where the domain is hard"
     )
+    invariance_batches: int | None = option(
+        None, "first batches of a domain, in which L_inv is asked for; none: all of them", low=0
+    )
     invariance_pause: int = option(0, "batches without L_inv in every 50 (released code: 20)", low=0, high=50)
 
     # Self-training
