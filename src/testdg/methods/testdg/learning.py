@@ -82,8 +82,8 @@ def bounded_sum(
 ) -> list[Tensor | None]:
     """Gradients of L_self plus those of L_inv, none of which is longer than a share of what it is added to.
 
-    L_inv hardly feels what is rare in an image. Where it outweighs L_self, it wears rare classes away, and the teacher
-    follows.
+    Weight by weight, because L_inv is several times louder in the last layers than in the first. Without a bound, long
+    streams lost their rare classes.
     """
     total = list(gradients)
     for place, (gradient, pull) in enumerate(zip(gradients, pulls, strict=True)):
