@@ -62,7 +62,7 @@ class TestDGSettings(Settings):
     invariance_share: float | None = option(
         None,
         "most that L_inv may add to the gradient of L_self, as a share of its length in each weight (one more backward "
-        "pass); none: no bound",
+        "pass; without L_self there is none); none: no bound",
         low=0,
     )
     pairing: Literal["random", "sorted", "ranked"] = option(
