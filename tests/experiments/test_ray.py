@@ -12,7 +12,7 @@ import pytest
 from testdg.errors import UserError
 from testdg.evaluation import read_result, run
 from testdg.experiments import Complete, Grid, News, Ray, Running, bench, expand
-from testdg.experiments import ray_engine as engine
+from testdg.experiments import ray_engine
 from testdg.experiments.events import read_events
 from testdg.experiments.ray_engine import knock
 
@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("TESTDG_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # other processes of the test run may need much memory
         patch.setenv("RAY_worker_niceness", "0")  # and beside them, nice processes would hardly go on
-        patch.setattr(engine, "ANSWER", 120.0)
+        patch.setattr(ray_engine, "ANSWER", 120.0)
         found = Cluster(initialize_head=True, head_node_args={**NODE, "_system_config": NOTICE})
         yield found
         found.shutdown()
@@ -75,8 +75,9 @@ class Killer:
 def test_a_node_that_is_killed_costs_nothing_but_time(cluster: Any, values: dict[str, Any], tmp_path: Path) -> None:
     long = {"images": 100, "batch_size": 1, "domains": ["fog", "contrast", "snow"], "seeds": [0, 1, 2, 3, 4]}
     cells = expand(Grid({**values, **long}))
+    engine = Ray(cluster.address)  # first: of two nodes, it may connect to the one that is to be killed
     killer = Killer(cluster, cells[0].batches)
-    ends = bench(cells, tmp_path, engine=Ray(cluster.address), tell=killer.tell)
+    ends = bench(cells, tmp_path, engine=engine, tell=killer.tell)
     assert killer.node is None
     assert [type(end) for end in ends] == [Complete] * 6
     (lost,) = (number for number in range(6) if killer.begun.count(number) == 2)  # one cell began anew, and no other
@@ -148,7 +149,7 @@ def test_an_address_has_a_host_and_a_port(address: str) -> None:
 
 def test_an_address_that_does_not_answer_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="Ray is not installed (pip install 'testdg[ray]')")
-    monkeypatch.setattr(engine, "ANSWER", 0.5)
+    monkeypatch.setattr(ray_engine, "ANSWER", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         port = deaf.getsockname()[1]
         with pytest.raises(UserError, match=f"no Ray cluster answers at 127.0.0.1:{port} within 0 seconds: start one"):
