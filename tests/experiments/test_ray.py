@@ -11,8 +11,7 @@ import pytest
 
 from testdg.errors import UserError
 from testdg.evaluation import read_result, run
-from testdg.experiments import Complete, Grid, News, Ray, Running, bench, expand
-from testdg.experiments import ray_engine
+from testdg.experiments import Complete, Grid, News, Ray, Running, bench, expand, ray_engine
 from testdg.experiments.events import read_events
 from testdg.experiments.ray_engine import knock
 
