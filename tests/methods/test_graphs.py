@@ -11,7 +11,15 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("settings", [{}, {"discrimination": False, "invariance": False}, {"selection": "reservoir"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"discrimination": False, "invariance": False},
+        {"selection": "reservoir"},
+        {"invariance_to": "surest", "invariance_share": 1.0},
+    ],
+)
 def test_recorded_steps_equal_plain_steps(precision, settings):
     torch.manual_seed(0)
     model = load_model(TinyViT(), preprocessing=Preprocessing((32, 32))).cuda()

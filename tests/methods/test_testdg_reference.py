@@ -127,7 +127,7 @@ def stirred(model: VisionModel, settings: dict[str, Any], images: Tensor, domain
                 parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
     if domain == "later":
         prototypes = torch.randn(len(images), settings["embedding_width"], generator=generator)
-        adapter.prototypes.add(prototypes, torch.arange(len(images)))
+        adapter.prototypes.add(prototypes, torch.arange(len(images)), 0.5)
     return adapter
 
 

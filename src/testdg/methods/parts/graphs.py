@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -16,11 +17,12 @@ class Recorded:
     """Runs a function of tensors, as a CUDA graph from the fourth call with the same shapes and key on.
 
     What the function changes it must change in place, it must not ask the host, and host state that it depends on
-    belongs into the key. Outputs are copies, so they outlive the next call.
+    belongs into the key. Outputs are copies, so they outlive the next call; so all recordings can share their memory.
     """
 
     def __init__(self, function: Function, generator: Generator | None = None) -> None:
         self.function, self.generator = function, generator
+        self.pool: Any = None
         self.calls: dict[Hashable, int] = {}
         self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], dict[str, Tensor]]] = {}
 
@@ -45,7 +47,8 @@ class Recorded:
         places = tuple(tensor.clone() for tensor in inputs)
         torch.clear_autocast_cache()  # weights cast before the recording must not enter it
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph):
+        self.pool = torch.cuda.graph_pool_handle() if self.pool is None else self.pool
+        with torch.cuda.graph(graph, pool=self.pool):
             outputs = self.function(*places)
         torch.clear_autocast_cache()
         return graph, places, outputs

@@ -24,6 +24,7 @@ class Queue(nn.Module):
         super().__init__()
         self.length, self.reservoir = length, reservoir
         self.seen = 0
+        self.confidences = 0.0  # their sum
         rows = length + 1  # the last row takes what a reservoir turns away
         self.register_buffer("embeddings", torch.zeros(rows, width, device=device))
         self.register_buffer("positions", torch.full((rows,), -1, dtype=torch.int64, device=device))
@@ -58,9 +59,15 @@ class Queue(nn.Module):
         self.cursor += count
         self.position += images
 
-    def count(self, embeddings: int) -> None:
-        """Count embeddings that were pushed."""
+    def count(self, embeddings: int, confidence: float) -> None:
+        """Count embeddings that are pushed, of images that are predicted with this confidence."""
         self.seen += embeddings
+        self.confidences += embeddings * confidence
+
+    @property
+    def confidence(self) -> float:
+        """Mean confidence in the current domain."""
+        return self.confidences / max(1, self.seen)
 
     def content(self) -> tuple[Tensor, Tensor]:
         """Embeddings and positions, oldest first."""
@@ -74,18 +81,18 @@ class Queue(nn.Module):
 
     def clear(self) -> None:
         """Forget everything but the position in the stream."""
-        self.seen = 0
+        self.seen, self.confidences = 0, 0.0
         self.cursor.zero_()
         self.positions.fill_(-1)
         self.embeddings.zero_()
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Give the counter."""
-        return {"seen": self.seen}
+        """Give the counters."""
+        return {"seen": self.seen, "confidences": self.confidences}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Put it back."""
-        self.seen = state["seen"]
+        """Put them back."""
+        self.seen, self.confidences = state["seen"], state["confidences"]
 
 
 class Prototypes(nn.Module):
@@ -93,13 +100,16 @@ class Prototypes(nn.Module):
 
     embeddings: Tensor
     positions: Tensor
+    rows: Tensor
 
     def __init__(self, width: int, each: int, domains: int, device: torch.device) -> None:
         super().__init__()
         self.domains = domains
         self.counts: list[int] = []
+        self.confidences: list[float] = []
         self.register_buffer("embeddings", torch.zeros(each * domains, width, device=device))
         self.register_buffer("positions", torch.full((each * domains,), -1, dtype=torch.int64, device=device))
+        self.register_buffer("rows", torch.zeros(each, dtype=torch.int64, device=device))
 
     def __len__(self) -> int:
         """Number of prototypes held."""
@@ -110,10 +120,28 @@ class Prototypes(nn.Module):
         """The prototypes that there are."""
         return self.embeddings[: len(self)]
 
-    def add(self, embeddings: Tensor, positions: Tensor) -> None:
-        """Add the prototypes of a domain; those of the oldest domain leave."""
+    @property
+    def surest(self) -> Tensor:
+        """The prototypes that `aim` has found."""
+        return self.embeddings[self.rows]
+
+    def aim(self, than: float) -> bool:
+        """Look for the domain with the highest confidence; False if that is not above another one.
+
+        A domain with few prototypes has them repeated, so that their number is always the same.
+        """
+        if max(self.confidences, default=than) <= than:
+            return False
+        place = self.confidences.index(max(self.confidences))
+        self.rows.copy_(torch.arange(len(self.rows), device=self.rows.device) % self.counts[place])
+        self.rows += sum(self.counts[:place])
+        return True
+
+    def add(self, embeddings: Tensor, positions: Tensor, confidence: float) -> None:
+        """Add the prototypes of a domain and the mean confidence in it; those of the oldest domain leave."""
         before = len(self)
         self.counts = [*self.counts, len(embeddings)][-self.domains :]
+        self.confidences = [*self.confidences, confidence][-self.domains :]
         kept = len(self)
         self.embeddings[:kept] = torch.cat([self.embeddings[:before], embeddings])[-kept:]
         self.positions[:kept] = torch.cat([self.positions[:before], positions])[-kept:]
@@ -123,9 +151,9 @@ class Prototypes(nn.Module):
         self.current.copy_(embeddings)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Give the number of prototypes of each domain."""
-        return {"counts": self.counts}
+        """Give the number of prototypes of each domain, and the confidence in it."""
+        return {"counts": self.counts, "confidences": self.confidences}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Put it back."""
-        self.counts = list(state["counts"])
+        """Put them back."""
+        self.counts, self.confidences = list(state["counts"]), list(state["confidences"])

@@ -79,6 +79,7 @@ class TestDG(Adapter):
         self.queue = Queue(s.queue_length, s.embedding_width, device, s.selection == "reservoir")
         self.prototypes = Prototypes(s.embedding_width, s.prototypes, s.previous_domains, device)
         self.cells = 1 if self.model.task == "classification" else s.grid**2
+        self.aimed = False
         self.recorded: dict[str, Recorded] = {}
         images = self.model.task == "classification"  # pixels are compared in their places
         self.augment = Augmentation(s.augmentation, flip=s.flip, mask=s.mask, move=images)
@@ -127,9 +128,10 @@ class TestDG(Adapter):
             confidence, *signal = self.to_host(gathered[2].mean(), self._signal(gathered[0], gathered[2]))
         self.diagnostics.update(confidence=confidence)
         self._notice_change(signal)
-        key = (len(self.prototypes), self.asks_for_invariance, self.in_new_domain)
+        self.queue.count(len(gathered[0]) * self.cells, confidence)
+        self.aimed = self.aims and self.prototypes.aim(than=self.queue.confidence)
+        key = (len(self.prototypes), self.asks_for_invariance, self.teacher_momentum)
         learnt = self._call("learn", *gathered, key=key)
-        self.queue.count(len(gathered[0]) * self.cells)
         prediction = learnt.pop("prediction")
         self.diagnostics.update(learnt)
         return prediction[-len(images) :]
@@ -197,12 +199,20 @@ class TestDG(Adapter):
         """Whether L_inv takes part in the current batch."""
         s = self.settings
         early = s.invariance_batches is None or self.detector.count <= s.invariance_batches
-        return s.invariance and early and self.batches % 50 >= s.invariance_pause
+        return s.invariance and early and self.batches % 50 >= s.invariance_pause and self.aimed == self.aims
 
     @property
-    def in_new_domain(self) -> bool:
-        """Whether the stream has just begun or the domain has just changed."""
-        return self.detector.count <= self.settings.change_batches
+    def aims(self) -> bool:
+        """Whether L_inv asks for one of the previous domains, and not for all of the reference."""
+        s = self.settings
+        return s.invariance_to == "surest" and s.reference == "prototypes" and len(self.prototypes) > 0
+
+    @property
+    def teacher_momentum(self) -> float:
+        """It may be another one when the stream has just begun or the domain has just changed."""
+        s = self.settings
+        new = self.detector.count <= s.change_batches
+        return s.change_momentum if new and s.change_momentum is not None else s.momentum
 
     @torch.no_grad()
     def _student_prediction(self, images: Tensor, view: Tensor, reference: Tensor | None) -> Tensor | None:
@@ -220,7 +230,7 @@ class TestDG(Adapter):
             embeddings, positions = self.queue.content()
             found = self._call("select", embeddings)
             chosen = found.pop("chosen")
-            self.prototypes.add(embeddings[chosen], positions[chosen])
+            self.prototypes.add(embeddings[chosen], positions[chosen], self.queue.confidence)
             self.queue.clear()
             self.diagnostics.update(found)
         self.diagnostics.update(change=changed)
@@ -328,6 +338,7 @@ class TestDG(Adapter):
         s = self.settings
         if not self.asks_for_invariance:
             return embeddings.new_zeros(())
+        reference = self.prototypes.surest if self.aims else reference
         earlier = self.queue.held() if s.pairing == "ranked" and len(self.prototypes) else None
         loss = invariance_loss(embeddings, reference, s.pairing, self.generator, earlier)
         found["invariance_loss"] = loss.detach()
@@ -374,10 +385,9 @@ class TestDG(Adapter):
         s = self.settings
         if self.source is not None:
             restore(self.model.parameters(), self.source.values(), s.restore, self.generator)
-        momentum = s.momentum if s.change_momentum is None or not self.in_new_domain else s.change_momentum
-        ema_update(self.teacher, self.model, momentum)
+        ema_update(self.teacher, self.model, self.teacher_momentum)
         if self.amplifier is not None and self.teacher_amplifier is not None:
-            own = momentum if s.amplifier_momentum is None else s.amplifier_momentum
+            own = self.teacher_momentum if s.amplifier_momentum is None else s.amplifier_momentum
             ema_update(self.teacher_amplifier, self.amplifier, own)
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:

@@ -71,6 +71,11 @@ class TestDGSettings(Settings):
     uncertainty_weighting: bool = option(
         True, "weigh L_inv by one minus the teacher's mean confidence: ask for it where the domain is hard"
     )
+    invariance_to: Literal["all", "surest"] = option(
+        "all",
+        "whom L_inv asks the current domain to be like: all previous domains that are kept (paper), or only the one "
+        "that the teacher was surest of, and none where it is surer now",
+    )
     invariance_batches: int | None = option(
         None, "first batches of a domain, in which L_inv is asked for; none: all of them", low=0
     )
