@@ -129,7 +129,7 @@ class TestDG(Adapter):
         self.diagnostics.update(confidence=confidence)
         self._notice_change(signal)
         self.queue.count(len(gathered[0]) * self.cells, confidence)
-        self.aimed = self.aims and self.prototypes.aim(than=self.queue.confidence)
+        self.aimed = self.aims and self.prototypes.aim(self.queue.confidence + self.settings.invariance_margin)
         key = (len(self.prototypes), self.asks_for_invariance, self.teacher_momentum)
         learnt = self._call("learn", *gathered, key=key)
         prediction = learnt.pop("prediction")

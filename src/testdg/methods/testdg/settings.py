@@ -76,6 +76,9 @@ class TestDGSettings(Settings):
         "whom L_inv asks the current domain to be like: all previous domains that are kept (paper), or only the one "
         "that the teacher was surest of, and none where it is surer now",
     )
+    invariance_margin: float = option(
+        0.0, "how much surer it must have been for that, in mean confidence", low=0, high=1
+    )
     invariance_batches: int | None = option(
         None, "first batches of a domain, in which L_inv is asked for; none: all of them", low=0
     )
