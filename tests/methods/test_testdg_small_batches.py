@@ -26,7 +26,7 @@ def test_small_batches_are_learnt_from_together(vit: VisionModel) -> None:
         torch.testing.assert_close(pieces(part), pieces.predict(part))
         assert all(map(torch.equal, weights(pieces), start))
     torch.testing.assert_close(pieces(images[6:]), before[6:])
-    assert not pieces.waiting
+    assert not pieces.waiting.content()
     assert not all(map(torch.equal, weights(pieces), start))
     for mine, other in zip(weights(pieces), weights(whole), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
@@ -44,10 +44,10 @@ def test_images_of_another_size_do_not_wait_together(vit: VisionModel) -> None:
     adapter = make(vit, gather=4)
     images = stream(adapter, 1, 3)[0]
     adapter(images)
-    kept = adapter._gather(images[:, :, :16], images.sum((2, 3)), images.sum((1, 2, 3)))
+    kept = adapter.waiting.gather(images[:, :, :16], images.sum((2, 3)), images.sum((1, 2, 3)))
     assert kept is None
-    assert [len(value) for value in adapter.waiting] == [3, 3, 3]
-    assert adapter.waiting[0].shape[2] == 16
+    assert [len(value) for value in adapter.waiting.content()] == [3, 3, 3]
+    assert adapter.waiting.content()[0].shape[2] == 16
 
 
 def test_waiting_images_survive_a_restart(vit: VisionModel, tmp_path: Any) -> None:
@@ -59,6 +59,6 @@ def test_waiting_images_survive_a_restart(vit: VisionModel, tmp_path: Any) -> No
     torch.testing.assert_close(again(second), adapter(second), rtol=0, atol=0)
     assert same_state(again, adapter) is None
     adapter(first)
-    assert adapter.waiting
+    assert adapter.waiting.content()
     adapter.reset()
-    assert not adapter.waiting
+    assert not adapter.waiting.content()

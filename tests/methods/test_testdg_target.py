@@ -1,5 +1,6 @@
 """Whom L_inv asks the current domain to be like."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ from hypothesis import strategies as st
 from testdg_cases import change, make
 from torch import Tensor
 
-from testdg.methods.testdg import method
+from testdg.methods.testdg import TestDG, method
 from testdg.methods.testdg.memory import Prototypes, Queue
 from testdg.models import VisionModel
-from testdg.testing import stream
+from testdg.testing import same_state, stream
 
 CPU = torch.device("cpu")
 DOMAINS = st.lists(st.tuples(st.integers(1, 4), st.floats(0, 1)), max_size=6)
@@ -45,6 +46,29 @@ def test_the_confidence_in_a_domain_is_a_mean_over_its_embeddings_and_survives_a
     assert again.confidence == queue.confidence
     queue.clear()
     assert queue.confidence == 0
+
+
+def test_states_from_before_confidence_was_kept_can_be_read() -> None:
+    queue, prototypes = Queue(4, 1, CPU), Prototypes(1, 2, 2, CPU)
+    queue.set_extra_state({"seen": 3})
+    prototypes.set_extra_state({"counts": [2, 1]})
+    assert queue.confidence == 0
+    assert not prototypes.aim(than=queue.confidence)
+    prototypes.add(torch.ones(2, 1), torch.arange(2), 0.5)
+    assert prototypes.aim(than=0.4)
+
+
+def test_the_aim_survives_a_restart(vit: VisionModel, tmp_path: Path) -> None:
+    adapter = make(vit, invariance_to="surest", previous_domains=2)
+    first, *others = stream(adapter, 6)
+    adapter(first)
+    for images in others[:3]:
+        change(adapter, images)
+    adapter.save(tmp_path / "state")
+    again = TestDG.load(tmp_path / "state", vit)
+    for images in others[3:]:
+        torch.testing.assert_close(again(images), adapter(images), rtol=0, atol=0)
+    assert same_state(again, adapter) is None
 
 
 def watch(adapter: Any, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:

@@ -30,13 +30,11 @@ from testdg.methods.testdg.learning import (
     invariance_loss,
     self_training_loss,
 )
-from testdg.methods.testdg.memory import Prototypes, Queue
+from testdg.methods.testdg.memory import Prototypes, Queue, Waiting
 from testdg.methods.testdg.selection import select, selection_mmd2
 from testdg.methods.testdg.settings import PRESETS, TestDGSettings
 from testdg.methods.testdg.update import DISTANCES, chamfer, update_prototypes
 from testdg.models import Output, VisionModel
-
-_WAITING = ("waiting_images", "waiting_logits", "waiting_confidence")
 
 
 @register
@@ -73,9 +71,8 @@ class TestDG(Adapter):
         if s.batch_statistics:
             use_batch_statistics(self.teacher)
         self.source = Anchor(list(self.model.parameters())) if s.restore else None
-        for name in _WAITING:
-            self.register_buffer(name, None)
         self.detector = ChangeDetector(s.threshold, s.history, s.recent, s.significance)
+        self.waiting = Waiting(s.gather)
         self.queue = Queue(s.queue_length, s.embedding_width, device, s.selection == "reservoir")
         self.prototypes = Prototypes(s.embedding_width, s.prototypes, s.previous_domains, device)
         self.cells = 1 if self.model.task == "classification" else s.grid**2
@@ -120,7 +117,7 @@ class TestDG(Adapter):
         """
         seen = self._call("observe", images)
         confidence, *signal = self.to_host(seen["confidence"].mean(), seen["signal"])
-        gathered = self._gather(images, seen["logits"], seen["confidence"])
+        gathered = self.waiting.gather(images, seen["logits"], seen["confidence"])
         if gathered is None:
             self.diagnostics.update(confidence=confidence, change=False)
             return seen["logits"] if self.settings.predict == "teacher" else self.infer(images).detach()
@@ -135,23 +132,6 @@ class TestDG(Adapter):
         prediction = learnt.pop("prediction")
         self.diagnostics.update(learnt)
         return prediction[-len(images) :]
-
-    def _gather(self, *batch: Tensor) -> tuple[Tensor, ...] | None:
-        """Images, with the teacher's logits and confidence, once there are enough for a step; None before.
-
-        A step on a few images would follow noise: Adam makes every step equally large.
-        """
-        if (waiting := self.waiting) and waiting[0].shape[1:] == batch[0].shape[1:]:
-            batch = tuple(torch.cat(pair) for pair in zip(waiting, batch, strict=True))
-        enough = len(batch[0]) >= self.settings.gather
-        for name, value in zip(_WAITING, batch, strict=True):
-            setattr(self, name, None if enough else value.detach().clone())
-        return batch if enough else None
-
-    @property
-    def waiting(self) -> list[Tensor]:
-        """What small batches have left for the next step: images, logits, confidence; empty if nothing has."""
-        return [value for name in _WAITING if (value := getattr(self, name)) is not None]
 
     def _call(self, name: str, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
         """Run a part of the step, as a CUDA graph where that is asked for."""
