@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from testdg.data.augmentation import Augmentation
 from testdg.methods.parts.learner import Learner
 from testdg.methods.testdg import TestDG
-from testdg.methods.testdg.selection import select_mmd
 from testdg.methods.testdg.update import chamfer, update_prototypes
 from testdg.models import VisionModel
 from testdg.testing import same_state, snapshot, stream
@@ -316,86 +315,3 @@ def test_the_untouched_adapter_predicts_as_the_source(vit: VisionModel) -> None:
         images = stream(adapter, 1)[0]
         with torch.no_grad():
             assert torch.equal(adapter.predict(images), vit(images).logits)
-
-
-# Domains
-
-
-def test_a_change_turns_the_queue_into_prototypes(vit: VisionModel) -> None:
-    adapter = make(vit, prototype_update=False, queue_length=10, prototypes=4, gamma=2.0)
-    batches = stream(adapter, 6, 6)
-    for images in batches[:2]:
-        adapter(images)
-    assert len(adapter.prototypes) == 0
-    embeddings, positions = (tensor.clone() for tensor in adapter.queue.content())
-    assert positions.tolist() == list(range(2, 12))
-    change(adapter, batches[2])
-    chosen = select_mmd(embeddings, 4, 2.0)
-    assert torch.equal(adapter.prototypes.current, embeddings[chosen])
-    assert torch.equal(adapter.prototypes.positions[:4], positions[chosen])
-    assert adapter.queue.content()[1].tolist() == list(range(12, 18))
-    adapter(batches[3])
-    assert adapter.queue.content()[1].tolist() == list(range(14, 24))
-
-
-def test_the_detector_sees_the_teachers_confidence(vit: VisionModel) -> None:
-    adapter = make(vit, detect_by="confidence", threshold=0.0)
-    batches = stream(adapter, 4)
-    for k, images in enumerate(batches):
-        with torch.no_grad():
-            expected = adapter.predict(images).softmax(1).amax(1).mean()
-        adapter(images)
-        assert adapter.diagnostics["confidence"] == pytest.approx(float(expected), rel=1e-5)
-        assert adapter.detector.past[-1] == pytest.approx((float(expected),), rel=1e-5)
-        assert adapter.diagnostics["change"] is (k > 0)
-
-
-@pytest.mark.parametrize("domains", [1, 3])
-def test_prototypes_of_several_domains_are_kept(vit: VisionModel, domains: int) -> None:
-    adapter = make(vit, previous_domains=domains, prototypes=5)
-    batches = stream(adapter, 6, 6)
-    adapter(batches[0])
-    for k, images in enumerate(batches[1:], 1):
-        change(adapter, images)
-        held = min(k, domains)
-        assert len(adapter.prototypes) == 5 * held
-        sources = (adapter.prototypes.positions[: 5 * held] // 6).tolist()
-        assert sources == [d for d in range(k - held, k) for _ in range(5)]
-
-
-def test_before_the_first_change_there_are_no_prototypes_to_move(vit: VisionModel) -> None:
-    adapter = make(vit)
-    adapter(stream(adapter, 1)[0])
-    assert len(adapter.prototypes) == 0
-    assert {"discrimination_loss", "invariance_loss"} <= adapter.diagnostics.keys()
-    assert "prototype_drift" not in adapter.diagnostics
-
-
-def test_the_first_domain_can_be_left_to_self_training(vit: VisionModel) -> None:
-    adapter = make(vit, first_reference=False)
-    start = copied(adapter)
-    batches = iter(stream(adapter, 4))
-    adapter(next(batches))
-    assert {"discrimination_loss", "invariance_loss"}.isdisjoint(adapter.diagnostics)
-    assert moved(adapter, start) == {"model", "teacher"}
-    change(adapter, next(batches))
-    assert {"discrimination_loss", "invariance_loss", "prototype_drift"} <= adapter.diagnostics.keys()
-
-
-def test_invariance_can_pause(vit: VisionModel) -> None:
-    adapter = make(vit, invariance_pause=2)
-    seen = []
-    for images in stream(adapter, 4):
-        adapter(images)
-        seen.append("invariance_loss" in adapter.diagnostics)
-    assert seen == [False, False, True, True]
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_restore_puts_a_share_of_the_weights_back(vit: VisionModel, share: float) -> None:
-    adapter = make(vit, restore=share)
-    source = [p.detach().clone() for p in adapter.model.parameters()]
-    adapter(stream(adapter, 1)[0])
-    pairs = zip(adapter.model.parameters(), source, strict=True)
-    same = torch.cat([(now == old).flatten() for now, old in pairs])
-    assert float(same.float().mean()) == pytest.approx(share, abs=0.02)

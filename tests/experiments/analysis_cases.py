@@ -1,0 +1,35 @@
+"""Cells for the tests of analyses."""
+
+from pathlib import Path
+from typing import Any
+
+from testdg.experiments import Complete, expand
+from testdg.experiments.analyses import Case, find_analysis
+from testdg.experiments.engine import run_cell
+
+ALARMS = {
+    "gather": 1,
+    "threshold": 0.0,
+    "history": 1,
+    "recent": 1,
+    "significance": 0.0,
+}  # every batch but the first is a change
+
+
+def choices(model: Path) -> dict[str, Any]:
+    """A short stream with a change after every batch."""
+    domains = ["fog", "contrast", "snow"]
+    shared = {"model": str(model), "device": "cpu", "images": 8, "batch_size": 4, "domains": domains}
+    return {**shared, "method": "testdg", "settings": {"testdg": {**ALARMS, "prototypes": 3}}}
+
+
+def case(name: str, values: dict[str, Any], out: Path) -> Case:
+    """The cells of an analysis, run here, one after the other."""
+    analysis = find_analysis(name)
+    cells = expand(analysis.grid(values))
+    wanted, results = analysis.choose(cells), []
+    for cell in cells:
+        end = run_cell(0, cell, out, lambda news: None) if cell in wanted else None
+        assert end is None or isinstance(end, Complete)
+        results.append(end.result if isinstance(end, Complete) else None)
+    return Case(cells, results, runs=out)
