@@ -52,7 +52,7 @@ class Queue(nn.Module):
         super().__init__()
         self.length, self.reservoir = length, reservoir
         self.seen = 0
-        self.confidences = 0.0  # their sum
+        self.confidence_sum = 0.0
         rows = length + 1  # the last row takes what a reservoir turns away
         self.register_buffer("embeddings", torch.zeros(rows, width, device=device))
         self.register_buffer("positions", torch.full((rows,), -1, dtype=torch.int64, device=device))
@@ -90,12 +90,12 @@ class Queue(nn.Module):
     def count(self, embeddings: int, confidence: float) -> None:
         """Count embeddings that are pushed, of images that are predicted with this confidence."""
         self.seen += embeddings
-        self.confidences += embeddings * confidence
+        self.confidence_sum += embeddings * confidence
 
     @property
     def confidence(self) -> float:
         """Mean confidence in the current domain."""
-        return self.confidences / max(1, self.seen)
+        return self.confidence_sum / max(1, self.seen)
 
     def content(self) -> tuple[Tensor, Tensor]:
         """Embeddings and positions, oldest first."""
@@ -109,18 +109,18 @@ class Queue(nn.Module):
 
     def clear(self) -> None:
         """Forget everything but the position in the stream."""
-        self.seen, self.confidences = 0, 0.0
+        self.seen, self.confidence_sum = 0, 0.0
         self.cursor.zero_()
         self.positions.fill_(-1)
         self.embeddings.zero_()
 
     def get_extra_state(self) -> dict[str, Any]:
         """Give the counters."""
-        return {"seen": self.seen, "confidences": self.confidences}
+        return {"seen": self.seen, "confidence_sum": self.confidence_sum}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Put them back."""
-        self.seen, self.confidences = state["seen"], state.get("confidences", 0.0)  # older states have none
+        self.seen, self.confidence_sum = state["seen"], state.get("confidence_sum", 0.0)  # older states have none
 
 
 class Prototypes(nn.Module):
