@@ -39,6 +39,10 @@ class Adapter(nn.Module):
     needs: ClassVar[str] = ""
     source_data: ClassVar[str] = ""
     """What the method learns from source data before the stream (`warm_up`), in words; empty where it needs none."""
+    source_labels: ClassVar[bool] = True
+    """False where `warm_up` is content with images."""
+    least_source_images: ClassVar[int] = 1
+    """Fewer than this cannot be learnt from."""
     reconstruction: ClassVar[bool] = False
     """True where no code of the authors exists, so that parts which the paper leaves open are ours."""
     Settings: ClassVar[type[BaseSettings]] = BaseSettings
@@ -132,15 +136,15 @@ class Adapter(nn.Module):
         with self._autocast():
             return look(self.infer, self.model.prepare(images)).float()
 
-    def warm_up(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Learn from source images in [0, 1] and their labels, once, before the stream; `reset` comes back to this."""
+    def warm_up(self, batches: Iterable[Tensor | tuple[Tensor, Tensor]]) -> None:
+        """Learn from source images in [0, 1] and their labels, once, before the stream; `reset` comes back to this.
+
+        A method that needs no labels takes the images alone, too.
+        """
         if self.batches or self._warm:
             raise UserError(f"{self.name} has begun already: make a new adapter and warm that one up")
-        prepared = (
-            (self.model.prepare(self._checked(images)), labels.to(self.model.device)) for images, labels in batches
-        )
         with torch.inference_mode(False), torch.enable_grad(), self._autocast():
-            self.learn_source(prepared)
+            self.learn_source(self._prepared(batch) for batch in batches)
         before, now = self._source[0], {name: value.cpu() for name, value in self.tensors().items()}
         changed = [name for name in now if name not in before or not torch.equal(now[name], before[name])]
         self._warm = {name: now[name].clone() for name in changed}
@@ -271,6 +275,14 @@ class Adapter(nn.Module):
             hint = "divide by 255" if high > 1 and low >= 0 else "the model normalises by itself: pass plain pixels"
             raise UserError(f"images must be in [0, 1]; got {low:g} to {high:g}: {hint}")
         return rest
+
+    def _prepared(self, batch: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Source images, ready for the model, and their labels, none where the method does without."""
+        images, labels = (batch, None) if isinstance(batch, Tensor) else batch
+        if labels is None and self.source_labels:
+            raise UserError(f"{self.name} needs source images with labels: warm_up takes pairs of both")
+        images = self.model.prepare(self._checked(images))
+        return images, images.new_empty(0) if labels is None else labels.to(self.model.device)
 
     def _accept(self, images: Tensor) -> Tensor:
         if not isinstance(images, Tensor):

@@ -10,6 +10,7 @@ from torch import nn
 
 from testdg.errors import UserError
 from testdg.models import resnet
+from testdg.models.alignment import FILE, load_alignment
 from testdg.models.architectures import ARCHITECTURES
 from testdg.models.model import VisionModel
 from testdg.models.preprocessing import Preprocessing, from_preprocessor_config, read_preprocessor
@@ -43,6 +44,8 @@ def load_model(
         model = _from_folder(Path(source), preprocessing, head)
     else:
         model = _from_hub(str(source), preprocessing, head)
+    if not isinstance(source, nn.Module) and (Path(source) / FILE).is_file():
+        load_alignment(model, Path(source))
     return model.float().eval()
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.models.alignment import Alignment
 from testdg.models.architectures import architecture_name
 from testdg.models.preprocessing import Preprocessing, write_preprocessor
 
@@ -30,6 +31,8 @@ class VisionModel(nn.Module):
     """A classifier: features are what enters its linear head."""
 
     task = "classification"
+    alignment: Alignment | None
+    """What moves the tokens of the network to the statistics of the source, where there is such a part."""
     mean: Tensor
     std: Tensor
 
@@ -39,6 +42,7 @@ class VisionModel(nn.Module):
         self.head = head
         self.preprocessing = preprocessing
         self.name = name
+        self.alignment = None
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
@@ -131,7 +135,10 @@ class VisionModel(nn.Module):
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that identify the weights."""
         digest = hashlib.blake2b(digest_size=6)
-        for name, value in sorted(self.network.state_dict().items()):
+        weights = self.network.state_dict()
+        if self.alignment is not None:
+            weights |= {f"alignment.{name}": value for name, value in self.alignment.state_dict().items()}
+        for name, value in sorted(weights.items()):
             digest.update(name.encode())
             digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
@@ -152,6 +159,8 @@ class VisionModel(nn.Module):
                 config = {"model_type": architecture, **self.network.config}  # type: ignore[dict-item]
                 (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         write_preprocessor(self.preprocessing, folder)
+        if self.alignment is not None:
+            self.alignment.save(folder)
 
 
 @contextmanager

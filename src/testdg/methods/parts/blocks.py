@@ -8,7 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from testdg.models import VisionModel
+from testdg.models.alignment import first, width_of, with_first
 
+__all__ = [
+    "AtHead", "convolution_blocks", "first", "is_attention", "run_to_head", "shapes", "transformer_blocks", "width_of", "with_first",
+]  # fmt: skip
 LISTS = (nn.ModuleList, nn.Sequential)
 
 
@@ -53,12 +57,6 @@ def is_attention(module: nn.Module) -> bool:
     return any(word in type(module).__name__ for word in ("Attention", "Attn"))
 
 
-def width_of(block: nn.Module) -> int:
-    """Width of a transformer block's tokens: that of its first LayerNorm."""
-    norm = next(layer for layer in block.modules() if isinstance(layer, nn.LayerNorm))
-    return norm.normalized_shape[0]
-
-
 def convolution_blocks(model: VisionModel) -> list[nn.Module]:
     """Blocks with a convolution inside, in the order of the network: the outermost members of lists."""
     found: dict[str, nn.Module] = {}
@@ -88,13 +86,3 @@ def shapes(model: VisionModel, blocks: list[nn.Module]) -> list[tuple[torch.Size
         for handle in handles:
             handle.remove()
     return [found[block] for block in blocks if block in found]
-
-
-def first(output: Any) -> Tensor:
-    """The tensor that a block gives, alone or as the first of several."""
-    return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]
-
-
-def with_first(output: Any, value: Tensor) -> Any:
-    """What a block gives, with another tensor in the place of the first."""
-    return (value, *output[1:]) if isinstance(output, tuple) else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -36,25 +36,68 @@ class SlowBatchNorm(nn.BatchNorm2d):
     running_mean: Tensor
     running_var: Tensor
 
+    def share(self, images: Tensor) -> float:
+        """How far the statistics go towards those of a batch."""
+        return self.momentum
+
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W) to the same."""
         mean, variance = self.running_mean, self.running_var
         if self.training:
-            of_batch = torch.var_mean(images.float(), (0, 2, 3), correction=0)
-            variance, mean = variance.lerp(of_batch[0], self.momentum), mean.lerp(of_batch[1], self.momentum)
-            self.running_mean, self.running_var = mean.detach(), variance.detach()
+            mean, variance = self.followed(images)
+            self.running_mean.copy_(mean.detach())
+            self.running_var.copy_(variance.detach())
         scale = self.weight * (variance + self.eps).rsqrt()
         return images * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
+
+    def followed(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance with a batch."""
+        variance, mean = torch.var_mean(images.float(), (0, 2, 3), correction=0)
+        share = self.share(images)
+        return self.running_mean.lerp(mean, share), self.running_var.lerp(variance, share)
+
+
+class RunningBatchNorm(SlowBatchNorm):
+    """BatchNorm by the statistics of the last images of a stream: `momentum` is their number, whatever the batch size.
+
+    First and second moments are averaged, so that single images, too, end in the variance of all of them. Gradients do
+    not pass through the statistics, which are a memory and not this batch.
+    """
+
+    def share(self, images: Tensor) -> float:
+        """A batch of n counts n in a memory of M + n images."""
+        return len(images) / (self.momentum + len(images))
+
+    def followed(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance with a batch."""
+        mean, variance = super().followed(images.detach())
+        share, before = self.share(images), self.running_mean
+        gap = (mean - before) / share if share else mean - before  # from the memory to the batch
+        return mean, variance + share * (1 - share) * gap.square()
 
 
 def use_slow_statistics(model: VisionModel, share: float) -> None:
     """Put a SlowBatchNorm with the same values in the place of each BatchNorm layer with scale and shift."""
+    _replace(model, lambda layer: SlowBatchNorm(layer.num_features, layer.eps, share, device=model.device))
+
+
+def use_running_statistics(model: VisionModel, images: float) -> None:
+    """Put a RunningBatchNorm, with a memory of so many images, in the place of each such layer."""
+    _replace(model, lambda layer: RunningBatchNorm(layer.num_features, layer.eps, images, device=model.device))
+
+
+def use_stored_statistics(model: VisionModel) -> None:
+    """Put an ordinary BatchNorm layer back into the place of each that follows a stream."""
+    _replace(model, lambda layer: nn.BatchNorm2d(layer.num_features, layer.eps, device=model.device))
+
+
+def _replace(model: VisionModel, make: Callable[[nn.BatchNorm2d], nn.BatchNorm2d]) -> None:
     for name, layer in model.norm_layers():
         if isinstance(layer, nn.BatchNorm2d) and layer.affine and layer.track_running_stats:
-            slow = SlowBatchNorm(layer.num_features, layer.eps, share, device=model.device)
-            slow.load_state_dict(layer.state_dict())
+            fresh = make(layer)
+            fresh.load_state_dict(layer.state_dict())
             parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, slow.eval().requires_grad_(False))
+            setattr(model.get_submodule(parent), own, fresh.eval().requires_grad_(False))
 
 
 @contextmanager

@@ -1,0 +1,97 @@
+"""Alignment to the source: no gradient, one pass; the statistics of the stream are moved to those of clean images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from testdg.methods.adapter import Adapter
+from testdg.methods.parts.alignment import LEAST, aligning, following, make_alignable, site_names, sketch
+from testdg.methods.parts.normalisation import batch_norms, use_stored_statistics
+from testdg.methods.parts.teacher import frozen_copy
+from testdg.methods.registry import register
+from testdg.methods.settings import Settings, option
+from testdg.models import VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignSettings(Settings):
+    """Settings of the alignment."""
+
+    sites: int = option(2, "blocks of a transformer, evenly spaced, after which tokens are aligned", low=1)
+    class_token: bool = option(False, "align the class token too; its mean follows the mix of classes")
+    memory: int = option(800, "images that the statistics of a transformer's tokens are remembered from", low=1)
+    norm_memory: int = option(128, "images that the statistics of BatchNorm layers are remembered from", low=0)
+    threshold: float = option(0.5, "gap between recent images and the memory that means a new domain", low=0)
+    frozen_statistics: bool = option(
+        False, "predict, and the exported model, by what is remembered alone, not with the images at hand too"
+    )
+    source_images: int = option(256, "clean images, unlabelled, that the source is measured on", low=LEAST)
+
+
+@register
+class Align(Adapter):
+    """Move the tokens in the middle of a transformer (and BatchNorm statistics) from the stream to the source."""
+
+    name = "align"
+    title = "Align"
+    citation = "this library; kin: AdaBN, alpha-BN, FOA, NEO"
+    tasks = ("classification", "segmentation")
+    needs = "a transformer, or BatchNorm"
+    source_data = "measuring what its statistics should be"
+    source_labels = False
+    least_source_images = LEAST
+    Settings = AlignSettings
+    settings: AlignSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    @classmethod
+    def refuses(cls, model: VisionModel) -> str | None:
+        """Without tokens and without BatchNorm there is nothing to align."""
+        return None if site_names(model, 1) or batch_norms(model) else "it has neither transformer blocks nor BatchNorm"
+
+    @classmethod
+    def exceptions(cls, model: VisionModel) -> dict[str, str]:
+        """Statistics follow the stream, and nothing has a learning rate."""
+        return {"learning rate 0 is the source": "statistics follow the stream"}
+
+    def build(self) -> None:
+        """Prepare the model."""
+        s = self.settings
+        make_alignable(
+            self.model,
+            sites=s.sites,
+            class_token=s.class_token,
+            memory=s.memory,
+            norm_memory=s.norm_memory,
+            threshold=s.threshold,
+        )
+        if self.model.alignment is not None:
+            self.model.alignment.mode = "hold" if s.frozen_statistics else "look"
+
+    def source_images(self) -> int:
+        """How many images the source is measured on; BatchNorm layers know it already."""
+        return 0 if self.model.alignment is None else self.settings.source_images
+
+    def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Measure the source."""
+        sketch(self.model, (images for images, _ in batches), self.settings.source_images)
+
+    @torch.no_grad()
+    def step(self, images: Tensor) -> Tensor:
+        """Predict with the statistics of the stream, this batch included."""
+        with following(self.model):
+            logits: Tensor = self.model(images).logits
+        if (alignment := self.model.alignment) is not None:
+            self.diagnostics.update(change=alignment.changed, gap=alignment.gap)
+        return logits
+
+    def adapted_model(self) -> VisionModel:
+        """The model with its alignment; BatchNorm layers are ordinary ones again, with the statistics of the stream."""
+        model = frozen_copy(self.model)
+        use_stored_statistics(model)
+        return model
