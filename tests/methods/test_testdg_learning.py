@@ -16,7 +16,6 @@ from testdg.methods.testdg.learning import (
     Pairing,
     discrimination_loss,
     discriminator,
-    diversity_loss,
     domain_accuracy,
     domain_features,
     extractor,
@@ -167,40 +166,6 @@ def test_invariance_is_the_formula_for_a_random_order_of_the_prototypes(images: 
         assert abs(counts[value] - 600 * share) < 4.5 * (600 * share * (1 - share)) ** 0.5
 
 
-def literal_sorted(current: Rows, prototypes: Rows) -> float:
-    """Mean over dimensions of the distance between values of the same rank (of the same quantile)."""
-    total, n, m = 0.0, len(current), len(prototypes)
-    for column, other in zip(zip(*current, strict=True), zip(*prototypes, strict=True), strict=True):
-        ordered, targets = sorted(column), sorted(other)
-        for i, value in enumerate(ordered):
-            rank = min(max((i + 0.5) * m / n - 0.5, 0.0), m - 1.0)
-            low = int(rank)
-            high = min(low + 1, m - 1)
-            total += abs(value - (targets[low] + (rank - low) * (targets[high] - targets[low])))
-    return total / n / len(current[0])
-
-
-@pytest.mark.parametrize(("images", "prototypes"), [(4, 4), (7, 3), (3, 7), (40, 40), (2, 5), (6, 1)])
-def test_sorted_pairs_have_the_same_rank(images: int, prototypes: int) -> None:
-    f, p = normal(0, images, 3), normal(1, prototypes, 3)
-    expected = literal_sorted(f.tolist(), p.tolist())
-    assert float(invariance_loss(f, p, "sorted", seeded())) == pytest.approx(expected, rel=1e-5)
-
-
-def test_sorted_pairs_are_the_nearest_pairing_of_one_dimension() -> None:
-    f, p = normal(0, 5, 1), normal(1, 5, 1)
-    best = min(literal_invariance(f.tolist(), p.tolist(), order) for order in itertools.permutations(range(5)))
-    assert float(invariance_loss(f, p, "sorted", seeded())) == pytest.approx(best)
-    shuffled = f[torch.randperm(5, generator=seeded())]
-    assert float(invariance_loss(f, shuffled, "sorted", seeded())) == pytest.approx(0, abs=1e-6)
-
-
-def test_a_single_embedding_is_paired_with_the_medians() -> None:
-    f, p = normal(0, 1, 3), normal(1, 5, 3)
-    expected = (f[0] - p.median(0).values).abs().mean()
-    assert float(invariance_loss(f, p, "sorted", seeded())) == pytest.approx(float(expected))
-
-
 def test_ranked_pairs_are_the_sorted_pairs_of_the_whole_domain() -> None:
     domain, p = normal(0, 12, 3), normal(1, 5, 3)
     whole = torch.stack([f - literal_partner(domain, p, f) for f in domain]).abs()
@@ -250,15 +215,6 @@ def test_gradient_of_invariance(pairing: Pairing, images: int, prototypes: int) 
 
 
 # Parts
-
-
-def test_diversity_is_the_gap_of_the_mean_prediction_to_the_uniform_one() -> None:
-    logits = normal(0, 6, 4).float()
-    mean = [sum(column) / 6 for column in zip(*(softmax(row) for row in logits.tolist()), strict=True)]
-    expected = sum(p * math.log(p) for p in mean) + math.log(4)
-    assert float(diversity_loss(logits)) == pytest.approx(expected, rel=1e-4)
-    assert float(diversity_loss(30 * torch.eye(4))) == pytest.approx(0, abs=1e-5)
-    assert float(diversity_loss(30 * torch.eye(4)[:1])) == pytest.approx(math.log(4), rel=1e-4)
 
 
 def test_features_of_maps_are_means_of_cells() -> None:

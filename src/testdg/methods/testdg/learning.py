@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
+
+from testdg.methods.parts.matching import at_ranks, sorted_distance
 
 Pairing = Literal["random", "sorted", "ranked"]
 
@@ -67,14 +68,12 @@ def invariance_loss(
     """
     if pairing == "random":
         return (current - prototypes[_cycled(len(current), len(prototypes), generator)]).abs().mean()
+    if pairing == "sorted" or earlier is None:
+        return sorted_distance(current, prototypes)
     ordered = current.sort(0).values
-    below = torch.arange(len(current), device=current.device)[:, None]
-    total: Tensor | int = len(current)
-    if pairing == "ranked" and earlier is not None:
-        below = below + (earlier < ordered.detach()[:, None]).sum(1)
-        total = total + earlier.isfinite().all(1).sum()
-    ranks = (below + 0.5) * (len(prototypes) / total) - 0.5
-    return (ordered - _at_ranks(prototypes, ranks.expand_as(ordered))).abs().mean()
+    below = torch.arange(len(current), device=current.device)[:, None] + (earlier < ordered.detach()[:, None]).sum(1)
+    ranks = (below + 0.5) * (len(prototypes) / (len(current) + earlier.isfinite().all(1).sum())) - 0.5
+    return (ordered - at_ranks(prototypes, ranks)).abs().mean()
 
 
 def bounded_sum(
@@ -91,14 +90,6 @@ def bounded_sum(
             room = share * gradient.norm() / pull.norm().clamp(min=1e-12)
             total[place] = gradient + room.clamp(max=1) * pull
     return total
-
-
-def _at_ranks(points: Tensor, ranks: Tensor) -> Tensor:
-    """Each dimension's values at these ranks, which may lie between two points."""
-    ranks = ranks.clamp(0, len(points) - 1)
-    low, share = ranks.floor().long(), ranks.frac()
-    points = points.sort(0).values
-    return points.gather(0, low) * (1 - share) + points.gather(0, (low + 1).clamp(max=len(points) - 1)) * share
 
 
 def _cycled(count: int, size: int, generator: Generator) -> Tensor:
@@ -125,10 +116,3 @@ def self_training_loss(
     if symmetric:
         losses = 0.5 * losses - 0.5 * (log_s.exp() * log_t).sum(1)
     return losses.mean() if weights is None else (losses * weights).mean()
-
-
-def diversity_loss(student: Tensor) -> Tensor:
-    """Negative entropy of the mean prediction, up to a constant: zero when all classes are equally frequent."""
-    log_p = student.float().log_softmax(1).movedim(1, -1).flatten(0, -2)  # (images or pixels, C)
-    mean = log_p.logsumexp(0) - math.log(len(log_p))
-    return (mean.exp() * mean).sum(0) + math.log(log_p.shape[1])

@@ -1,6 +1,6 @@
-"""What TestDG remembers: images that wait, embeddings of the current domain, and prototypes of previous domains.
+"""What TestDG remembers: embeddings of the current domain, and prototypes of previous domains.
 
-The last two live in tensors of fixed size that are changed in place; how much of them is filled is counted on the host.
+Both live in tensors of fixed size that are changed in place; how much of them is filled is counted on the host.
 """
 
 from __future__ import annotations
@@ -10,34 +10,6 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-
-
-class Waiting(nn.Module):
-    """Small batches, until there are enough images for a step: images, and the teacher's logits and confidence.
-
-    A step on a few images would follow noise: Adam makes every step equally large.
-    """
-
-    NAMES = ("images", "logits", "confidence")
-
-    def __init__(self, enough: int) -> None:
-        super().__init__()
-        self.enough = enough
-        for name in self.NAMES:
-            self.register_buffer(name, None)
-
-    def content(self) -> list[Tensor]:
-        """What waits; empty if nothing does."""
-        return [value for name in self.NAMES if (value := getattr(self, name)) is not None]
-
-    def gather(self, *batch: Tensor) -> tuple[Tensor, ...] | None:
-        """All that waits with a new batch, once there is enough; None before. Another image size starts anew."""
-        if (waiting := self.content()) and waiting[0].shape[1:] == batch[0].shape[1:]:
-            batch = tuple(torch.cat(pair) for pair in zip(waiting, batch, strict=True))
-        enough = len(batch[0]) >= self.enough
-        for name, value in zip(self.NAMES, batch, strict=True):
-            setattr(self, name, None if enough else value.detach().clone())
-        return batch if enough else None
 
 
 class Queue(nn.Module):

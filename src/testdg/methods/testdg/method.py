@@ -12,25 +12,26 @@ from torch import Tensor, nn
 from testdg.data.augmentation import Augmentation
 from testdg.methods.adapter import Adapter
 from testdg.methods.parts.bottleneck import Bottleneck
+from testdg.methods.parts.entropy import diversity_loss
 from testdg.methods.parts.graphs import Function, Recorded
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import use_batch_statistics
 from testdg.methods.parts.restore import Anchor, restore
 from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
 from testdg.methods.testdg.detection import ChangeDetector, appearance
 from testdg.methods.testdg.learning import (
     bounded_sum,
     discrimination_loss,
     discriminator,
-    diversity_loss,
     domain_accuracy,
     domain_features,
     extractor,
     invariance_loss,
     self_training_loss,
 )
-from testdg.methods.testdg.memory import Prototypes, Queue, Waiting
+from testdg.methods.testdg.memory import Prototypes, Queue
 from testdg.methods.testdg.selection import select, selection_mmd2
 from testdg.methods.testdg.settings import PRESETS, TestDGSettings
 from testdg.methods.testdg.update import DISTANCES, chamfer, update_prototypes
