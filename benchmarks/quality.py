@@ -5,9 +5,10 @@
     python benchmarks/quality.py best FILE.jsonl --defaults GRID.toml --out GRID.toml  # the best run of every title
 
 DIR of `--data` holds `cifar-10-batches-py/` and, if there are photographs of frost, `frost/`. A grid is a list of
-`[[run]]` tables: name, method, preset, settings, precision, domains, images, seeds, rounds, and `fork`: after that many
-domains the adapter is frozen and tested on the domains that follow (the held-out protocol), then it goes on adapting.
-Each line of the result is one run, with its error per domain in percent.
+`[[run]]` tables: name, method, preset, settings, domains, images, seeds, rounds, batch, sampling ("sorted" by class, or
+"dirichlet"), and `fork`: after that many domains the adapter is frozen and tested on the domains that follow (the
+held-out protocol; `exported`: by the statistics that it has, too), then it goes on adapting. Each line of the result is
+one run, with its error per domain in percent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import sys
 import time
 import tomllib
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,16 @@ def corrupt_all(data: Path, arrays: Path, severity: int, jobs: int) -> None:
 
 def expand(grid: dict[str, Any]) -> list[dict[str, Any]]:
     """One entry per seed and per combination of the settings given as lists under `sweep`."""
+    from testdg.methods import find_method
+
     entries = []
     defaults = {"method": "testdg", "settings": {}, "domains": "standard", "images": 10_000, "seeds": [0], "fork": 0}
     common = dict(grid.get("defaults", {}))
-    testdg_settings = common.pop("settings", {})
+    shared = common.pop("settings", {})
     for run in grid["run"]:
         run = {**defaults, **common, **run}
-        if run["method"] == "testdg":
-            run["settings"] = {**testdg_settings, **run["settings"]}
+        known = {field.name for field in fields(find_method(run["method"]).Settings)}
+        run["settings"] = {**{key: value for key, value in shared.items() if key in known}, **run["settings"]}
         sweep = run.pop("sweep", {})
         for values in itertools.product(*sweep.values()):
             chosen = dict(zip(sweep, values, strict=True))
@@ -117,18 +120,30 @@ class Worker:
             self.cache[name] = torch.from_numpy(np.load(self.arrays / f"{name}.npy")).to(self.device)
         return self.cache[name]
 
-    def errors(self, call: Any, domain: str, images: int, batch: int) -> tuple[float, int]:
+    def errors(self, call: Any, domain: str, entry: dict[str, Any]) -> tuple[float, int]:
         """Error in percent over the first images of a domain, and the number of changes that were detected."""
         import torch
 
         data = self.load("clean" if domain == "clean" else f"{domain}_5")
-        wrong, changes = torch.zeros((), device=self.device), 0
-        for start in range(0, images, batch):
-            rows = slice(start, min(start + batch, images))
+        order = self.order(entry)
+        wrong, changes = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
+        for rows in torch.split(order, entry.get("batch", 40)):
             logits = call(data[rows].float() / 255)
             wrong += (logits.argmax(1) != self.labels[rows]).sum()
-            changes += bool(getattr(getattr(call, "diagnostics", None), "get", lambda *_: False)("change", False))
-        return 100 * float(wrong) / images, changes
+            told = getattr(call, "diagnostics", {})
+            changes += told.get("change", 0)
+        return 100 * float(wrong) / len(order), int(changes)
+
+    def order(self, entry: dict[str, Any]) -> Any:
+        """In which order the images of a domain come."""
+        import torch
+
+        from testdg.data.sampling import Sampling
+
+        labels, kind = self.labels[: entry["images"]].cpu(), entry.get("sampling", "file")
+        if kind == "sorted":
+            return labels.sort(stable=True).indices.to(self.device)
+        return Sampling(kind).order(labels, 0).to(self.device) if kind != "file" else torch.arange(len(labels))
 
     def run(self, entry: dict[str, Any]) -> dict[str, Any]:
         """Adapt along the stream; at the fork, test what is not yet seen with the adapter frozen."""
@@ -137,29 +152,44 @@ class Worker:
 
         order = EXTRA_ORDERS[entry["domains"]] or list(STANDARD_ORDER)
         order = order * entry.get("rounds", 1)
-        images, batch = entry["images"], entry.get("batch", 40)
         preset = entry.get("preset")
         adapter = adapt(self.model, entry["method"], preset=preset, seed=entry["seed"], **entry["settings"])
         if adapter.awaits_source:
             adapter.warm_up(self.source(adapter.source_images(), entry["seed"]))
-        began, domains, held_out, changes = time.time(), [], None, []
+        began, domains, changes, after = time.time(), [], [], {}
         for k, domain in enumerate(order):
-            error, seen = self.errors(adapter, domain, images, batch)
+            error, seen = self.errors(adapter, domain, entry)
             domains.append(round(error, 3))
             print(f"  {entry['name']} seed {entry['seed']}: {domain} {domains[-1]}", file=sys.stderr, flush=True)
             changes.append(seen)
             if k + 1 == entry["fork"]:
-                held_out = [round(self.errors(adapter.predict, d, images, 200)[0], 3) for d in order[k + 1 :]]
+                after = self.frozen(adapter, order[k + 1 :], entry)
         mean = sum(domains) / len(domains)
         result = {k: entry[k] for k in ("name", "method", "domains", "images", "seed", "fork")}
         result["settings"] = asdict(adapter.settings)
-        result |= {key: entry[key] for key in ("title", "preset", "given", "rounds") if key in entry}
+        wanted = ("title", "preset", "given", "rounds", "batch", "sampling")
+        result |= {key: entry[key] for key in wanted if key in entry}
         result |= {"order": result.pop("domains"), "domains": domains, "mean": round(mean, 3), "changes": changes}
-        if held_out is not None:
-            first = domains[: entry["fork"]]
-            result |= {"first": round(sum(first) / len(first), 3), "held_out": held_out}
-            result["held_out_mean"] = round(sum(held_out) / len(held_out), 3)
+        for name, errors in after.items():
+            result |= {name: errors, f"{name}_mean": round(sum(errors) / len(errors), 3)}
         return result | {"skipped": adapter.skipped, "seconds": round(time.time() - began, 1)}
+
+    def frozen(self, adapter: Any, order: list[str], entry: dict[str, Any]) -> dict[str, list[float]]:
+        """Errors on domains without learning: as the adapter predicts, and by the statistics that it has alone."""
+        import torch
+
+        found = {"held_out": [round(self.errors(adapter.predict, d, entry)[0], 3) for d in order]}
+        model = adapter.adapted_model()
+        if getattr(model, "alignment", None) is not None:
+            model.alignment.mode = "hold"
+
+            @torch.no_grad()
+            def call(images: torch.Tensor) -> torch.Tensor:
+                with adapter._autocast():
+                    return model(model.prepare(images)).logits
+
+            found["exported"] = [round(self.errors(call, d, entry)[0], 3) for d in order]
+        return found
 
     def source(self, count: int, seed: int) -> Any:
         """Batches of clean training images and their labels, drawn by a seed, in rounds where there are too few."""
@@ -209,7 +239,7 @@ def run_all(arguments: argparse.Namespace) -> None:
             result = done.get()
             file.write(json.dumps(result) + "\n")
             file.flush()
-            keys = ("error", "mean", "first", "held_out_mean", "seconds")
+            keys = ("error", "mean", "held_out_mean", "exported_mean", "seconds")
             shown = " ".join(f"{key}={result[key]}" for key in keys if key in result)
             print(f"{result['name']} [{result.get('order')} seed {result.get('seed')}] {shown}", flush=True)
 

@@ -23,6 +23,7 @@ class AlignSettings(Settings):
     """Settings of the alignment."""
 
     sites: int = option(2, "blocks of a transformer, evenly spaced, after which tokens are aligned", low=1)
+    at: str = option("", "x")
     class_token: bool = option(False, "align the class token too; its mean follows the mix of classes")
     memory: int = option(800, "images that the statistics of a transformer's tokens are remembered from", low=1)
     norm_memory: int = option(128, "images that the statistics of BatchNorm layers are remembered from", low=0)
@@ -64,7 +65,7 @@ class Align(Adapter):
         s = self.settings
         make_alignable(
             self.model,
-            sites=s.sites,
+            sites=s.sites, at=s.at,
             class_token=s.class_token,
             memory=s.memory,
             norm_memory=s.norm_memory,

@@ -21,11 +21,14 @@ BEGINNING = 100.0
 
 
 def make_alignable(
-    model: VisionModel, *, sites: int, class_token: bool, memory: float, norm_memory: float, threshold: float
+    model: VisionModel, *, sites: int, class_token: bool, memory: float, norm_memory: float, threshold: float, at: str = ""
 ) -> None:
     """Put an alignment after evenly spaced blocks of a transformer, and let BatchNorm layers follow the stream."""
     use_running_statistics(model, norm_memory)
     names = site_names(model, sites)
+    if at:
+        blocks = transformer_blocks(model); nm = {b: n for n, b in model.network.named_modules()}
+        names = [] if at == "off" else [nm[blocks[int(k)]] for k in at.split(",")]
     if names:
         prefix = prefix_tokens(model, names[0])
         Alignment(model, names, prefix=prefix, class_token=class_token, memory=memory, threshold=threshold)

@@ -17,11 +17,14 @@ def frozen_copy(module: M) -> M:
 
 
 @torch.no_grad()
-def ema_update(average: nn.Module, module: nn.Module, momentum: float) -> None:
+def ema_update(average: nn.Module, module: nn.Module, momentum: float, *, buffers: bool = True) -> None:
     """Move an average towards a module: average = momentum average + (1 - momentum) module, one fused operation.
 
-    Floating buffers (BatchNorm statistics) are averaged too; counters are copied.
+    Floating buffers (BatchNorm statistics) are averaged too, and counters copied, unless `buffers` are its own.
     """
+    if not buffers:
+        torch._foreach_lerp_(list(average.parameters()), list(module.parameters()), 1 - momentum)
+        return
     ours, theirs = _floating(average), _floating(module)
     torch._foreach_lerp_(ours, theirs, 1 - momentum)
     for mine, other in zip(average.buffers(), module.buffers(), strict=True):

@@ -12,23 +12,21 @@ class Waiting(nn.Module):
     A step on a few images would follow noise: Adam makes every step equally large.
     """
 
-    NAMES = ("images", "logits", "confidence")
-
-    def __init__(self, enough: int) -> None:
+    def __init__(self, enough: int, names: tuple[str, ...] = ("images", "logits", "confidence")) -> None:
         super().__init__()
-        self.enough = enough
-        for name in self.NAMES:
+        self.enough, self.names = enough, names
+        for name in names:
             self.register_buffer(name, None)
 
     def content(self) -> list[Tensor]:
         """What waits; empty if nothing does."""
-        return [value for name in self.NAMES if (value := getattr(self, name)) is not None]
+        return [value for name in self.names if (value := getattr(self, name)) is not None]
 
     def gather(self, *batch: Tensor) -> tuple[Tensor, ...] | None:
         """All that waits with a new batch, once there is enough; None before. Another image size starts anew."""
         if (waiting := self.content()) and waiting[0].shape[1:] == batch[0].shape[1:]:
             batch = tuple(torch.cat(pair) for pair in zip(waiting, batch, strict=True))
         enough = len(batch[0]) >= self.enough
-        for name, value in zip(self.NAMES, batch, strict=True):
+        for name, value in zip(self.names, batch, strict=True):
             setattr(self, name, None if enough else value.detach().clone())
         return batch if enough else None
