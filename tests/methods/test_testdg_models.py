@@ -87,7 +87,7 @@ def test_a_cnn_with_the_statistics_of_the_batch(cnn: VisionModel) -> None:
     assert all(torch.equal(value, statistics[name]) for name, value in adapter.model.named_buffers())
     fresh = make(cnn, batch_statistics=True)
     images = stream(fresh, 1)[0]
-    assert not torch.allclose(fresh.predict(images[:2]), fresh.predict(images)[:2], atol=1e-5)
+    assert not torch.allclose(fresh.predict(images[:2]), fresh.predict(images)[:2], atol=1e-4)
 
 
 def test_grey_images() -> None:

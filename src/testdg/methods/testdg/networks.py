@@ -29,8 +29,6 @@ class Networks(Adapter):
         """Make the networks of the paper's text, or of the released code."""
         self.rules = RELEASED if self.settings.as_released else TEXT
         s, rules, classes = self.settings, self.rules, self.model.classes
-        if s.batch_statistics:
-            use_batch_statistics(self.model)
         self.amplifier = Bottleneck(self.model, s.rank, self.generator) if s.amplifier else None
         inputs = classes if rules.embed_from == "logits" else self.model.feature_size
         widths = [inputs, rules.extractor_hidden or 2 * classes, rules.embedding_width]
@@ -38,7 +36,8 @@ class Networks(Adapter):
         widths = [rules.embedding_width, *rules.discriminator_hidden, 1]
         self.discriminator = mlp(widths, rules.discriminator_activation, self.generator)
         self.teacher = frozen_copy(self.model)
-        if s.batch_statistics:
+        if s.batch_statistics:  # after all that looks for layers by a pass, which puts every layer into its old mode
+            use_batch_statistics(self.model)
             use_batch_statistics(self.teacher)
         self.teacher_amplifier = None if self.amplifier is None else frozen_copy(self.amplifier)
         self.source = Anchor(list(self.model.parameters())) if rules.restore else None
