@@ -33,4 +33,4 @@ def test_battery(method, kind, check):
         pytest.skip(f"{method} does not claim {kind}")
     if check in adapter.exceptions(model):
         pytest.skip(adapter.exceptions(model)[check])
-    assert check_adapter(lambda **settings: adapter(model, **{**options, **settings}), only=check) == [check]
+    assert check_adapter(lambda **settings: adapter(model, **{**settings, **options}), only=check) == [check]

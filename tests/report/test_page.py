@@ -197,7 +197,7 @@ def test_rows_of_an_ablation_have_its_names_and_order(tmp_path: Path) -> None:
     assert [row.name for row in group.table.rows] == [f"TestDG: {name}" for name in rows]
     sweep = find_ablation("threshold")
     for value in (0.05, 0.4, 0.1):
-        settings = {**sweep.base, "threshold": value}
+        settings = {"threshold": value}
         write_run(tmp_path / f"{value}", "testdg", {"fog": 10.0}, settings=settings)
     (group,) = groups_of(tmp_path)
     names = [row.name for row in group.table.rows]

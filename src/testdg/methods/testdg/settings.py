@@ -101,7 +101,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         for name, values in PUBLISHED.items()
     },
     "acdc": {"learning_rate": 7.5e-6, "amplifier_learning_rate": 7.5e-6},
-    "digits-c": {"threshold": 0.2, "learning_rate": 1e-3, "flip": False},
-    "streets": {"threshold": 0.05, "learning_rate": 2e-4},
-    "folder-weather": {"threshold": 0.05, "learning_rate": 2e-4},
+    "digits-c": {
+        "threshold": 0.2,
+        "learning_rate": 3e-4,
+        "amplifier_learning_rate": 1e-6,
+        "extractor_learning_rate": 1e-3,
+        "flip": False,
+    },
+    "streets": {"threshold": 0.05, "learning_rate": 2e-4, "amplifier_learning_rate": 1e-6},
+    "folder-weather": {"threshold": 0.05, "learning_rate": 2e-4, "amplifier_learning_rate": 1e-6},
 }
