@@ -7,13 +7,7 @@ from testdg.experiments import Complete, expand
 from testdg.experiments.analyses import Case, find_analysis
 from testdg.experiments.engine import run_cell
 
-ALARMS = {
-    "gather": 1,
-    "threshold": 0.0,
-    "history": 1,
-    "recent": 1,
-    "significance": 0.0,
-}  # every batch but the first is a change
+ALARMS = {"threshold": 0.0}  # every batch but the first is a change
 
 
 def choices(model: Path) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def test_the_suffix_chooses_the_format_and_the_same_numbers_give_the_same_file(
 
 
 def test_a_model_that_does_not_learn_has_the_same_gaps_before_and_after(values: dict[str, Any], tmp_path: Path) -> None:
-    still = {"learning_rate": 0.0, "restore": 0.0}
+    still = {"learning_rate": 0.0, "amplifier": False}
     values["settings"] = {"testdg": {**ALARMS, **still}}
     numbers = find_analysis("gap").compute(case("gap", values, tmp_path))
     assert numbers["before"] == numbers["after"]
@@ -185,7 +185,6 @@ def test_selections_are_seen_with_the_images_that_they_stand_for(values: dict[st
 
 
 def test_the_target_is_where_the_images_are_now(values: dict[str, Any]) -> None:
-    values["settings"]["testdg"]["view"] = "same"
     found, adapter = scene(values)
     selections = watch(adapter)
     list(replay(found, adapter, lambda *_: None))

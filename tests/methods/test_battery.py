@@ -15,18 +15,22 @@ def tiny(kind):
     return load_model(network, preprocessing=Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3))
 
 
+VARIANTS = {
+    "testdg as released": ("testdg", {"as_released": True}),
+    "testdg without amplifier": ("testdg", {"amplifier": False}),
+    "testdg warmed up": ("testdg", {"source_images": 12, "warm_up_learning_rate": 1e-2}),
+}
+
+
 @pytest.mark.parametrize("check", list(CHECKS))
 @pytest.mark.parametrize("kind", ["vit", "cnn"])
-@pytest.mark.parametrize("method", [*methods(), "testdg with the amplifier", "testdg with small batches gathered"])
+@pytest.mark.parametrize("method", [*methods(), *VARIANTS])
 def test_battery(method, kind, check):
     model = tiny(kind)
-    method, _, variant = method.partition(" with ")
-    options = {}
-    if method == "testdg":
-        options = {"gather": 10} if "gathered" in variant else {"gather": 1, "amplifier": bool(variant)}
+    method, options = VARIANTS.get(method, (method, {}))
     adapter = methods()[method]
     if model.task not in adapter.tasks or adapter.refuses(model):
         pytest.skip(f"{method} does not claim {kind}")
     if check in adapter.exceptions(model):
         pytest.skip(adapter.exceptions(model)[check])
-    assert check_adapter(lambda **settings: adapter(model, **options, **settings), only=check) == [check]
+    assert check_adapter(lambda **settings: adapter(model, **{**settings, **options}), only=check) == [check]

@@ -15,16 +15,15 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
     "settings",
     [
         {},
+        {"as_released": True},
         {"discrimination": False, "invariance": False},
         {"selection": "reservoir"},
-        {"invariance_to": "surest", "invariance_share": 1.0},
     ],
 )
 def test_recorded_steps_equal_plain_steps(precision, settings):
     torch.manual_seed(0)
     model = load_model(TinyViT(), preprocessing=Preprocessing((32, 32))).cuda()
-    gap = {"threshold": 0.0, "history": 1, "recent": 1, "significance": 0.0}
-    settings = {**gap, "learning_rate": 1e-3, "precision": precision, "previous_domains": 3, **settings}
+    settings = {"threshold": 0.0, "learning_rate": 1e-3, "precision": precision, "previous_domains": 3, **settings}
     plain, recorded = adapt(model, "testdg", **settings), adapt(model, "testdg", cuda_graphs=True, **settings)
     batches = stream(plain, 30, 12)
     for k, images in enumerate(batches):

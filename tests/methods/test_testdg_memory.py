@@ -21,7 +21,7 @@ def push(queue: Queue, images: int, generator: torch.Generator, cells: int = 1) 
     first = int(queue.position)
     rows = [[float(image), float(cell)] for image in range(first, first + images) for cell in range(cells)]
     queue.push(torch.tensor(rows), images, generator)
-    queue.count(len(rows), 0.5)
+    queue.count(len(rows))
 
 
 @settings(max_examples=60, deadline=None)
@@ -63,14 +63,6 @@ def test_a_reservoir_holds_different_images_each_with_its_embedding(seed: int, l
         assert 0 <= int(positions.min()) <= int(positions.max()) < int(queue.position)
 
 
-def test_rows_that_hold_nothing_are_infinite() -> None:
-    queue = Queue(5, 2, CPU)
-    assert queue.held().isinf().all()
-    push(queue, 3, seeded())
-    held = queue.held()
-    assert torch.equal(held[held.isfinite().all(1)], queue.content()[0])
-
-
 def test_a_reservoir_is_a_uniform_sample() -> None:
     repeats, length, total = 1200, 10, 60
     counts, generator = torch.zeros(total), seeded()
@@ -100,7 +92,7 @@ def test_prototypes_keep_the_last_domains_newest_last(domains: int) -> None:
     assert len(prototypes) == 0
     for domain, size in enumerate(sizes):
         position = 100 * domain + torch.arange(size)
-        prototypes.add(torch.stack([position.float(), torch.ones(size)], 1), position, 0.5)
+        prototypes.add(torch.stack([position.float(), torch.ones(size)], 1), position)
         first = max(0, domain + 1 - domains)
         expected = [100 * d + i for d in range(first, domain + 1) for i in range(sizes[d])]
         assert prototypes.current[:, 0].tolist() == expected
@@ -110,13 +102,13 @@ def test_prototypes_keep_the_last_domains_newest_last(domains: int) -> None:
 
 def test_prototypes_move_and_come_back_from_their_state() -> None:
     prototypes, again = Prototypes(2, 4, 2, CPU), Prototypes(2, 4, 2, CPU)
-    prototypes.add(torch.rand(3, 2), torch.arange(3), 0.5)
+    prototypes.add(torch.rand(3, 2), torch.arange(3))
     place = torch.rand(3, 2)
     prototypes.move(place)
     assert torch.equal(prototypes.current, place)
     again.load_state_dict(prototypes.state_dict())
     assert torch.equal(again.current, place)
     for p in (prototypes, again):
-        p.add(torch.ones(4, 2), torch.arange(4), 0.5)
+        p.add(torch.ones(4, 2), torch.arange(4))
     assert torch.equal(again.current, prototypes.current)
     assert len(again) == 7

@@ -3,21 +3,19 @@
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from testdg_cases import BASE, DOMAIN, change, copied, make, moved, parts, second_domain
+from testdg_cases import BASE, DOMAIN, copied, make, moved, parts, second_domain
 from torch import Tensor, nn
 
-from testdg.data.augmentation import Augmentation
 from testdg.methods.parts.learner import Learner
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.update import chamfer, update_prototypes
 from testdg.models import VisionModel
-from testdg.testing import same_state, snapshot, stream
+from testdg.testing import stream
 
 # Who is frozen when
 
@@ -48,26 +46,31 @@ def test_step_2_alone_leaves_everything_else_alone(vit: VisionModel) -> None:
 def watched(adapter: TestDG) -> Iterator[list[tuple[str, set[str]]]]:
     """Note, for each update of a learner, which parts it moved."""
     log: list[tuple[str, set[str]]] = []
-    plain = Learner.step
-    names = {id(adapter.domain_learner): "step 1", id(adapter.encoder_learner): "step 2"}
+    plain = Learner.move
+    names = adapter.learners()
 
-    def step(learner: Learner, loss: Tensor) -> None:
+    def move(learner: Learner, *given: Any) -> None:
         before = copied(adapter)
-        plain(learner, loss)
-        log.append((names[id(learner)], moved(adapter, before)))
+        plain(learner, *given)
+        log.append((next(name for name, other in names.items() if other is learner), moved(adapter, before)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Learner, "step", step)
+        patch.setattr(Learner, "move", move)
         yield log
 
 
+STEP_1 = [("amplifier_learner", {"amplifier"}), ("domain_learner", {"extractor", "discriminator"})]
+STEP_2 = [("encoder_learner", {"model"})]
+
+
+@pytest.mark.parametrize("released", [False, True])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_a_batch_is_step_1_then_step_2(vit: VisionModel, optimizer: str) -> None:
-    adapter, batches = second_domain(vit, optimizer=optimizer)
+def test_a_batch_is_step_1_then_step_2(vit: VisionModel, optimizer: str, released: bool) -> None:
+    adapter, batches = second_domain(vit, optimizer=optimizer, as_released=released)
     before = copied(adapter)
     with watched(adapter) as log:
         adapter(next(batches))
-    assert log == [("step 1", DOMAIN), ("step 2", {"model"})]
+    assert log == [*STEP_1, *STEP_2]
     assert moved(adapter, before) - {"prototypes"} == {*DOMAIN, "model", "teacher", "teacher_amplifier"}
     assert not any(p.requires_grad or p.grad is not None for p in adapter.parameters())
 
@@ -96,17 +99,17 @@ def test_without_self_training_only_the_invariance_moves_the_model(vit: VisionMo
 
 
 def test_without_invariance_the_result_is_that_of_weight_zero(vit: VisionModel) -> None:
-    shared = {"view": "same", "symmetric": True, "pairing": "sorted", "reference": "prototypes"}
     off, zero, on = (
-        second_domain(vit, **shared, **more)
+        second_domain(vit, optimizer="sgd", learning_rate=0.1, symmetric=True, **more)  # Adam magnifies rounding
         for more in ({"invariance": False}, {"invariance_weight": 0.0}, {"invariance_weight": 1.0})
     )
     for adapter, batches in (off, zero, on):
         for images in batches:
             adapter(images)
     assert "invariance_loss" not in off[0].diagnostics
-    assert same_state(off[0], zero[0]) is None
-    assert same_state(off[0], on[0]) is not None
+    for a, b in zip(off[0].model.parameters(), zero[0].model.parameters(), strict=True):
+        torch.testing.assert_close(a, b)  # pairs were drawn for nothing
+    assert not torch.equal(next(off[0].model.parameters()), next(on[0].model.parameters()))
 
 
 @pytest.mark.parametrize("distance", ["chamfer", "mmd", "hausdorff"])
@@ -124,10 +127,9 @@ def test_without_the_update_prototypes_stay(vit: VisionModel, distance: str) -> 
     assert "prototypes" in moved(follows, before)
 
 
-@pytest.mark.parametrize("updates", ["once", "twice"])
-def test_prototypes_stay_where_they_are_when_the_model_does_not_move(vit: VisionModel, updates: str) -> None:
+def test_prototypes_stay_where_they_are_when_the_model_does_not_move(vit: VisionModel) -> None:
     rates = {"learning_rate": 0.0, "amplifier_learning_rate": 0.0, "extractor_learning_rate": 0.0}
-    adapter, batches = second_domain(vit, prototype_updates=updates, **rates)
+    adapter, batches = second_domain(vit, **rates)
     before = copied(adapter)
     for images in batches:
         adapter(images)
@@ -141,22 +143,14 @@ def embedded(adapter: TestDG, images: Tensor) -> Tensor:
     return adapter.extractor(adapter.amplifier.run(adapter.model, images).features)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("updates", ["once", "twice"])
-def test_prototypes_follow_each_move_of_the_model(vit: VisionModel, updates: str) -> None:
-    settings = {"view": "same", "symmetric": True, "prototype_updates": updates, "prototype_learning_rate": 1e-3}
-    adapter, batches = second_domain(vit, **settings)
+def test_prototypes_follow_once_a_batch(vit: VisionModel) -> None:
+    adapter, batches = second_domain(vit, symmetric=True, prototype_learning_rate=1e-3)
     images = next(batches)
-    half = make(vit, **settings, learning_rate=0.0)  # the same adapter, whose step 2 does not move the encoder
-    half.load_state(*snapshot(adapter))
     prototypes, before = adapter.prototypes.current.clone(), embedded(adapter, images)
     adapter(images)
-    half(images)
-    between, after = embedded(half, images), embedded(adapter, images)
-    assert len({float(e.sum()) for e in (before, between, after)}) == 3
-    stages = [before, after] if updates == "once" else [before, between, after]
-    for old, new in pairwise(stages):
-        prototypes = update_prototypes(chamfer, old, new, prototypes, 1e-3, BASE["prototype_steps"])
-    torch.testing.assert_close(adapter.prototypes.current, prototypes, rtol=0, atol=1e-6)
+    after = embedded(adapter, images)
+    expected = update_prototypes(chamfer, before, after, prototypes, 1e-3, BASE["prototype_steps"])
+    torch.testing.assert_close(adapter.prototypes.current, expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(adapter.queue.content()[0][-len(images) :], after)
 
 
@@ -168,14 +162,19 @@ def test_without_an_amplifier_there_is_none(vit: VisionModel) -> None:
     before = copied(adapter)
     with watched(adapter) as log:
         adapter(next(batches))
-    assert log == [("step 1", {"extractor", "discriminator"}), ("step 2", {"model"})]
+    assert log == [*STEP_1[1:], *STEP_2]
     assert moved(adapter, before) >= {"extractor", "discriminator", "model", "teacher"}
 
 
 def test_without_an_amplifier_a_batch_is_that_of_one_that_stays_zero(vit: VisionModel) -> None:
     """One pass then serves both steps; nothing else may change."""
-    gap = {"gather": 1, "threshold": 10.0, "history": 1, "recent": 1, "significance": 0.0}
-    settings = {**gap, "learning_rate": 1e-3, "extractor_learning_rate": 1e-3, "invariance_weight": 0.5}
+    settings = {
+        "threshold": 10.0,
+        "optimizer": "sgd",
+        "learning_rate": 1e-3,
+        "extractor_learning_rate": 1e-3,
+        "invariance_weight": 0.5,
+    }
     zero = TestDG(vit, amplifier=True, amplifier_learning_rate=0.0, **settings)
     none = TestDG(vit, amplifier=False, **settings)
     none.extractor.load_state_dict(zero.extractor.state_dict())
@@ -201,11 +200,10 @@ class MeanTeacher:
         if settings["optimizer"] == "sgd":
             self.optimizer = torch.optim.SGD(self.student.parameters(), lr=rate, momentum=0.9, nesterov=True)
 
-    def __call__(self, images: Tensor, view: Tensor) -> Tensor:
+    def __call__(self, images: Tensor) -> Tensor:
         with torch.no_grad():
-            prediction = self.teacher((images - 0.5) / 0.5)
-        label = prediction.softmax(1)
-        student = self.student((view - 0.5) / 0.5)
+            label = self.teacher((images - 0.5) / 0.5).softmax(1)
+        student = self.student((images - 0.5) / 0.5)
         loss = F.cross_entropy(student, label)
         if self.settings["symmetric"]:
             loss = loss / 2 - (student.softmax(1) * label.log()).sum(1).mean() / 2
@@ -215,7 +213,7 @@ class MeanTeacher:
         with torch.no_grad():
             for average, value in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
                 average.copy_(self.settings["momentum"] * average + (1 - self.settings["momentum"]) * value)
-        return prediction
+        return student.detach()
 
 
 @pytest.mark.parametrize("amplifier", [True, False])
@@ -223,11 +221,11 @@ class MeanTeacher:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"optimizer": "sgd", "view": "augmented", "symmetric": False, "learning_rate": 0.5},
-        {"optimizer": "sgd", "view": "same", "symmetric": True, "learning_rate": 0.5},
-        {"optimizer": "adam", "view": "augmented", "symmetric": True, "learning_rate": 1e-3},
+        {"optimizer": "sgd", "symmetric": False, "learning_rate": 0.5},
+        {"optimizer": "sgd", "symmetric": True, "learning_rate": 0.5},
+        {"optimizer": "adam", "symmetric": True, "learning_rate": 1e-3},
     ],
-    ids=["sgd-augmented", "sgd-same-symmetric", "adam-augmented-symmetric"],
+    ids=["sgd", "sgd-symmetric", "adam-symmetric"],
 )
 def test_with_both_losses_off_it_is_a_plain_mean_teacher(
     kind: str, settings: dict[str, Any], amplifier: bool, request: pytest.FixtureRequest
@@ -235,12 +233,13 @@ def test_with_both_losses_off_it_is_a_plain_mean_teacher(
     model: VisionModel = request.getfixturevalue(kind)
     adapter = make(model, discrimination=False, invariance=False, amplifier=amplifier, **settings)
     plain = MeanTeacher(model.network, {**BASE, **settings})
-    generator = torch.Generator()
-    generator.set_state(adapter.generator.get_state())
+    if not settings["symmetric"]:  # otherwise both begin in agreement, and nothing is learnt
+        for network in (plain.teacher, adapter.teacher.network):
+            with torch.no_grad():
+                list(network.parameters())[-1].add_(torch.linspace(-1, 1, 10))
     batches = stream(adapter, 5)
     for images in batches:
-        view = Augmentation(1.0)(images, generator) if settings["view"] == "augmented" else images
-        torch.testing.assert_close(adapter(images), plain(images, view), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(adapter(images), plain(images), rtol=1e-4, atol=1e-5)
     student, source = dict(plain.student.named_parameters()), dict(model.network.named_parameters())
     for name, value in adapter.model.network.named_parameters():
         learnt = float((value - source[name]).detach().abs().max())
@@ -269,40 +268,16 @@ def test_the_teacher_is_a_moving_average(vit: VisionModel, amplifier_momentum: f
             torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
 
 
-def test_the_teacher_follows_faster_in_a_new_domain(vit: VisionModel) -> None:
-    adapter = make(vit, momentum=0.9, change_momentum=0.5, change_batches=2)
-    batches = stream(adapter, 6, 6)
-
-    def momentum(average: str, module: str) -> float:
-        """What share of an average the batch kept, from the value that moved most."""
-        old, found, new = (torch.cat([t.flatten() for t in p]) for p in (before[average], now[average], now[module]))
-        place = (new - old).abs().argmax()
-        return float((found - new)[place] / (old - new)[place])
-
-    kept: dict[str, list[float]] = {"teacher": [], "teacher_amplifier": []}
-    for number, images in enumerate(batches):
-        before = copied(adapter)
-        change(adapter, images) if number == 4 else adapter(images)
-        now = parts(adapter)
-        kept["teacher"].append(momentum("teacher", "model"))
-        kept["teacher_amplifier"].append(momentum("teacher_amplifier", "amplifier"))
-    for found in kept.values():
-        assert found == pytest.approx([0.5, 0.5, 0.9, 0.9, 0.5, 0.5], abs=1e-3)
-
-
-@pytest.mark.parametrize("view", ["same", "augmented"])
-@pytest.mark.parametrize("predict", ["teacher", "student"])
+@pytest.mark.parametrize("released", [False, True])
 @pytest.mark.parametrize("domains", [True, False])
-def test_the_returned_prediction_is_the_one_before_the_update(
-    vit: VisionModel, view: str, predict: str, domains: bool
-) -> None:
+def test_the_returned_prediction_is_the_one_before_the_update(vit: VisionModel, released: bool, domains: bool) -> None:
     adapter, batches = second_domain(
-        vit, view=view, predict=predict, symmetric=True, discrimination=domains, invariance=domains
+        vit, as_released=released, symmetric=True, discrimination=domains, invariance=domains
     )
     for images in batches:
         expected = adapter.predict(images)
-        module = adapter.teacher if predict == "teacher" else adapter.model
-        amplifier = adapter.teacher_amplifier if predict == "teacher" else adapter.amplifier
+        module = adapter.teacher if released else adapter.model
+        amplifier = adapter.teacher_amplifier if released else adapter.amplifier
         assert amplifier is not None
         with torch.no_grad():
             torch.testing.assert_close(expected, amplifier.run(module, images).logits)
@@ -310,8 +285,8 @@ def test_the_returned_prediction_is_the_one_before_the_update(
 
 
 def test_the_untouched_adapter_predicts_as_the_source(vit: VisionModel) -> None:
-    for predict in ("teacher", "student"):
-        adapter = make(vit, predict=predict)
+    for released in (False, True):
+        adapter = make(vit, as_released=released)
         images = stream(adapter, 1)[0]
         with torch.no_grad():
             assert torch.equal(adapter.predict(images), vit(images).logits)

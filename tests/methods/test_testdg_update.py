@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from testdg.methods.testdg.selection import median_gamma, mmd2, squared_distances
-from testdg.methods.testdg.update import DISTANCES, Distance, chamfer, hausdorff, update_loss, update_prototypes
+from testdg.methods.testdg.update import (
+    DISTANCES,
+    Distance,
+    chamfer,
+    fresh_prototypes,
+    hausdorff,
+    mean_chamfer,
+    update_loss,
+    update_prototypes,
+)
 
 Rows = list[list[float]]
 A = [[0.0, 0.0], [1.0, 0.0]]
@@ -74,6 +83,7 @@ def test_distances_and_update_loss_are_the_formulas(seed: int, images: int, prot
 
 def test_worked_examples() -> None:
     assert float(chamfer(tensor(A), tensor(B))) == pytest.approx(9)
+    assert float(mean_chamfer(tensor(A), tensor(B))) == pytest.approx(0.5 + 1.333333, abs=1e-5)
     assert float(hausdorff(tensor(A), tensor(B))) == pytest.approx(2)
     assert float(hausdorff(tensor(B), tensor(A))) == pytest.approx(2)
     assert float(hausdorff(tensor(A), tensor(B[:2]))) == pytest.approx(2)
@@ -185,3 +195,39 @@ def test_update_is_exact_under_autocast() -> None:
     expected = update_prototypes(chamfer, before, 1.1 * before, previous, 0.01, 2)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(update_prototypes(chamfer, before, 1.1 * before, previous, 0.01, 2), expected)
+
+
+# As released
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_released_updates_start_from_random_vectors() -> None:
+    """Even where the model stays, the prototypes are soon nearly noise."""
+    embeddings, previous = normal(0, 20, 4), normal(1, 8, 4) + 5
+    moved = fresh_prototypes(mean_chamfer, embeddings, embeddings, previous, 0.01, 3, seeded())
+    start = torch.randn(8, 4, generator=seeded(), dtype=torch.float64)
+    assert (moved - start).abs().max() <= 3 * 0.01 + 1e-9
+    assert (moved - previous).abs().mean() > 2
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_released_steps_are_each_the_first_of_an_adam(steps: int) -> None:
+    before, previous = normal(0, 20, 4), normal(1, 8, 4)
+    after = 2 * before
+    prototypes = torch.randn(8, 4, generator=seeded(), dtype=torch.float64).requires_grad_(True)
+    for _ in range(steps):
+        optimizer = torch.optim.Adam([prototypes], lr=0.008)
+        optimizer.zero_grad()
+        (mean_chamfer(before, previous) - mean_chamfer(after, prototypes)).abs().backward()
+        optimizer.step()
+    moved = fresh_prototypes(mean_chamfer, before, after, previous, 0.008, steps, seeded())
+    torch.testing.assert_close(moved, prototypes.detach(), rtol=1e-9, atol=1e-9)
+
+
+def test_released_prototypes_survive_embeddings_that_are_not_finite() -> None:
+    before, previous = normal(0, 5, 4), normal(1, 8, 4)
+    after = torch.full_like(before, torch.nan)
+    assert bool(fresh_prototypes(mean_chamfer, before, after, previous, 0.01, 2, seeded()).isfinite().all())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from testdg.errors import UserError, unknown
@@ -56,12 +56,11 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """Rows that change some settings of TestDG, on a base that all of them share."""
+    """Rows that change some settings of TestDG."""
 
     name: str
     title: str
     rows: Mapping[str, Values]
-    base: Values = field(default_factory=dict)
     protocols: tuple[str, ...] = ()
     """Protocols where the user names none; empty for the benchmark's own."""
     columns: tuple[Column, ...] = (CHANGES,)
@@ -78,7 +77,7 @@ class Ablation:
             raise UserError(f"ablation {self.name} varies {taken[0]} itself: leave out --set {taken[0]}")
         runs = tuple({"name": name, "settings": dict(row)} for name, row in self.rows.items())
         default = {"protocol": list(self.protocols)} if self.protocols else {}
-        fixed = {"method": METHOD, "settings": {METHOD: {**self.base, **settings}}}
+        fixed = {"method": METHOD, "settings": {METHOD: dict(settings)}}
         return Grid({**default, **values, **fixed}, runs, f"ablation {self.name}")
 
 
@@ -150,9 +149,8 @@ _ALL = [
     ),
     Ablation(
         name="threshold",
-        title="jump of the confidence that means a new domain, with the detector of the paper",
+        title="jump of the confidence that means a new domain",
         rows=_sweep("threshold", (0.02, 0.05, 0.1, 0.15, 0.2, 0.4, 0.6, 0.8)),
-        base={"detect_by": "confidence", "history": 1, "recent": 1, "significance": 0.0},
         published=Published(
             "extended ablation; below 0.4 the paper has a figure without numbers",
             ("error, %",),
@@ -230,7 +228,7 @@ def recognise(variants: Sequence[Values], own: Values) -> list[tuple[int, str] |
 
 def _rows_of(variant: Values, differ: Iterable[str], own: Values) -> Iterator[tuple[int, str]]:
     """The rows of all ablations that a variant has the settings of."""
-    every = [(name, {**ablation.base, **row}) for ablation in _ALL for name, row in ablation.rows.items()]
+    every = [(name, row) for ablation in _ALL for name, row in ablation.rows.items()]
     for number, (name, given) in enumerate(every):
         wanted = {**{key: own.get(key) for key in differ}, **given}
         if all(variant.get(key) == value for key, value in wanted.items()):

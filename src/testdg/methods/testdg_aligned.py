@@ -141,7 +141,7 @@ class TestDGAligned(Align):
             if changed and len(self.queue):
                 z, positions = self.queue.content()
                 chosen = select_mmd(z, s.prototypes)
-                self.previous.add(z[chosen], positions[chosen], *([0.0] if self.previous.add.__code__.co_argcount > 3 else []))
+                self.previous.add(z[chosen], positions[chosen])
                 self.queue.clear()
         self.diagnostics.update(change=seen["changed"], gap=seen["gap"])
         gathered = self.waiting.gather(images, taught)
@@ -150,10 +150,7 @@ class TestDGAligned(Align):
         key = (self.batches < FIRST, len(self.previous))
         learnt = self._call("learn", *gathered, key=key)
         if s.previous_domains:
-            try:
-                self.queue.count(len(gathered[0]), 0.0)
-            except TypeError:
-                self.queue.count(len(gathered[0]))
+            self.queue.count(len(gathered[0]))
         if s.mirror == "student":
             mixed = torch.stack([taught.float().log_softmax(1), learnt["logits"][-len(images):].float().log_softmax(1)])
             taught = mixed.logsumexp(0)

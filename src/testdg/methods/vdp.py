@@ -12,13 +12,13 @@ from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
 from testdg.methods.adapter import Adapter
 from testdg.methods.parts.homeostasis import Homeostasis
+from testdg.methods.parts.jumps import JumpDetector
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.prompts import Prompts
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
-from testdg.methods.testdg.detection import ChangeDetector
 from testdg.models import VisionModel
 
 
@@ -77,7 +77,7 @@ class VDP(Adapter):
             self.prompts(torch.zeros(1, model.channels, *model.preprocessing.input_size, device=model.device))
         self.teacher = frozen_copy(self.prompts)
         self.memory = Homeostasis(self.prompts.agnostic, s.damping)
-        self.detector = ChangeDetector(s.threshold, history=s.history, recent=s.recent, significance=s.significance)
+        self.detector = JumpDetector(s.threshold, history=s.history, recent=s.recent, significance=s.significance)
         self.augment = Augmentation(flip=s.flip, move=model.task == "classification")
         self.learner = Learner([{"params": [self.prompts.agnostic, self.prompts.specific], "lr": s.learning_rate}])
 

@@ -11,8 +11,6 @@ from testdg.experiments.analyses.selections import images_at, no_change, watch
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.selection import median_gamma, mmd2
 
-VIEWS = 0  # seed of the views of the prototypes' images
-
 
 def compute(case: Case) -> Numbers:
     """Squared MMD of target to original and to updated prototypes after every batch that has prototypes.
@@ -47,7 +45,6 @@ def compute(case: Case) -> Numbers:
 
 def distances(adapter: TestDG, images: Tensor, original: Tensor) -> tuple[float, float]:
     """Squared MMD from the target to the original prototypes, and to those of the adapter."""
-    generator = torch.Generator(adapter.model.device).manual_seed(VIEWS)
-    target = adapter.embed(images, generator=generator)
+    target = adapter.embed(images)
     gamma = median_gamma(target)
     return float(mmd2(target, original, gamma)), float(mmd2(target, adapter.prototypes.current, gamma))

@@ -22,7 +22,7 @@ def compute(case: Case) -> Numbers:
         names.append(batch.name)
     if not selections:
         raise no_change()
-    gamma = adapter.settings.gamma
+    gamma = adapter.gamma
     chosen = [selections[place] for place in spaced(len(selections), SHOWN)]
     return {"selections": [_about(one, names[one.batch - 1], gamma) for one in chosen], "changes": len(selections)}
 

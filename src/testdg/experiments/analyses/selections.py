@@ -26,10 +26,10 @@ def watch(adapter: TestDG) -> list[Selection]:
     found: list[Selection] = []
     add = adapter.prototypes.add
 
-    def remember(embeddings: Tensor, positions: Tensor, confidence: float) -> None:
+    def remember(embeddings: Tensor, positions: Tensor) -> None:
         queue, places = adapter.queue.content()  # it is emptied right after
         found.append(Selection(adapter.batches, queue.clone(), places.clone(), embeddings.clone(), positions.clone()))
-        add(embeddings, positions, confidence)
+        add(embeddings, positions)
 
     adapter.prototypes.add = remember  # type: ignore[method-assign]
     return found

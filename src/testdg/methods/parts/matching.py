@@ -15,10 +15,10 @@ def sorted_distance(current: Tensor, reference: Tensor) -> Tensor:
     """
     ordered = current.sort(0).values
     ranks = (torch.arange(len(current), device=current.device)[:, None] + 0.5) * (len(reference) / len(current)) - 0.5
-    return (ordered - at_ranks(reference, ranks.expand_as(ordered))).abs().mean()
+    return (ordered - _at_ranks(reference, ranks.expand_as(ordered))).abs().mean()
 
 
-def at_ranks(points: Tensor, ranks: Tensor) -> Tensor:
+def _at_ranks(points: Tensor, ranks: Tensor) -> Tensor:
     """Each dimension's values at these ranks, which may lie between two points."""
     ranks = ranks.clamp(0, len(points) - 1)
     low, share = ranks.floor().long(), ranks.frac()

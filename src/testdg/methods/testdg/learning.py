@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from testdg.methods.parts.matching import at_ranks, sorted_distance
 
-Pairing = Literal["random", "sorted", "ranked"]
-
-
-def extractor(inputs: int, hidden: int, width: int, generator: Generator) -> nn.Sequential:
-    """Domain information extractor: encoder features to domain embeddings."""
-    return _seeded(nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, width)), generator)
-
-
-def discriminator(width: int, hidden: int, generator: Generator) -> nn.Sequential:
-    """Domain discriminator: does an embedding belong to the current domain? A logit each."""
-    return _seeded(nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, 1)), generator)
-
-
-def _seeded(network: nn.Sequential, generator: Generator) -> nn.Sequential:
-    """Draw the weights from the adapter's own generator."""
-    network = network.to(generator.device)
-    for layer in network:
-        if isinstance(layer, nn.Linear):
-            bound = layer.in_features**-0.5
-            with torch.no_grad():
-                layer.weight.uniform_(-bound, bound, generator=generator)
-                layer.bias.zero_()
-    return network
+def mlp(widths: Sequence[int], activation: type[nn.Module], generator: Generator) -> nn.Sequential:
+    """Linear layers of these widths with an activation between them, drawn from the adapter's own generator."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [activation()] if layers else []
+        layers.append(nn.Linear(inputs, outputs, device=generator.device))
+        with torch.no_grad():
+            layers[-1].get_parameter("weight").uniform_(-(inputs**-0.5), inputs**-0.5, generator=generator)
+            layers[-1].get_parameter("bias").zero_()
+    return nn.Sequential(*layers)
 
 
 def domain_features(features: Tensor, grid: int = 1) -> Tensor:
@@ -55,64 +41,20 @@ def domain_accuracy(current: Tensor, reference: Tensor) -> Tensor:
     return ((current > 0).float().mean() + (reference <= 0).float().mean()) / 2
 
 
-def invariance_loss(
-    current: Tensor, prototypes: Tensor, pairing: Pairing, generator: Generator, earlier: Tensor | None = None
-) -> Tensor:
-    """Equation 6: L1 distance between paired embeddings and prototypes (mean over pairs and dimensions).
-
-    `random` pairs as the paper does. `sorted` pairs each dimension by rank, which makes the loss the Wasserstein
-    distance between the marginals: it matches the two sets without pulling every embedding to their middle. Of sets
-    that are not equally large, the same quantiles are paired; a single embedding is paired with the medians. `ranked`
-    takes the rank among the `earlier` embeddings of the domain too (rows of infinity are absent), so that a small batch
-    of unusual images is paired with unusual prototypes.
-    """
-    if pairing == "random":
-        return (current - prototypes[_cycled(len(current), len(prototypes), generator)]).abs().mean()
-    if pairing == "sorted" or earlier is None:
-        return sorted_distance(current, prototypes)
-    ordered = current.sort(0).values
-    below = torch.arange(len(current), device=current.device)[:, None] + (earlier < ordered.detach()[:, None]).sum(1)
-    ranks = (below + 0.5) * (len(prototypes) / (len(current) + earlier.isfinite().all(1).sum())) - 0.5
-    return (ordered - at_ranks(prototypes, ranks)).abs().mean()
+def invariance_loss(current: Tensor, prototypes: Tensor, generator: Generator) -> Tensor:
+    """Equation 6: L1 distance between random pairs (mean over pairs and dimensions); few prototypes go round."""
+    order = torch.rand(len(prototypes), generator=generator, device=generator.device).argsort()
+    pairs = order[torch.arange(len(current), device=order.device) % len(order)]
+    return (current - prototypes[pairs]).abs().mean()
 
 
-def bounded_sum(
-    gradients: Sequence[Tensor | None], pulls: Sequence[Tensor | None], share: float
-) -> list[Tensor | None]:
-    """Gradients of L_self plus those of L_inv, none of which is longer than a share of what it is added to.
-
-    Weight by weight, because L_inv is several times louder in the last layers than in the first. Without a bound, long
-    streams lost their rare classes.
-    """
-    total = list(gradients)
-    for place, (gradient, pull) in enumerate(zip(gradients, pulls, strict=True)):
-        if gradient is not None and pull is not None:
-            room = share * gradient.norm() / pull.norm().clamp(min=1e-12)
-            total[place] = gradient + room.clamp(max=1) * pull
-    return total
-
-
-def _cycled(count: int, size: int, generator: Generator) -> Tensor:
-    """`count` indices that go round a random permutation of `size`."""
-    order = torch.rand(size, generator=generator, device=generator.device).argsort()
-    return order[torch.arange(count, device=generator.device) % size]
-
-
-def self_training_loss(
-    student: Tensor,
-    teacher: Tensor,
-    *,
-    symmetric: bool = False,
-    weights: Tensor | None = None,
-    temperature: float = 1.0,
-) -> Tensor:
+def self_training_loss(student: Tensor, teacher: Tensor, *, symmetric: bool = False) -> Tensor:
     """Equation 4: cross-entropy between the prediction and the teacher's soft label (without the constant 1/C).
 
-    `symmetric` averages it with the cross-entropy the other way round; `weights` weigh the images; a `temperature`
-    below one sharpens the label.
+    `symmetric` averages it with the cross-entropy the other way round.
     """
-    log_s, log_t = student.float().log_softmax(1), (teacher.float() / temperature).log_softmax(1)
+    log_s, log_t = student.float().log_softmax(1), teacher.float().log_softmax(1)
     losses = -(log_t.exp() * log_s).sum(1)
     if symmetric:
         losses = 0.5 * losses - 0.5 * (log_s.exp() * log_t).sum(1)
-    return losses.mean() if weights is None else (losses * weights).mean()
+    return losses.mean()

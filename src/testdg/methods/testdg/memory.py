@@ -5,7 +5,6 @@ Both live in tensors of fixed size that are changed in place; how much of them i
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -24,7 +23,6 @@ class Queue(nn.Module):
         super().__init__()
         self.length, self.reservoir = length, reservoir
         self.seen = 0
-        self.confidence_sum = 0.0
         rows = length + 1  # the last row takes what a reservoir turns away
         self.register_buffer("embeddings", torch.zeros(rows, width, device=device))
         self.register_buffer("positions", torch.full((rows,), -1, dtype=torch.int64, device=device))
@@ -59,15 +57,9 @@ class Queue(nn.Module):
         self.cursor += count
         self.position += images
 
-    def count(self, embeddings: int, confidence: float) -> None:
-        """Count embeddings that are pushed, of images that are predicted with this confidence."""
+    def count(self, embeddings: int) -> None:
+        """Count embeddings that are pushed."""
         self.seen += embeddings
-        self.confidence_sum += embeddings * confidence
-
-    @property
-    def confidence(self) -> float:
-        """Mean confidence in the current domain."""
-        return self.confidence_sum / max(1, self.seen)
 
     def content(self) -> tuple[Tensor, Tensor]:
         """Embeddings and positions, oldest first."""
@@ -75,24 +67,20 @@ class Queue(nn.Module):
         start = 0 if self.seen <= self.length or self.reservoir else -(self.seen % self.length)
         return self.embeddings[held].roll(start, 0), self.positions[held].roll(start, 0)
 
-    def held(self) -> Tensor:
-        """All rows, in no order; those that hold nothing are infinite. Of fixed size, and the host is not asked."""
-        return self.embeddings.masked_fill(self.positions[:, None] < 0, math.inf)
-
     def clear(self) -> None:
         """Forget everything but the position in the stream."""
-        self.seen, self.confidence_sum = 0, 0.0
+        self.seen = 0
         self.cursor.zero_()
         self.positions.fill_(-1)
         self.embeddings.zero_()
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Give the counters."""
-        return {"seen": self.seen, "confidence_sum": self.confidence_sum}
+        """Give the counter."""
+        return {"seen": self.seen}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Put them back."""
-        self.seen, self.confidence_sum = state["seen"], state.get("confidence_sum", 0.0)  # older states have none
+        """Put it back."""
+        self.seen = state["seen"]
 
 
 class Prototypes(nn.Module):
@@ -100,16 +88,13 @@ class Prototypes(nn.Module):
 
     embeddings: Tensor
     positions: Tensor
-    rows: Tensor
 
     def __init__(self, width: int, each: int, domains: int, device: torch.device) -> None:
         super().__init__()
         self.domains = domains
         self.counts: list[int] = []
-        self.confidences: list[float] = []
         self.register_buffer("embeddings", torch.zeros(each * domains, width, device=device))
         self.register_buffer("positions", torch.full((each * domains,), -1, dtype=torch.int64, device=device))
-        self.register_buffer("rows", torch.zeros(each, dtype=torch.int64, device=device), persistent=False)
 
     def __len__(self) -> int:
         """Number of prototypes held."""
@@ -120,28 +105,10 @@ class Prototypes(nn.Module):
         """The prototypes that there are."""
         return self.embeddings[: len(self)]
 
-    @property
-    def surest(self) -> Tensor:
-        """The prototypes that `aim` has found."""
-        return self.embeddings[self.rows]
-
-    def aim(self, than: float) -> bool:
-        """Look for the domain with the highest confidence; False if that is not above another one.
-
-        A domain with few prototypes has them repeated, so that their number is always the same.
-        """
-        if max(self.confidences, default=than) <= than:
-            return False
-        place = self.confidences.index(max(self.confidences))
-        self.rows.copy_(torch.arange(len(self.rows), device=self.rows.device) % self.counts[place])
-        self.rows += sum(self.counts[:place])
-        return True
-
-    def add(self, embeddings: Tensor, positions: Tensor, confidence: float) -> None:
-        """Add the prototypes of a domain and the mean confidence in it; those of the oldest domain leave."""
+    def add(self, embeddings: Tensor, positions: Tensor) -> None:
+        """Add the prototypes of a domain; those of the oldest domain leave."""
         before = len(self)
         self.counts = [*self.counts, len(embeddings)][-self.domains :]
-        self.confidences = [*self.confidences, confidence][-self.domains :]
         kept = len(self)
         self.embeddings[:kept] = torch.cat([self.embeddings[:before], embeddings])[-kept:]
         self.positions[:kept] = torch.cat([self.positions[:before], positions])[-kept:]
@@ -151,10 +118,9 @@ class Prototypes(nn.Module):
         self.current.copy_(embeddings)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Give the number of prototypes of each domain, and the confidence in it."""
-        return {"counts": self.counts, "confidences": self.confidences}
+        """Give the number of prototypes of each domain."""
+        return {"counts": self.counts}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Put them back."""
+        """Put it back."""
         self.counts = list(state["counts"])
-        self.confidences = list(state.get("confidences", [0.0] * len(self.counts)))  # older states have none

@@ -1,0 +1,131 @@
+"""The networks of TestDG: student, amplifier, extractor, discriminator and teacher, and the passes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from testdg.methods.adapter import Adapter
+from testdg.methods.parts.bottleneck import Bottleneck
+from testdg.methods.parts.normalisation import use_batch_statistics
+from testdg.methods.parts.restore import Anchor, restore
+from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods.parts.warm_up import supervised_loss, train_on_source
+from testdg.methods.testdg.learning import domain_features, mlp
+from testdg.methods.testdg.rules import RELEASED, TEXT
+from testdg.methods.testdg.settings import TestDGSettings
+from testdg.models import Output, VisionModel
+
+
+class Networks(Adapter):
+    """What TestDG is made of, without what it does with a batch."""
+
+    settings: TestDGSettings
+
+    def build_networks(self) -> None:
+        """Make the networks of the paper's text, or of the released code."""
+        self.rules = RELEASED if self.settings.as_released else TEXT
+        s, rules, classes = self.settings, self.rules, self.model.classes
+        self.amplifier = Bottleneck(self.model, s.rank, self.generator) if s.amplifier else None
+        inputs = classes if rules.embed_from == "logits" else self.model.feature_size
+        widths = [inputs, rules.extractor_hidden or 2 * classes, rules.embedding_width]
+        self.extractor = mlp(widths, rules.extractor_activation, self.generator)
+        widths = [rules.embedding_width, *rules.discriminator_hidden, 1]
+        self.discriminator = mlp(widths, rules.discriminator_activation, self.generator)
+        self.teacher = frozen_copy(self.model)
+        if s.batch_statistics:  # after all that looks for layers by a pass, which puts every layer into its old mode
+            use_batch_statistics(self.model)
+            use_batch_statistics(self.teacher)
+        self.teacher_amplifier = None if self.amplifier is None else frozen_copy(self.amplifier)
+        self.source = Anchor(list(self.model.parameters())) if rules.restore else None
+        self.source_amplifier = None
+        if rules.restore and self.amplifier is not None:
+            self.source_amplifier = frozen_copy(self.amplifier)  # a warm-up moves it, so it is state
+
+    def source_images(self) -> int:
+        """How many source images the amplifier warms up on."""
+        return 0 if self.amplifier is None else self.settings.source_images
+
+    def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Warm the amplifier up: cross-entropy on source images, the model itself frozen."""
+        amplifier, s = self.amplifier, self.settings
+        if amplifier is None or not s.source_images:
+            return super().learn_source(batches)
+        optimizer = torch.optim.Adam(amplifier.parameters(), s.warm_up_learning_rate)
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            return supervised_loss(amplifier.run(self.model, images).logits, labels)
+
+        with trained([amplifier], True):
+            train_on_source(loss, optimizer, batches, s.source_images, clip=1.0)
+        for follower in (self.teacher_amplifier, self.source_amplifier):
+            if follower is not None:
+                ema_update(follower, amplifier, 0.0)
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict with the model whose predictions `step` returns."""
+        return (self._run(images) if self.rules.predict == "student" else self._teach(images)).logits
+
+    @torch.no_grad()
+    def embed(self, images: Tensor, model: VisionModel | None = None) -> Tensor:
+        """Domain embeddings of images in [0, 1]: of the student, or of another model's features; nothing changes."""
+        images = self.model.prepare(self._checked(images))
+        with self._autocast():
+            return self._embed(self._run(images) if model is None else model(images))
+
+    def adapted_model(self) -> VisionModel:
+        """The predicting model with its amplifier merged into the weights."""
+        student = self.rules.predict == "student"
+        model = frozen_copy(self.model if student else self.teacher)
+        amplifier = self.amplifier if student else self.teacher_amplifier
+        if amplifier is not None:
+            model.load_state_dict(amplifier.merged(model), strict=False)
+        return model
+
+    # Passes and averages
+
+    def _run(self, images: Tensor) -> Output:
+        return self.model(images) if self.amplifier is None else self.amplifier.run(self.model, images)
+
+    def _teach(self, images: Tensor) -> Output:
+        if self.teacher_amplifier is None:
+            return self.teacher(images)  # type: ignore[no-any-return]
+        return self.teacher_amplifier.run(self.teacher, images)
+
+    def _embed(self, output: Output) -> Tensor:
+        read = output.features if self.rules.embed_from == "features" else output.logits
+        with torch.autocast(read.device.type, enabled=False):
+            return self.extractor(domain_features(read, self.settings.grid))  # type: ignore[no-any-return]
+
+    def _discriminate(self, embeddings: Tensor) -> Tensor:
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return self.discriminator(embeddings)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def _move_teacher(self) -> None:
+        """The moving average; then, in the student alone, some weights go back to the source."""
+        s, share = self.settings, self.rules.restore
+        ema_update(self.teacher, self.model, s.momentum)
+        if self.amplifier is not None and self.teacher_amplifier is not None:
+            own = s.momentum if s.amplifier_momentum is None else s.amplifier_momentum
+            ema_update(self.teacher_amplifier, self.amplifier, own)
+        if self.source is not None:
+            restore(self.model.parameters(), self.source.values(), share, self.generator)
+        if self.amplifier is not None and self.source_amplifier is not None:
+            restore(self.amplifier.parameters(), self.source_amplifier.parameters(), share, self.generator)
+
+
+@contextmanager
+def trained(modules: list[nn.Module], active: bool) -> Iterator[None]:
+    """Let gradients reach some modules alone, and none at all where there is nothing to learn."""
+    for module in modules:
+        module.requires_grad_(active)
+    try:
+        with torch.set_grad_enabled(active):
+            yield
+    finally:
+        for module in modules:
+            module.requires_grad_(False)
