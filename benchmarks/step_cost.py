@@ -75,7 +75,8 @@ def ready(model: VisionModel, method: str, images: torch.Tensor, precision: str)
     adapter = adapt(model, method, precision=precision)
     if adapter.awaits_source:
         few = images[:8]
-        adapter.warm_up([(few, model(few.to(model.device)).logits.argmax(1))])
+        labels = model(few.to(model.device)).logits.argmax(1)
+        adapter.warm_up([(few, labels)] * -(-adapter.least_source_images // len(few)))
     return adapter
 
 

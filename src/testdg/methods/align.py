@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from testdg.methods.adapter import Adapter
-from testdg.methods.parts.alignment import LEAST, aligning, following, make_alignable, site_names, sketch
+from testdg.methods.parts.alignment import LEAST, follow, make_alignable, site_names, sketch
 from testdg.methods.parts.normalisation import batch_norms, use_stored_statistics
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.registry import register
@@ -24,10 +25,12 @@ class AlignSettings(Settings):
 
     sites: int = option(2, "blocks of a transformer, evenly spaced, after which tokens are aligned", low=1)
     at: str = option("", "x")
-    class_token: bool = option(False, "align the class token too; its mean follows the mix of classes")
+    class_token: bool = option(True, "align class and register tokens too, not the patches alone")
     memory: int = option(800, "images that the statistics of a transformer's tokens are remembered from", low=1)
     norm_memory: int = option(128, "images that the statistics of BatchNorm layers are remembered from", low=0)
-    threshold: float = option(0.5, "gap between recent images and the memory that means a new domain", low=0)
+    threshold: float = option(
+        0.5, "gap to the memory that means a new domain; 1 is as far as any class of the source is from all", low=0
+    )
     frozen_statistics: bool = option(
         False, "predict, and the exported model, by what is remembered alone, not with the images at hand too"
     )
@@ -46,6 +49,7 @@ class Align(Adapter):
     source_data = "measuring what its statistics should be"
     source_labels = False
     least_source_images = LEAST
+    checks_input_late = True
     Settings = AlignSettings
     settings: AlignSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
@@ -71,8 +75,6 @@ class Align(Adapter):
             norm_memory=s.norm_memory,
             threshold=s.threshold,
         )
-        if self.model.alignment is not None:
-            self.model.alignment.mode = "hold" if s.frozen_statistics else "look"
 
     def source_images(self) -> int:
         """How many images the source is measured on; BatchNorm layers know it already."""
@@ -84,15 +86,36 @@ class Align(Adapter):
 
     @torch.no_grad()
     def step(self, images: Tensor) -> Tensor:
-        """Predict with the statistics of the stream, this batch included."""
-        with following(self.model):
-            logits: Tensor = self.model(images).logits
-        if (alignment := self.model.alignment) is not None:
-            self.diagnostics.update(change=alignment.changed, gap=alignment.gap)
-        return logits
+        """Predict with the statistics of the stream."""
+        found = follow(self.model, images, self.to_host)
+        self.diagnostics.update(change=found.changed, gap=found.gap)
+        return found.output.logits
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict with what is remembered, or with the images' own statistics where they are of another domain."""
+        with self.looking(self.model):
+            return self.model(images).logits  # type: ignore[no-any-return]
+
+    @contextmanager
+    def looking(self, model: VisionModel) -> Iterator[None]:
+        """Let a model look at each batch in the passes within, unless its statistics are frozen."""
+        alignment = model.alignment
+        if alignment is not None:
+            alignment.looks = not self.settings.frozen_statistics
+        try:
+            yield
+        finally:
+            if alignment is not None:
+                alignment.looks = False
 
     def adapted_model(self) -> VisionModel:
         """The model with its alignment; BatchNorm layers are ordinary ones again, with the statistics of the stream."""
-        model = frozen_copy(self.model)
+        return self.as_predicts(self.model)
+
+    def as_predicts(self, model: VisionModel) -> VisionModel:
+        """A copy of a model that predicts as `infer` does."""
+        model = frozen_copy(model)
         use_stored_statistics(model)
+        if model.alignment is not None:
+            model.alignment.looks = not self.settings.frozen_statistics
         return model

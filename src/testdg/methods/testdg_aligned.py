@@ -11,23 +11,24 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from testdg.methods.align import Align, AlignSettings
-from testdg.methods.parts.alignment import LEAST, aligning, following
 from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.methods.parts.entropy import symmetric_cross_entropy
 from testdg.methods.parts.graphs import Function, Recorded
+from testdg.methods.parts.lean import lean_graph, lean_norms
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.matching import sorted_distance
-from testdg.methods.parts.normalisation import use_stored_statistics
+from testdg.methods.parts.normalisation import batch_norms, follow_statistics
 from testdg.methods.parts.restore import Anchor, restore
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
 from testdg.methods.settings import option
-from testdg.methods.testdg.learning import domain_features, extractor, discriminator
+from testdg.methods.testdg.learning import domain_features, mlp
 from testdg.methods.testdg.memory import Prototypes, Queue
 from testdg.methods.testdg.selection import select_mmd
 from testdg.methods.testdg.update import chamfer, update_prototypes
 from testdg.models import Output, VisionModel
+from testdg.models.alignment import class_shares
 
 FIRST = 50
 """Batches in which the teacher follows faster: the source is far from what it is about to learn."""
@@ -42,17 +43,18 @@ class TestDGAlignedSettings(AlignSettings):
 
     learning_rate: float = option(2e-5, "of encoder and head", low=0)
     momentum: float = option(0.997, "of the teacher's moving average", low=0, high=1)
-    restore: float = option(5e-4, "share of weights put back to the source after a batch", low=0, high=1)
-    source_share: float = option(0.0, "of the source in what the teacher averages", low=0, high=1)
-    diversity_weight: float = option(1.0, "weight of a term that keeps the mean prediction spread out", low=0)
+    restore: float = option(0.0, "share of weights put back to the source after a batch", low=0, high=1)
+    source_share: float = option(0.3, "of the source in what the teacher averages", low=0, high=1)
+    diversity_weight: float = option(3.0, "weight of a term that keeps the mean prediction spread out", low=0)
     invariance_weight: float = option(1.0, "weight of L_inv", low=0)
     prototypes: int = option(40, "prototypes of the source, and of each previous domain", low=1)
-    previous_domains: int = option(1, "previous domains whose prototypes are kept beside the source's", low=0)
-    mirror: Literal["none", "student", "teacher"] = option("none", "mirrored view")
+    previous_domains: int = option(0, "previous domains whose prototypes are kept beside the source's", low=0)
+    mirror: Literal["none", "teacher"] = option("none", "mirrored view")
     gather: int = option(40, "images that one step needs: smaller batches are predicted at once and gathered", low=1)
     cuda_graphs: bool = option(False, "record the step as CUDA graphs: much faster for small models on a GPU")
-    mix_memory: float = option(0.0, "images", low=0)
-    invariance: Literal["sorted", "mean", "random"] = option("sorted", "x")
+    mix_memory: float = option(800.0, "images", low=0)
+    invariance: Literal["sorted", "mean", "random", "class"] = option("class", "x")
+    inv_memory: float = option(400.0, "x")
     discrimination: bool = option(False, "L_dis")
     prototype_update: bool = option(False, "L_update")
     amplifier: bool = option(False, "amplifier")
@@ -79,6 +81,8 @@ class TestDGAligned(Align):
 
     def build(self) -> None:
         super().build()
+        if self.settings.precision == "bf16":
+            lean_norms(self.model)
         s, device, width = self.settings, self.model.device, self.model.feature_size
         self.teacher = frozen_copy(self.model)
         self.amplifier = Bottleneck(self.model, 128, self.generator) if s.amplifier else None
@@ -89,12 +93,13 @@ class TestDGAligned(Align):
         self.register_buffer("source_prototypes", torch.zeros(s.prototypes, width, device=device))
         self.register_buffer("mix", torch.full((self.model.classes,), 1 / self.model.classes, device=device))
         self.register_buffer("drift", torch.zeros(width, device=device))
+        self.register_buffer("offsets", torch.zeros(self.model.classes, width, device=device))
         self.waiting = Waiting(s.gather, ("images", "logits"))
         self.queue = Queue(256, width, device)
         self.previous = Prototypes(width, s.prototypes, max(1, s.previous_domains), device)
         if s.discrimination:
-            self.extractor = extractor(width, 128, 16, self.generator)
-            self.discriminator = discriminator(16, 16, self.generator)
+            self.extractor = mlp([width, 128, 16], torch.nn.ReLU, self.generator)
+            self.discriminator = mlp([16, 16, 1], torch.nn.GELU, self.generator)
             groups = [{"params": [*self.extractor.parameters(), *self.discriminator.parameters()], "lr": 1e-4}]
             if self.amplifier is not None:
                 groups.append({"params": [*self.amplifier.parameters()], "lr": s.learning_rate / 10})
@@ -117,11 +122,13 @@ class TestDGAligned(Align):
             if count >= self.settings.source_images:
                 break
         super().learn_source((batch, batch.new_empty(0)) for batch in images)
-        with aligning(self.model, "off"):
-            features = torch.cat([domain_features(self.model(batch).features) for batch in images])
+        features = torch.cat([domain_features(self.model.run(batch).features) for batch in images])
         self.source_mean.copy_(features.mean(0))
         self.source_std.copy_(features.std(0).clamp(min=1e-6))
         z = self._standardise(features)
+        with self._autocast():
+            p = torch.cat([class_shares(self.model.run(batch).logits) for batch in images])
+        self.offsets.copy_((p.T @ z) / (p.sum(0) + 2)[:, None])
         chosen = z[select_mmd(z, self.settings.prototypes)]
         self.source_prototypes[: len(chosen)] = chosen
         self.teacher.load_state_dict(self.model.state_dict())
@@ -130,20 +137,38 @@ class TestDGAligned(Align):
         return (domain_features(features) - self.source_mean) / self.source_std
 
     def infer(self, images: Tensor) -> Tensor:
-        return self._teach(images).logits
+        with self.looking(self.teacher):
+            return self._teach(images).logits
 
     def step(self, images: Tensor) -> Tensor:
         s = self.settings
+        if batch_norms(self.model):
+            self.to_host()
         seen = self._call("observe", images)
         taught = seen["logits"]
-        if s.previous_domains:
-            (changed,) = self.to_host(seen["changed"])
-            if changed and len(self.queue):
-                z, positions = self.queue.content()
-                chosen = select_mmd(z, s.prototypes)
-                self.previous.add(z[chosen], positions[chosen])
-                self.queue.clear()
-        self.diagnostics.update(change=seen["changed"], gap=seen["gap"])
+        (gap,) = self.to_host(seen["gap"])
+        alignment = self.teacher.alignment
+        changed = False
+        if alignment is not None:
+            before = alignment.stream()
+            alignment.take_proposal(seen)
+            alignment.changed = False
+            if gap > alignment.threshold:
+                taught = alignment.again(lambda: self._teach(images), Output(taught, taught), gap).logits
+            changed = alignment.changed
+            alignment.remember(changed)
+            if changed and self.model.alignment is not None:
+                self.model.alignment.move(before, alignment.stream())
+        if s.mirror == "teacher":
+            with torch.no_grad():
+                other = self._call("mirrored", images)["logits"]
+            taught = torch.stack([taught.float().log_softmax(1), other.float().log_softmax(1)]).logsumexp(0)
+        if s.previous_domains and changed and len(self.queue):
+            z, positions = self.queue.content()
+            chosen = select_mmd(z, s.prototypes)
+            self.previous.add(z[chosen], positions[chosen])
+            self.queue.clear()
+        self.diagnostics.update(change=changed, gap=gap)
         gathered = self.waiting.gather(images, taught)
         if gathered is None:
             return taught
@@ -151,14 +176,11 @@ class TestDGAligned(Align):
         learnt = self._call("learn", *gathered, key=key)
         if s.previous_domains:
             self.queue.count(len(gathered[0]))
-        if s.mirror == "student":
-            mixed = torch.stack([taught.float().log_softmax(1), learnt["logits"][-len(images):].float().log_softmax(1)])
-            taught = mixed.logsumexp(0)
-        self.diagnostics.update({k: v for k, v in learnt.items() if k != "logits"})
+        self.diagnostics.update(learnt)
         return taught
 
     def _call(self, name: str, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
-        parts: dict[str, Function] = {"observe": self._observe, "learn": self._learn}
+        parts: dict[str, Function] = {"observe": self._observe, "learn": self._learn, "mirrored": self._mirrored}
         if not self.settings.cuda_graphs or inputs[0].device.type != "cuda":
             return parts[name](*inputs)
         recorded = self.recorded.setdefault(name, Recorded(parts[name], self.generator))
@@ -168,31 +190,31 @@ class TestDGAligned(Align):
         return self.teacher(images) if self.teacher_amplifier is None else self.teacher_amplifier.run(self.teacher, images)
 
     def _run(self, images: Tensor) -> Output:
-        return self.model(images) if self.amplifier is None else self.amplifier.run(self.model, images)
+        return self.model.run(images) if self.amplifier is None else self.amplifier.run(self.model, images)
 
     @torch.no_grad()
     def _observe(self, images: Tensor) -> dict[str, Tensor]:
-        with following(self.teacher):
+        with follow_statistics(self.teacher):
             logits = self._teach(images).logits
-            al = self.teacher.alignment
-            changed = al.changed if al is not None else logits.new_zeros((), dtype=torch.bool)
-            gap = al.gap if al is not None else logits.new_zeros(())
-        if self.settings.mirror == "teacher":
-            with aligning(self.teacher, "hold"):
-                other = self._teach(images.flip(-1)).logits
-            logits = torch.stack([logits.float().log_softmax(1), other.float().log_softmax(1)]).logsumexp(0)
-        return {"logits": logits, "changed": changed.clone(), "gap": gap.clone()}
+        alignment = self.teacher.alignment
+        if alignment is None:
+            return {"logits": logits, "gap": logits.new_zeros(())}
+        return {"logits": logits, "gap": alignment.propose(logits), **alignment.proposal()}
+
+    @torch.no_grad()
+    def _mirrored(self, images: Tensor) -> dict[str, Tensor]:
+        return {"logits": self._teach(images.flip(-1)).logits}
 
     def _learn(self, images: Tensor, taught: Tensor) -> dict[str, Tensor]:
         s = self.settings
         found: dict[str, Tensor] = {}
-        view = images.flip(-1) if s.mirror == "student" else images
+        view = images
         reference = torch.cat([self.source_prototypes, self.previous.current.clone()])
         if s.discrimination:
             amp = [self.amplifier] if self.amplifier is not None else []
             for m in (*amp, self.extractor, self.discriminator):
                 m.requires_grad_(True)
-            with torch.enable_grad() if amp else torch.no_grad(), following(self.model):
+            with torch.enable_grad() if amp else torch.no_grad():
                 out = self._run(view)
             z = self._standardise(out.features)
             with torch.enable_grad(), torch.autocast(z.device.type, enabled=False):
@@ -204,22 +226,25 @@ class TestDGAligned(Align):
                 m.requires_grad_(False)
         self.model.requires_grad_(True)
         with torch.enable_grad():
-            with aligning(self.model, "hold") if s.discrimination else following(self.model):
+            with follow_statistics(self.model), lean_graph(images.device.type):
                 output = self._run(view)
+            if self.model.alignment is not None:
+                self.model.alignment.propose(taught)
+                self.model.alignment.remember()
             losses = symmetric_cross_entropy(output.logits, taught).mean()
             found["self"] = losses.detach()
             if s.diversity_weight:
                 losses = losses + s.diversity_weight * self._diversity(output.logits)
             z = self._standardise(output.features)
             if s.invariance_weight:
-                inv = self._invariance(z, reference)
+                inv = self._invariance(z, reference, taught)
                 found["inv"] = inv.detach()
                 losses = losses + s.invariance_weight * inv
             self.learner.step(losses)
         self.model.requires_grad_(False)
         z = z.detach()
         if s.prototype_update and len(self.previous):
-            with aligning(self.model, "hold"), torch.no_grad():
+            with torch.no_grad():
                 after = self._standardise(self._run(view).features)
             self.previous.move(update_prototypes(chamfer, z, after, self.previous.current.clone(), 0.01, 1))
             z = after
@@ -233,13 +258,20 @@ class TestDGAligned(Align):
             torch._foreach_lerp_(list(self.teacher.parameters()), self.anchor.values(), (1 - momentum) * s.source_share)
         if self.amplifier is not None:
             ema_update(self.teacher_amplifier, self.amplifier, momentum)
-        return {**found, "logits": output.logits.detach()}
+        return found
 
-    def _invariance(self, z: Tensor, reference: Tensor) -> Tensor:
+    def _invariance(self, z: Tensor, reference: Tensor, taught: Tensor) -> Tensor:
         kind = self.settings.invariance
         if self.settings.discrimination:
             with torch.autocast(z.device.type, enabled=False):
                 z, reference = self.extractor(z), self.extractor(reference)
+        if kind == "class":
+            with torch.autocast(z.device.type, enabled=False):
+                rest = (z - class_shares(taught) @ self.offsets).mean(0)
+                share = len(z) / (self.settings.inv_memory + len(z))
+                mean = self.drift.lerp(rest.detach(), share)
+                self.drift.copy_(mean)
+                return (mean.sign() * rest).mean()
         if kind == "sorted":
             return sorted_distance(z, reference)
         if kind == "random":
@@ -266,8 +298,7 @@ class TestDGAligned(Align):
         return self
 
     def adapted_model(self) -> VisionModel:
-        model = frozen_copy(self.teacher)
+        model = self.as_predicts(self.teacher)
         if self.teacher_amplifier is not None:
             model.load_state_dict(self.teacher_amplifier.merged(model), strict=False)
-        use_stored_statistics(model)
         return model

@@ -1,18 +1,20 @@
-"""Alignment: the statistics of a transformer's middle tokens are moved to those of the source images.
+"""Alignment: the tokens in the middle of a transformer are moved from the statistics of the stream to the source's.
 
-What a corruption does to a vision transformer is, for the most part, a shift and a stretch of the tokens in the middle of
-it. After a few blocks, h' = (h - m) clip(s_src / s, 1/2, 2) + m_src, channel by channel, takes both out again: m, s are
-the running mean and deviation of the stream, m_src, s_src those of clean source images. Patch tokens are described by
-one mean over images and places, each class or register token by its own.
+What a corruption does to a vision transformer is, for the most part, a shift and a stretch of its middle tokens. After
+a few blocks, h' = (h - m) clip(s_src / s, 1/2, 2) + m_src, channel by channel, undoes both: m, s are the running mean
+and deviation of the stream, m_src, s_src those of clean source images. Patch tokens have one mean over images and
+places, class and register tokens one each.
+
+A batch of one class has another mean, too, without any change of domain. So what its predicted classes explain is
+taken out of an image before it enters the statistics: the mean of that class in the source, less the mean of all.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +22,20 @@ from torch import Tensor, nn
 from testdg.errors import UserError
 
 if TYPE_CHECKING:
-    from testdg.models.model import VisionModel
+    from testdg.models.model import Output, VisionModel
 
-Mode = Literal["off", "measure", "follow", "look", "hold"]
-"""Pass on, measure the source, follow the stream, look at a batch without remembering it, use what is remembered."""
 STRETCH = 2.0
 """The most that a deviation is stretched or shrunk by."""
 RECENT = 20.0
 """Images that are held against the memory to notice a change; fewer would be noise."""
+SHRINKAGE = 10.0
+"""Images of a class with which its mean in the source counts as half known."""
+FARTHEST = 0.4
+"""How far a class is taken to be from all others where no class of the source has enough images to tell."""
+CERTAIN = 3.0
+"""Gap that is a new domain whatever the predictions say: those of a domain that is far away can be sure and wrong."""
+PASSES = 2
+"""Passes with the statistics of a new domain: the first ones are known better once the tokens before are aligned."""
 FILE = "alignment.safetensors"
 
 
@@ -47,23 +55,23 @@ class Statistics(NamedTuple):
         return Statistics(self.mean + share * gap, variance, total.clamp(max=most))
 
 
-def choose(condition: Tensor, one: Statistics, other: Statistics) -> Statistics:
-    """One or the other, decided on the device."""
-    return Statistics(*(torch.where(condition, a, b) for a, b in zip(one, other, strict=True)))
-
-
 class Site(nn.Module):
     """What stands after one block. Its state is a handful of vectors, changed in place."""
 
     owner: Alignment
+    offsets: Tensor
+    unit: Tensor
 
-    def __init__(self, width: int, rows: int, device: torch.device) -> None:
+    def __init__(self, width: int, rows: int, classes: int, device: torch.device) -> None:
         super().__init__()
         for name in ("source", "stream", "recent"):
             self.register_buffer(f"{name}_mean", torch.zeros(rows, width, device=device))
             self.register_buffer(f"{name}_variance", torch.ones(rows, width, device=device))
             self.register_buffer(f"{name}_images", torch.zeros((), device=device))
-        self.register_buffer("between", torch.ones(width, device=device))  # variance of patch means between images
+        self.register_buffer("offsets", torch.zeros(classes, rows, width, device=device))
+        self.register_buffer("unit", torch.ones(width, device=device))  # what squared gaps are measured in
+        self.seen: tuple[Tensor, Tensor] | None = None  # mean and variance in each image of the last pass
+        self.batch = self.coming = self.read("stream")
 
     def read(self, name: str) -> Statistics:
         """Statistics of the source, of the stream, or of its most recent images."""
@@ -75,71 +83,65 @@ class Site(nn.Module):
             old.copy_(new)
 
     def after(self, _: nn.Module, __: Any, output: Any) -> Any:
-        """Align what a block gives: the hook."""
-        tokens, mode = first(output), self.owner.mode
-        if mode == "off":
-            return output
-        if mode == "measure":
-            self._measure(tokens.detach().float())
-            return output
-        if mode == "hold":
-            return with_first(output, self._align(tokens, self.read("stream")))
-        with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
-            recent, stream = self._followed(tokens.detach().float())
-            if mode == "follow":
-                self.write("recent", recent)
-                self.write("stream", stream)
-        return with_first(output, self._align(tokens, stream))
+        """Look at what a block gives, and align it: the hook."""
+        tokens = first(output)
+        self.seen = self._look(tokens.detach())
+        return with_first(output, self._align(tokens)) if self.owner.active else output
 
-    def _followed(self, tokens: Tensor) -> tuple[Statistics, Statistics]:
-        """Recent and running statistics with a batch; after a change the recent ones are all that counts."""
-        owner, batch = self.owner, self._describe(tokens)
-        recent = self.read("recent").with_(batch, RECENT)
-        recent = batch if len(tokens) >= RECENT else recent
-        stream = self.read("stream")
-        if self is owner.sites[0]:
-            owner.notice(self._gap(recent, stream))
-        return recent, choose(owner.changed, recent, stream.with_(batch, owner.memory))
+    def _look(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the patches, and the other tokens as they are, in each image: (N, K, D) both."""
+        prefix = self.owner.prefix
+        variance, mean = torch.var_mean(tokens[:, prefix:].float(), 1, correction=0, keepdim=True)
+        if not self.owner.class_token:
+            return mean, variance
+        others = tokens[:, :prefix].float()
+        return torch.cat([mean, others], 1), torch.cat([variance, torch.zeros_like(others)], 1)
 
-    def _gap(self, recent: Statistics, stream: Statistics) -> Tensor:
-        """How far recent patches are from the remembered ones; 1 is as far as two halves of one image's like."""
-        return ((recent.mean[0] - stream.mean[0]).square() / self.between).mean()
-
-    def _describe(self, tokens: Tensor) -> Statistics:
-        """Statistics of a batch, (N, T, D)."""
-        prefix, images = self.owner.prefix, tokens.new_full((), len(tokens))
-        variance, mean = torch.var_mean(tokens[:, prefix:], (0, 1), correction=0)
-        if not self.owner.class_token or not prefix:
-            return Statistics(mean[None], variance[None], images)
-        each = torch.var_mean(tokens[:, :prefix], 0, correction=0)  # (prefix, D)
-        return Statistics(torch.cat([mean[None], each[1]]), torch.cat([variance[None], each[0]]), images)
-
-    def _measure(self, tokens: Tensor) -> None:
-        """Add source images to the sketch."""
-        before = self.read("source")
-        seen = before.with_(self._describe(tokens), float("inf"))
-        means = tokens[:, self.owner.prefix :].mean(1)  # (N, D)
-        spread = Statistics(before.mean[:1], self.between[None], before.images).with_(
-            Statistics(*torch.var_mean(means, 0, correction=0, keepdim=True)[::-1], seen.images - before.images),
-            float("inf"),
-        )
-        self.between.copy_(spread.variance[0])
-        self.write("source", seen)
-
-    def _align(self, tokens: Tensor, stream: Statistics) -> Tensor:
+    def _align(self, tokens: Tensor) -> Tensor:
         """Undo the shift and the stretch of the stream, in the precision of the tokens."""
-        source = self.read("source")
+        source, stream, prefix = self.read("source"), self.read("stream"), self.owner.prefix
         ratio = (source.variance.clamp(min=1e-12) / stream.variance.clamp(min=1e-12)).sqrt()
         scale = ratio.clamp(1 / STRETCH, STRETCH)
         shift = source.mean - stream.mean * scale
-        prefix = self.owner.prefix
         patches = torch.addcmul(shift[0], tokens[:, prefix:], scale[0])
         if not prefix:
             return patches.to(tokens.dtype)
         others = tokens[:, :prefix]
         if self.owner.class_token:
             others = torch.addcmul(shift[1:], others, scale[1:])
-        return torch.cat([others, patches], 1).to(tokens.dtype)
+        return torch.cat([others.to(tokens.dtype), patches.to(tokens.dtype)], 1)
+
+    def measure(self, means: Tensor, variances: Tensor, shares: Tensor) -> None:
+        """Take the source from its images: their means and variances, (N, K, D), and shares of the classes, (N, C)."""
+        counts = shares.sum(0)  # (C,)
+        sums = torch.einsum("nc,nkd->ckd", shares, means) - counts[:, None, None] * means.mean(0)
+        self.offsets.copy_(sums / (counts + SHRINKAGE)[:, None, None])
+        self.write("source", self._statistics(means, variances, shares))
+        between = means[:, 0].var(0, correction=0).clamp(min=1e-12)  # of patch means, between images
+        self.unit.copy_(between * farthest_class(sums[:, 0], counts, between))
+
+    def _statistics(self, means: Tensor, variances: Tensor, shares: Tensor) -> Statistics:
+        """Statistics of some images, without what their classes explain."""
+        rest = means - torch.einsum("nc,ckd->nkd", shares, self.offsets)
+        variance, mean = torch.var_mean(rest, 0, correction=0)
+        return Statistics(mean, variance + variances.mean(0), mean.new_full((), len(means)))
+
+    def propose(self, shares: Tensor) -> None:
+        """Prepare what the last pass adds to the memory."""
+        assert self.seen is not None
+        self.batch = self._statistics(*self.seen, shares)
+        few = len(shares) < RECENT
+        self.coming = self.read("recent").with_(self.batch, RECENT) if few else self.batch
+
+    def gap(self) -> Tensor:
+        """How far recent patches are from the memory; 1 is as far as any class of the source is from all images."""
+        return ((self.coming.mean[0] - self.read("stream").mean[0]).square() / self.unit).mean()
+
+    def remember(self, changed: bool) -> None:
+        """Add what was proposed to the memory; in a new domain it is all there is."""
+        stream = self.coming if changed else self.read("stream").with_(self.batch, self.owner.memory)
+        self.write("stream", stream)
+        self.write("recent", self.coming)
 
 
 class Alignment(nn.Module):
@@ -154,49 +156,143 @@ class Alignment(nn.Module):
         blocks: Sequence[str],
         *,
         prefix: int,
-        class_token: bool = False,
-        memory: float = 800.0,
-        threshold: float = 0.5,
+        class_token: bool,
+        memory: float,
+        threshold: float = 1.0,
+        looks: bool = False,
     ) -> None:
         super().__init__()
         self.blocks, self.prefix, self.class_token = list(blocks), prefix, class_token and prefix > 0
-        self.memory, self.threshold = memory, threshold
-        self.mode: Mode = "off"
-        self.gap = self.changed = torch.zeros((), device=model.device)
+        self.memory, self.threshold, self.looks = memory, threshold, looks
+        self.active = True
+        self.changed = False  # whether the last batch that was far from the memory began a new domain
         rows = 1 + (prefix if self.class_token else 0)
         layers = [model.network.get_submodule(name) for name in self.blocks]
-        self.sites = nn.ModuleList(Site(width_of(layer), rows, model.device) for layer in layers)
+        sites = [Site(width_of(layer), rows, model.classes, model.device) for layer in layers]
+        self.sites = nn.ModuleList(sites)
         detach(model)
-        for layer, site in zip(layers, self.sites, strict=True):
+        for layer, site in zip(layers, sites, strict=True):
             site.__dict__["owner"] = self  # not a part of the site
-            layer.register_forward_hook(site.after)  # type: ignore[arg-type]
+            layer.register_forward_hook(site.after)
         model.alignment = self
 
-    def notice(self, gap: Tensor) -> None:
-        """Decide, on the device, whether a batch begins a new domain."""
-        self.gap, self.changed = gap, gap > self.threshold
+    def _each(self) -> list[Site]:
+        return [site for site in self.sites if isinstance(site, Site)]
 
-    def begin(self, images: float) -> None:
-        """Remember the source as if so many images of it had just been seen."""
-        for site in self.sites:
-            assert isinstance(site, Site)
+    @torch.no_grad()
+    def measure(self, run: Callable[[Tensor], Output], batches: Iterable[Tensor], begin: float) -> int:
+        """Measure the source, and let the memory begin as if `begin` images of it had just been seen.
+
+        Gives the number of images.
+        """
+        seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.sites]
+        shares, self.active = [], False
+        for batch in batches:
+            shares.append(class_shares(run(batch).logits))
+            for site, found in zip(self._each(), seen, strict=True):
+                assert site.seen is not None
+                found.append(site.seen)
+        self.active = True
+        for site, found in zip(self._each(), seen, strict=True):
+            means, variances = (torch.cat(parts) for parts in zip(*found, strict=True))
+            site.measure(means, variances, torch.cat(shares))
             source = site.read("source")
-            site.write("stream", source._replace(images=source.images.new_full((), images)))
+            site.write("stream", source._replace(images=source.images.new_full((), begin)))
             site.write("recent", source._replace(images=source.images.new_full((), RECENT)))
+        return sum(map(len, shares))
+
+    @torch.no_grad()
+    def propose(self, logits: Tensor) -> Tensor:
+        """Prepare what the last pass, with these predictions, adds to the memory. Gives the gap, on the device."""
+        with torch.autocast(logits.device.type, enabled=False):
+            shares = class_shares(logits)
+            for site in self._each():
+                site.propose(shares)
+            return self._each()[0].gap()
+
+    def proposal(self) -> dict[str, Tensor]:
+        """What was proposed, flat, so that it can leave a CUDA graph."""
+        return {
+            f"{number}.{name}.{part}": value
+            for number, site in enumerate(self._each())
+            for name, statistics in (("batch", site.batch), ("coming", site.coming))
+            for part, value in statistics._asdict().items()
+        }
+
+    def take_proposal(self, proposal: Mapping[str, Tensor]) -> None:
+        """Take back what `proposal` gave."""
+        for number, site in enumerate(self._each()):
+            parts = Statistics._fields
+            site.batch = Statistics(*(proposal[f"{number}.batch.{part}"] for part in parts))
+            site.coming = Statistics(*(proposal[f"{number}.coming.{part}"] for part in parts))
+
+    @torch.no_grad()
+    def remember(self, changed: bool = False) -> None:
+        """Add what was proposed to the memory."""
+        for site in self._each():
+            site.remember(changed)
+
+    @torch.no_grad()
+    def again(self, run: Callable[[], Output], before: Output, gap: float) -> Output:
+        """Pass a batch that is far from the memory once more, with its own statistics alone; of the two, the surer.
+
+        A new domain is predicted with more confidence then. A batch of one class, which can be far from the memory
+        too, is not, and the memory stays as it was; but no class is farther than `CERTAIN`.
+        """
+        kept = self.stream(), self.proposal()
+        output = before
+        for _ in range(PASSES):
+            for site in self._each():
+                site.write("stream", site.coming)
+            output = run()
+            self.propose(output.logits)
+        self.changed = gap > CERTAIN or bool(confidence(output.logits) > confidence(before.logits))
+        if not self.changed:
+            self.put_back(kept[0])
+            self.take_proposal(kept[1])
+        return output if self.changed else before
+
+    def look(self, run: Callable[[Tensor], Output], images: Tensor) -> Output:
+        """Run a model; where the batch is of another domain, with its own statistics. Nothing is remembered."""
+        output = run(images)
+        gap = float(self.propose(output.logits)) if self.looks else 0.0
+        if gap <= self.threshold:
+            return output
+        kept = self.stream()
+        output = self.again(lambda: run(images), output, gap)
+        self.put_back(kept)
+        return output
+
+    def put_back(self, stream: list[Statistics]) -> None:
+        """Restore a memory."""
+        for site, values in zip(self._each(), stream, strict=True):
+            site.write("stream", values)
+
+    def stream(self) -> list[Statistics]:
+        """A copy of the memory, site by site."""
+        return [Statistics(*(value.clone() for value in site.read("stream"))) for site in self._each()]
+
+    @torch.no_grad()
+    def move(self, before: list[Statistics], after: list[Statistics]) -> None:
+        """Move the memory as another one has moved: that of the same images seen by other weights."""
+        for site, old, new in zip(self._each(), before, after, strict=True):
+            own = site.read("stream")
+            ratio = new.variance / old.variance.clamp(min=1e-12)
+            site.write("stream", Statistics(own.mean + new.mean - old.mean, own.variance * ratio, new.images))
 
     @property
     def measured(self) -> int:
         """Number of source images in the sketch."""
-        return int(self.sites[0].get_buffer("source_images"))
+        return int(self._each()[0].read("source").images)
 
     def save(self, folder: Path) -> None:
         """Write it beside the weights of its model."""
         from safetensors.torch import save_file
 
-        about = {"blocks": self.blocks, "prefix": self.prefix, "class_token": self.class_token}
-        about |= {"memory": self.memory, "threshold": self.threshold}
+        names = ("blocks", "prefix", "class_token", "memory", "threshold", "looks")
+        about = {name: getattr(self, name) for name in names}
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
-        save_file(tensors, folder / FILE, {"alignment": json.dumps({**about, "mode": self.mode})})
+        save_file(tensors, folder / FILE, {"alignment": json.dumps(about)})
 
 
 def load_alignment(model: VisionModel, folder: Path) -> None:
@@ -207,10 +303,7 @@ def load_alignment(model: VisionModel, folder: Path) -> None:
         with safe_open(folder / FILE, "pt") as file:
             about = json.loads(file.metadata()["alignment"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        mode = about.pop("mode")
-        alignment = Alignment(model, **about)
-        alignment.load_state_dict(tensors)
-        alignment.mode = mode
+        Alignment(model, **about).load_state_dict(tensors)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{folder / FILE} does not fit the model beside it: {reason}") from error
@@ -225,18 +318,25 @@ def detach(model: VisionModel) -> None:
     model.alignment = None
 
 
-@contextmanager
-def aligning(model: VisionModel, mode: Mode) -> Iterator[None]:
-    """Align in a certain way in the passes within; a model without alignment is left alone."""
-    alignment = model.alignment
-    before = "off" if alignment is None else alignment.mode
-    if alignment is not None:
-        alignment.mode = mode
-    try:
-        yield
-    finally:
-        if alignment is not None:
-            alignment.mode = before
+def farthest_class(sums: Tensor, counts: Tensor, between: Tensor) -> Tensor:
+    """Largest gap of a class, of which there are enough images, to all images, less what chance gives it.
+
+    `sums` are those of the distances from the mean, (C, D), `between` the variance between images.
+    """
+    gaps = ((sums / counts[:, None]).square() / between).mean(1) - 1 / counts
+    known = torch.where(counts >= SHRINKAGE, gaps, 0.0)
+    return torch.where(known.amax() > 0, known.amax(), FARTHEST).clamp(min=FARTHEST / 4)
+
+
+def confidence(logits: Tensor) -> Tensor:
+    """Mean probability of the predicted class."""
+    return logits.float().softmax(1).amax(1).mean()
+
+
+def class_shares(logits: Tensor) -> Tensor:
+    """Predicted probability of each class, (N, C); of a map of predictions, its mean."""
+    shares = logits.float().softmax(1)
+    return shares if shares.ndim == 2 else shares.flatten(2).mean(2)
 
 
 def width_of(block: nn.Module) -> int:

@@ -56,6 +56,10 @@ class VisionModel(nn.Module):
         return (prepared - self.mean) / self.std
 
     def forward(self, prepared: Tensor) -> Output:
+        """Predict prepared images: one pass, or a few where an alignment finds a batch of another domain."""
+        return self.run(prepared) if self.alignment is None else self.alignment.look(self.run, prepared)
+
+    def run(self, prepared: Tensor) -> Output:
         """Normalise prepared images and run the network once."""
         with _captured_input(self.network.get_submodule(self.head)) as captured:
             logits = _logits(self.network(self.normalise(prepared)))

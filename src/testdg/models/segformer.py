@@ -37,7 +37,7 @@ class SegmentationModel(VisionModel):
 
     task = "segmentation"
 
-    def forward(self, prepared: Tensor) -> Output:
+    def run(self, prepared: Tensor) -> Output:
         """Normalise prepared images and run the network once."""
         network: Any = self.network
         stages = self.stages(prepared)

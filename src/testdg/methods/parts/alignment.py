@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.methods.parts.blocks import shapes, transformer_blocks
-from testdg.methods.parts.normalisation import follow_statistics, use_running_statistics
-from testdg.models import VisionModel
-from testdg.models.alignment import Alignment, Mode, aligning
+from testdg.methods.parts.normalisation import batch_norms, follow_statistics, use_running_statistics
+from testdg.models import Output, VisionModel
+from testdg.models.alignment import Alignment
 
 LEAST = 64
 """Source images without which a sketch is noise."""
@@ -51,29 +50,46 @@ def prefix_tokens(model: VisionModel, block: str) -> int:
     return int(tokens - max(maps, default=tokens - 1))
 
 
-@torch.no_grad()
 def sketch(model: VisionModel, batches: Iterable[Tensor], images: int) -> None:
-    """Measure the source on prepared images, once, and begin the memory with it."""
-    alignment = model.alignment
-    if alignment is None:  # BatchNorm layers know the source already
+    """Measure the source on so many prepared images, once; BatchNorm layers know it already."""
+    if model.alignment is None:
         return
-    seen = 0
-    with aligning(model, "measure"):
-        for batch in batches:
-            model(batch[: images - seen])
-            seen += len(batch[: images - seen])
-            if seen >= images:
-                break
+    seen = model.alignment.measure(model.run, first_images(batches, images), BEGINNING)
     if seen < LEAST:
         raise UserError(f"alignment needs at least {LEAST} source images; got {seen}")
-    alignment.begin(BEGINNING)
 
 
-@contextmanager
-def following(model: VisionModel) -> Iterator[None]:
-    """Let all statistics of a model follow the stream in the passes within."""
-    with follow_statistics(model), aligning(model, "follow"):
-        yield
+def first_images(batches: Iterable[Tensor], images: int) -> Iterator[Tensor]:
+    """So many images, batch by batch."""
+    for batch in batches:
+        yield batch[:images]
+        images -= len(batch)
+        if images <= 0:
+            return
 
 
-__all__ = ["LEAST", "Mode", "aligning", "following", "make_alignable", "prefix_tokens", "site_names", "sketch"]
+class Following(NamedTuple):
+    """A pass along the stream: what it gives, whether a new domain has begun, and how far it was from the memory."""
+
+    output: Output
+    changed: bool
+    gap: float
+
+
+def follow(model: VisionModel, images: Tensor, to_host: Callable[..., list[float]]) -> Following:
+    """Predict a batch with the statistics of the stream, and remember them; nothing is, where `to_host` refuses it.
+
+    One pass. The first batch of a new domain is passed again, with its own statistics.
+    """
+    if batch_norms(model):  # they follow in the pass itself
+        to_host()
+    with follow_statistics(model):
+        output = model.run(images)
+    if (alignment := model.alignment) is None:
+        return Following(output, False, 0.0)
+    (gap,) = to_host(alignment.propose(output.logits))
+    alignment.changed = False
+    if gap > alignment.threshold:
+        output = alignment.again(lambda: model.run(images), output, gap)
+    alignment.remember(alignment.changed)
+    return Following(output, alignment.changed, gap)
