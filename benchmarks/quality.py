@@ -180,8 +180,8 @@ class Worker:
 
         found = {"held_out": [round(self.errors(adapter.predict, d, entry)[0], 3) for d in order]}
         model = adapter.adapted_model()
-        if getattr(model, "alignment", None) is not None:
-            model.alignment.mode = "hold"
+        if model.alignment is not None:
+            model.alignment.looks = False
 
             @torch.no_grad()
             def call(images: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from testdg.errors import UserError
 from testdg.methods import Adapter
+from testdg.models import VisionModel, load_model
 
 MakeAdapter = Callable[..., Adapter]
 Check = Callable[[MakeAdapter], None]
@@ -46,7 +48,8 @@ def _warmed_up(make_adapter: MakeAdapter) -> MakeAdapter:
             labels = torch.arange(6) % adapter.model.classes
             if adapter.model.task == "segmentation":
                 labels = labels.view(6, 1, 1).expand(6, 8, 8)
-            adapter.warm_up((images, labels) for images in stream(adapter, 2, 6, seed=1))
+            batches = max(2, -(-adapter.least_source_images // 6))
+            adapter.warm_up((images, labels) for images in stream(adapter, batches, 6, seed=1))
         return adapter
 
     return make
@@ -199,6 +202,39 @@ def _predict(make: MakeAdapter) -> None:
     first = adapter.predict(batches[1])
     assert torch.equal(first, adapter.predict(batches[1])), "two predictions of one batch differ"
     assert _difference(before, snapshot(adapter)) is None, "predict changed the state"
+
+
+@check("the adapted model predicts what predict does")
+def _adapted(make: MakeAdapter) -> None:
+    adapter = make()
+    batches = stream(adapter)
+    for images in batches[:3]:
+        adapter(images)
+    if adapter.beyond_weights() is None:
+        _assert_predicts(adapter.adapted_model(), adapter, batches)
+
+
+@check("the exported model predicts what predict does")
+def _exported(make: MakeAdapter) -> None:
+    adapter = make()
+    batches = stream(adapter)
+    for images in batches[:3]:
+        adapter(images)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            adapter.export(folder)
+        except UserError as error:
+            if "save()" not in str(error):
+                raise AssertionError(f"an export that is refused must name the way out: {error}") from error
+            return
+        _assert_predicts(load_model(folder), adapter, batches)
+
+
+@torch.no_grad()
+def _assert_predicts(model: VisionModel, adapter: Adapter, batches: list[Tensor]) -> None:
+    for images in batches:
+        difference = (adapter.predict(images) - model(model.prepare(images)).logits).abs().max()
+        assert difference < 1e-5, f"predictions differ by {difference:g}"
 
 
 @check("memory is bounded")

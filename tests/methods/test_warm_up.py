@@ -8,9 +8,10 @@ from passes import segformer
 from torch import Tensor, nn
 
 from testdg.fitting import rate
-from testdg.methods.parts.blocks import convolution_blocks, run_to_head, transformer_blocks, width_of
+from testdg.methods.parts.blocks import convolution_blocks, run_to_head, transformer_blocks
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
 from testdg.models import VisionModel, load_model
+from testdg.models.blocks import width_of
 from testdg.models.resnet import CifarResNet
 
 

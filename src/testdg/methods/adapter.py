@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError, unknown
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.teacher import frozen_copy
+from testdg.methods.parts.teacher import frozen_copy, uses_batch
 from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.settings import make_settings
 from testdg.methods.state import read_folder, write_folder
@@ -105,6 +105,11 @@ class Adapter(nn.Module):
     def adapted_model(self) -> VisionModel:
         """The model as it predicts now, as an ordinary model."""
         return frozen_copy(self.model)
+
+    def beyond_weights(self) -> str | None:
+        """Say what a prediction depends on that one model with fixed weights cannot hold; None where it can."""
+        batch = any(uses_batch(layer) for layer in self.model.modules())
+        return "its BatchNorm layers use the statistics of the batch at hand" if batch else None
 
     # What a user calls
 
@@ -197,7 +202,9 @@ class Adapter(nn.Module):
         return adapter
 
     def export(self, folder: str | Path) -> None:
-        """Write the adapted model as an ordinary checkpoint folder."""
+        """Write the adapted model as an ordinary checkpoint folder, which predicts as `predict` does."""
+        if (reason := self.beyond_weights()) is not None:
+            raise UserError(f"{self.name} cannot be exported here: {reason}; keep it with save()")
         self.adapted_model().save(folder)
 
     @classmethod

@@ -23,8 +23,7 @@ from testdg.models import VisionModel
 class AlignSettings(Settings):
     """Settings of the alignment."""
 
-    sites: int = option(2, "blocks of a transformer, evenly spaced, after which tokens are aligned", low=1)
-    at: str = option("", "x")
+    sites: int = option(2, "blocks of a transformer, evenly spaced, after which tokens are aligned; 0 for none", low=0)
     class_token: bool = option(True, "align class and register tokens too, not the patches alone")
     memory: int = option(800, "images that the statistics of a transformer's tokens are remembered from", low=1)
     norm_memory: int = option(128, "images that the statistics of BatchNorm layers are remembered from", low=0)
@@ -35,6 +34,10 @@ class AlignSettings(Settings):
         False, "predict, and the exported model, by what is remembered alone, not with the images at hand too"
     )
     source_images: int = option(256, "clean images, unlabelled, that the source is measured on", low=LEAST)
+
+
+PRESETS: dict[str, dict[str, Any]] = {"streets": {"norm_memory": 0}, "folder-weather": {"norm_memory": 0}}
+"""Pictures one by one: BatchNorm layers take the statistics of the picture at hand."""
 
 
 @register
@@ -52,7 +55,7 @@ class Align(Adapter):
     checks_input_late = True
     Settings = AlignSettings
     settings: AlignSettings
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
@@ -69,7 +72,7 @@ class Align(Adapter):
         s = self.settings
         make_alignable(
             self.model,
-            sites=s.sites, at=s.at,
+            sites=s.sites,
             class_token=s.class_token,
             memory=s.memory,
             norm_memory=s.norm_memory,

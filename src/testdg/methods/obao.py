@@ -185,6 +185,10 @@ class Obao(Adapter):
         taught: Tensor = self.teacher(images).logits
         return taught if self.dense else (self.model(images).logits.float() + taught.float()) / 2
 
+    def beyond_weights(self) -> str | None:
+        """Images are predicted by two networks."""
+        return super().beyond_weights() if self.dense else "it predicts by the mean of teacher and student"
+
     def adapted_model(self) -> VisionModel:
         """The teacher."""
         return frozen_copy(self.teacher)

@@ -99,6 +99,14 @@ class Roid(AffineAdapter):
         """Predict, with the correction."""
         return self._correct(self.model(images).logits)
 
+    def beyond_weights(self) -> str | None:
+        """The correction looks at all predictions of a batch."""
+        return (
+            "it corrects predictions by the batch at hand"
+            if self.settings.prior_correction
+            else super().beyond_weights()
+        )
+
     def step(self, images: Tensor) -> Tensor:
         """Predict, take one step on the weighted images, and go a little back to the source."""
         s = self.settings

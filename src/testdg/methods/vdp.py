@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.errors import UserError
 from testdg.methods.adapter import Adapter
 from testdg.methods.parts.homeostasis import Homeostasis
 from testdg.methods.parts.jumps import JumpDetector
@@ -19,7 +18,6 @@ from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
-from testdg.models import VisionModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +108,7 @@ class VDP(Adapter):
         """Predict images decorated with the teacher's prompts."""
         return self.model(self.teacher(images)).logits  # type: ignore[no-any-return]
 
-    def adapted_model(self) -> VisionModel:
-        """The network alone, which is the whole of it only before the first batch."""
-        if any(bool(prompt.any()) for prompt in self.teacher.parameters()):
-            raise UserError("vdp learns pixels, not weights: keep them with save(), no ordinary model can hold them")
-        return frozen_copy(self.model)
+    def beyond_weights(self) -> str | None:
+        """The prompt is added to the images."""
+        prompted = any(bool(prompt.any()) for prompt in self.teacher.parameters())
+        return "it learns pixels, not weights" if prompted else super().beyond_weights()

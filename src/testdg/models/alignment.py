@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.models.blocks import first, width_of, with_first
 
 if TYPE_CHECKING:
     from testdg.models.model import Output, VisionModel
@@ -165,7 +166,6 @@ class Alignment(nn.Module):
         self.blocks, self.prefix, self.class_token = list(blocks), prefix, class_token and prefix > 0
         self.memory, self.threshold, self.looks = memory, threshold, looks
         self.active = True
-        self.changed = False  # whether the last batch that was far from the memory began a new domain
         rows = 1 + (prefix if self.class_token else 0)
         layers = [model.network.get_submodule(name) for name in self.blocks]
         sites = [Site(width_of(layer), rows, model.classes, model.device) for layer in layers]
@@ -227,30 +227,40 @@ class Alignment(nn.Module):
             site.coming = Statistics(*(proposal[f"{number}.coming.{part}"] for part in parts))
 
     @torch.no_grad()
-    def remember(self, changed: bool = False) -> None:
+    def remember(self, changed: bool) -> None:
         """Add what was proposed to the memory."""
         for site in self._each():
             site.remember(changed)
 
     @torch.no_grad()
-    def again(self, run: Callable[[], Output], before: Output, gap: float) -> Output:
+    def settle(self, run: Callable[[], Output], output: Output, gap: float) -> tuple[Output, bool]:
+        """Take the last pass, whose `output` and `gap` are given, into the memory; `run` it anew in a new domain.
+
+        Gives the output, and whether a new domain has begun.
+        """
+        changed = False
+        if gap > self.threshold:
+            output, changed = self._again(run, output, gap)
+        self.remember(changed)
+        return output, changed
+
+    def _again(self, run: Callable[[], Output], before: Output, gap: float) -> tuple[Output, bool]:
         """Pass a batch that is far from the memory once more, with its own statistics alone; of the two, the surer.
 
         A new domain is predicted with more confidence then. A batch of one class, which can be far from the memory
         too, is not, and the memory stays as it was; but no class is farther than `CERTAIN`.
         """
-        kept = self.stream(), self.proposal()
-        output = before
+        stream, proposal, output = self.stream(), self.proposal(), before
         for _ in range(PASSES):
             for site in self._each():
                 site.write("stream", site.coming)
             output = run()
             self.propose(output.logits)
-        self.changed = gap > CERTAIN or bool(confidence(output.logits) > confidence(before.logits))
-        if not self.changed:
-            self.put_back(kept[0])
-            self.take_proposal(kept[1])
-        return output if self.changed else before
+        if gap > CERTAIN or confidence(output.logits) > confidence(before.logits):
+            return output, True
+        self._put_back(stream)
+        self.take_proposal(proposal)
+        return before, False
 
     def look(self, run: Callable[[Tensor], Output], images: Tensor) -> Output:
         """Run a model; where the batch is of another domain, with its own statistics. Nothing is remembered."""
@@ -259,11 +269,11 @@ class Alignment(nn.Module):
         if gap <= self.threshold:
             return output
         kept = self.stream()
-        output = self.again(lambda: run(images), output, gap)
-        self.put_back(kept)
+        output, _ = self._again(lambda: run(images), output, gap)
+        self._put_back(kept)
         return output
 
-    def put_back(self, stream: list[Statistics]) -> None:
+    def _put_back(self, stream: list[Statistics]) -> None:
         """Restore a memory."""
         for site, values in zip(self._each(), stream, strict=True):
             site.write("stream", values)
@@ -337,19 +347,3 @@ def class_shares(logits: Tensor) -> Tensor:
     """Predicted probability of each class, (N, C); of a map of predictions, its mean."""
     shares = logits.float().softmax(1)
     return shares if shares.ndim == 2 else shares.flatten(2).mean(2)
-
-
-def width_of(block: nn.Module) -> int:
-    """Width of a transformer block's tokens: that of its first LayerNorm."""
-    norm = next(layer for layer in block.modules() if isinstance(layer, nn.LayerNorm))
-    return norm.normalized_shape[0]
-
-
-def first(output: Any) -> Tensor:
-    """The tensor that a block gives, alone or as the first of several."""
-    return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]
-
-
-def with_first(output: Any, value: Tensor) -> Any:
-    """What a block gives, with another tensor in the place of the first."""
-    return (value, *output[1:]) if isinstance(output, tuple) else value

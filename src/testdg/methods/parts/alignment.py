@@ -20,14 +20,11 @@ BEGINNING = 100.0
 
 
 def make_alignable(
-    model: VisionModel, *, sites: int, class_token: bool, memory: float, norm_memory: float, threshold: float, at: str = ""
+    model: VisionModel, *, sites: int, class_token: bool, memory: float, norm_memory: float, threshold: float
 ) -> None:
     """Put an alignment after evenly spaced blocks of a transformer, and let BatchNorm layers follow the stream."""
     use_running_statistics(model, norm_memory)
     names = site_names(model, sites)
-    if at:
-        blocks = transformer_blocks(model); nm = {b: n for n, b in model.network.named_modules()}
-        names = [] if at == "off" else [nm[blocks[int(k)]] for k in at.split(",")]
     if names:
         prefix = prefix_tokens(model, names[0])
         Alignment(model, names, prefix=prefix, class_token=class_token, memory=memory, threshold=threshold)
@@ -88,8 +85,5 @@ def follow(model: VisionModel, images: Tensor, to_host: Callable[..., list[float
     if (alignment := model.alignment) is None:
         return Following(output, False, 0.0)
     (gap,) = to_host(alignment.propose(output.logits))
-    alignment.changed = False
-    if gap > alignment.threshold:
-        output = alignment.again(lambda: model.run(images), output, gap)
-    alignment.remember(alignment.changed)
-    return Following(output, alignment.changed, gap)
+    output, changed = alignment.settle(lambda: model.run(images), output, gap)
+    return Following(output, changed, gap)

@@ -8,11 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from testdg.models import VisionModel
-from testdg.models.alignment import first, width_of, with_first
+from testdg.models.blocks import first
 
-__all__ = [
-    "AtHead", "convolution_blocks", "first", "is_attention", "run_to_head", "shapes", "transformer_blocks", "width_of", "with_first",
-]  # fmt: skip
 LISTS = (nn.ModuleList, nn.Sequential)
 
 

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from testdg.methods.parts.blocks import convolution_blocks, first, shapes, transformer_blocks, with_first
+from testdg.methods.parts.blocks import convolution_blocks, shapes, transformer_blocks
 from testdg.methods.parts.equipment import Part, equip, parts_of
 from testdg.models import VisionModel
+from testdg.models.blocks import first, with_first
 
 FAINT = 0.01
 """Scale that the convolution of a meta network starts with; zero would leave its ReLU without a gradient."""

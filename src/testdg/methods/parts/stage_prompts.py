@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from testdg.methods.parts.blocks import first, is_attention, transformer_blocks, width_of, with_first
+from testdg.methods.parts.blocks import is_attention, transformer_blocks
 from testdg.methods.parts.equipment import Part, equip, parts_of
 from testdg.models import VisionModel
+from testdg.models.blocks import first, width_of, with_first
 
 
 class StagePrompts(Part):

@@ -12,8 +12,17 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def frozen_copy(module: M) -> M:
-    """Copy a module whose parameters will not be trained."""
-    return copy.deepcopy(module).eval().requires_grad_(False)
+    """Copy a module whose parameters will not be trained; BatchNorm layers that use the batch at hand go on so."""
+    copied = copy.deepcopy(module).eval().requires_grad_(False)
+    for mine, other in zip(copied.modules(), module.modules(), strict=True):
+        if uses_batch(other):
+            mine.train()
+    return copied
+
+
+def uses_batch(layer: nn.Module) -> bool:
+    """Whether a layer normalises by the statistics of the batch at hand."""
+    return isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and not layer.track_running_stats
 
 
 @torch.no_grad()
