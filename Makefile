@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: run test lint clean
 
 run: .venv/installed  ## adapt the small model to the embedded benchmark
-	$(BIN)/testdg run
+	$(BIN)/testdg run --method testdg,testdg_aligned
 
 test: lint  ## lint, types, import direction, tests
 	$(BIN)/pytest -n 2

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -209,13 +210,13 @@ def test_a_batch_costs_two_passes_and_one_backward(vit: VisionModel) -> None:
     assert counts == {"model": 2 * 4, "backward": 1}
 
 
-def test_only_a_fresh_adapter_has_an_ordinary_model(vit: VisionModel) -> None:
+def test_only_a_fresh_adapter_has_an_ordinary_model(vit: VisionModel, tmp_path: Path) -> None:
     adapter = VDP(vit)
     images = stream(adapter, 1)[0]
     assert torch.equal(adapter.adapted_model()(images).logits, adapter.predict(images))
     adapter(images)
-    with pytest.raises(UserError, match=r"learns pixels, not weights: keep them with save\(\)"):
-        adapter.adapted_model()
+    with pytest.raises(UserError, match=r"learns pixels, not weights; keep it with save\(\)"):
+        adapter.export(tmp_path)
 
 
 # Segmentation

@@ -10,18 +10,27 @@ import typer
 from testdg.cli import options as given
 from testdg.cli.options import prepare_torch
 
-DEFAULT_METHOD = "testdg"
+DEFAULT_METHOD = "testdg_aligned"
 
 
 def run(
     benchmark: Annotated[str, typer.Option(help="Benchmark; see `testdg benchmarks`.")] = "digits-c",
-    method: Annotated[str, typer.Option(help="Method; see `testdg methods`.")] = DEFAULT_METHOD,
+    method: Annotated[
+        str, typer.Option(help="Method, or several separated by commas; see `testdg methods`.")
+    ] = DEFAULT_METHOD,
     model: Annotated[
         str | None, typer.Option(help="Model: a folder or a hub id; the benchmark's own if left out.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the benchmark's data.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of the method; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Setting of the method; of several, METHOD.KEY=VALUE; repeatable."
+        ),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Clean images to align to; the benchmark's training images if left out."),
     ] = None,
     preset: Annotated[
         str | None,
@@ -83,6 +92,7 @@ def run(
         preprocessing=preprocessing,
         out=out,
         track=track,
+        source=source,
     )
     run_command(request, as_json=json)
 
@@ -175,7 +185,7 @@ def ablate(
 
 def analyze(
     name: Annotated[str, typer.Argument(metavar="NAME|list", help="Analysis; `list` shows all.")] = "list",
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = DEFAULT_METHOD,
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "testdg",
     benchmarks: Annotated[str | None, typer.Option("--benchmark", help="Benchmark; digits-c if left out.")] = None,
     protocols: Annotated[str | None, typer.Option("--protocol", help="Protocol, with one stream.")] = None,
     seeds: given.Seeds = None,

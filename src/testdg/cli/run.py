@@ -1,4 +1,4 @@
-"""`testdg run`: Source and a method on the same stream, side by side."""
+"""`testdg run`: Source and one or several methods on the same stream, side by side."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from testdg.cli.progress import Display, make_display
 from testdg.data.benchmarks import Benchmark, load_benchmark
+from testdg.errors import UserError
 from testdg.evaluation import Plan, Result, read_plans, run, source_model
 from testdg.evaluation.device import find_device
 from testdg.evaluation.run import choose_preset
@@ -51,6 +52,27 @@ class Request:
     skip_unreadable: bool = False
     preprocessing: str = "model"
     track: str | None = None
+    source: Path | None = None
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods by name, in the order of the columns; Source stands beside them in any case."""
+        return [name for name in dict.fromkeys(part.strip() for part in self.method.split(",")) if name]
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Settings of every method; of several methods, each setting names its own as in tent.learning_rate=1e-4."""
+        common = {"seed": self.seed, "precision": self.precision}
+        pairs: dict[str, list[str]] = {name: [] for name in self.methods}
+        for pair in self.pairs:
+            name, dot, rest = pair.partition(".")
+            if len(pairs) == 1 and name not in pairs:
+                pairs[self.methods[0]].append(pair)
+            elif dot and name in pairs:
+                pairs[name].append(rest)
+            else:
+                told = f"--set {pair} names none of the methods {', '.join(pairs)}"
+                raise UserError(f"{told}: write it as {self.methods[-1]}.{pair}")
+        return {name: {**common, **parse_settings(find_method(name).Settings, own)} for name, own in pairs.items()}
 
 
 def run_command(request: Request, *, as_json: bool) -> None:
@@ -61,12 +83,18 @@ def run_command(request: Request, *, as_json: bool) -> None:
     with make_display(console) as display:
         benchmark, model, runs = run_methods(request, display)
     if as_json:
-        found = [results[-1] for results in runs]
-        print(json.dumps(found[0].to_dict() if len(found) == 1 else spread(found), indent=2))
+        print(json.dumps(as_json_values(request.methods, runs), indent=2))
     elif len(runs) == 1:
         show(console, runs[0], benchmark, model)
     else:
         show_orders(console, runs)
+
+
+def as_json_values(methods: list[str], runs: list[list[Result]]) -> Any:
+    """The result of the method, or its spread over several streams; of several methods, a list."""
+    columns = list(zip(*(results[-len(methods) :] for results in runs), strict=True))
+    found = [column[0].to_dict() if len(column) == 1 else spread(list(column)) for column in columns]
+    return found[0] if len(found) == 1 else found
 
 
 def _quieten(request: Request) -> None:
@@ -78,15 +106,18 @@ def _quieten(request: Request) -> None:
 
 
 def run_methods(request: Request, display: Display) -> tuple[Benchmark, VisionModel, list[list[Result]]]:
-    """Run Source and then the method (Source alone where it is the method) on the stream of each plan."""
-    kind = find_method(request.method)
-    settings = {"seed": request.seed, "precision": request.precision, **parse_settings(kind.Settings, request.pairs)}
+    """Run Source and then the methods (Source alone where it is the method) on the stream of each plan."""
+    if not request.methods:
+        raise UserError("--method names no method: see `testdg methods`")
+    settings = request.settings()
     read = None if request.protocol is None else read_plans(request.protocol)
     benchmark = _load_benchmark(request)
     plans = [plan for one in read or read_plans(benchmark.protocol) for plan in one.expand(benchmark)]
     device = find_device(request.device)
     # Mistakes that the run would find by itself, but only after a source model was trained and Source has run.
-    make_settings(kind.Settings, {**kind.preset(choose_preset(kind, benchmark, request.preset)), **settings})
+    for name, own in settings.items():
+        kind = find_method(name)
+        make_settings(kind.Settings, {**kind.preset(choose_preset(kind, benchmark, request.preset)), **own})
     for plan in plans:
         plan.stream(plan.choose(benchmark), request.batch_size)
     model = source_model(benchmark, request.model, device=device, observer=display, preprocessing=request.preprocessing)
@@ -98,10 +129,10 @@ def _run_plan(
     plan: Plan,
     benchmark: Benchmark,
     model: VisionModel,
-    settings: dict[str, Any],
+    settings: dict[str, dict[str, Any]],
     display: Display,
 ) -> list[Result]:
-    titles = {name: find_method(name).title for name in ("source", request.method)}
+    titles = {name: find_method(name).title for name in ("source", *request.methods)}
     display.expect(titles)
     common: dict[str, Any] = {
         "model": model,
@@ -112,10 +143,12 @@ def _run_plan(
     }
     with tracked(display, request.track) as observer:
         common["observer"] = observer
-        if request.method == "source":
-            return [run(benchmark, "source", settings=settings, preset=request.preset, **common)]
-        reference = run(benchmark, "source", settings={"precision": settings["precision"]}, **common)
-        return [reference, run(benchmark, request.method, settings=settings, preset=request.preset, **common)]
+        found = []
+        if "source" not in request.methods:
+            found.append(run(benchmark, "source", settings={"precision": request.precision}, **common))
+        for name, own in settings.items():
+            found.append(run(benchmark, name, settings=own, preset=request.preset, source=request.source, **common))
+        return found
 
 
 def _load_benchmark(request: Request) -> Benchmark:
@@ -143,7 +176,9 @@ def show(console: Console, results: list[Result], benchmark: Benchmark, model: V
     if not figure.exists():
         runs = {title: read_events(found.folder) for title, found in zip(titles, results, strict=True)}
         draw_stream(figure, runs, _heading(result), protocol_note(result.protocol), benchmark.task)
-    console.print(f"run     {result.folder} ({result.seconds:.0f} s)\nfigure  {figure}", markup=False)
+    for found in results[1:] or results:
+        console.print(f"run     {found.folder} ({found.seconds:.0f} s)", markup=False)
+    console.print(f"figure  {figure}", markup=False)
     if len(results) == 2 and (panel := _make_panel(results[-1], titles, benchmark, model)) is not None:
         console.print(f"panel   {panel}", markup=False)
 

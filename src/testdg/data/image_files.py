@@ -8,7 +8,9 @@ from concurrent.futures import Future
 from itertools import groupby, islice
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from testdg.data.decoder import SIDE, SUFFIXES, Decoder
@@ -112,6 +114,23 @@ def list_images(folder: Path) -> list[str]:
     if not names:
         raise UserError(f"{folder} holds no images: expected <class>/<file>.JPEG in it")
     return names
+
+
+def find_images(folder: Path) -> list[str]:
+    """All images of a folder and the folders in it, by path."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: name one with images in it")
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.name.lower().endswith(SUFFIXES))
+    return sorted(path.as_posix() for path in paths if not path.name.startswith("."))
+
+
+def read_image(path: Path) -> Tensor:
+    """One picture as it is, (3, H, W) in [0, 1]."""
+    try:
+        with Image.open(path) as picture:
+            return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).float() / 255
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as an image: {error}") from error
 
 
 def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None) -> list[str]:

@@ -32,7 +32,7 @@ SAVE_EVERY = 60.0  # seconds between two saved states
 
 def run(
     benchmark: str | Benchmark = "digits-c",
-    method: str = "testdg",
+    method: str = "testdg_aligned",
     *,
     model: str | Path | nn.Module | None = None,
     data: str | Path | None = None,
@@ -41,6 +41,7 @@ def run(
     protocol: str | Path | Plan | None = None,
     batch_size: int | None = None,
     device: str = "auto",
+    source: str | Path | None = None,
     out: str | Path = "runs",
     observer: Observer | None = None,
     save_every: float = SAVE_EVERY,
@@ -50,7 +51,8 @@ def run(
 
     `protocol` is a name, a TOML file or a plan (docs/protocols.md); left out, the benchmark's own. `preset` names the
     published settings of a benchmark ("none" for the method's defaults; left out, an embedded benchmark applies its
-    own), and `settings` win over it. `options` are those of the benchmark (images, severity, domains,
+    own), and `settings` win over it. `source` is a folder of clean images for methods that measure the source, in
+    place of the benchmark's training images. `options` are those of the benchmark (images, severity, domains,
     corruption_seed). A run that was stopped goes on where its folder under `out` left off, and a complete one is read
     back.
     """
@@ -62,11 +64,12 @@ def run(
     stream = plan.stream(bench, batch_size)
     fixed, chosen = dict(settings or {}), choose_preset(kind, bench, preset)
     values = {**kind.preset(chosen), **fixed}
-    source = source_model(bench, model, device=find_device(device), observer=observer)
-    adapter = kind(source, **values)
-    tuning = describe_tuning(chosen, fixed)
-    about = make_protocol(plan, bench, stream, adapter, tuning=tuning, fingerprint=source.fingerprint())
-    return _Run(adapter, bench, stream, about, plan.looks(), Path(out), observer, save_every).result()
+    adapted = source_model(bench, model, device=find_device(device), observer=observer)
+    adapter = kind(adapted, **values)
+    folder = None if source is None or not adapter.source_images() else Path(source)
+    remarks = [describe_tuning(chosen, fixed), *adapter.remarks(), *([f"source images of {folder}"] if folder else [])]
+    about = make_protocol(plan, bench, stream, adapter, tuning="; ".join(remarks), fingerprint=adapted.fingerprint())
+    return _Run(adapter, bench, stream, about, plan.looks(), Path(out), observer, save_every, folder).result()
 
 
 def choose_preset(method: type[Adapter], benchmark: Benchmark, wanted: str | None) -> str | None:
@@ -96,7 +99,9 @@ class _Run:
         out: Path,
         observer: Observer,
         save_every: float,
+        source: Path | None = None,
     ) -> None:
+        self.source = source
         self.adapter, self.benchmark, self.stream, self.protocol = adapter, benchmark, stream, protocol
         self.views, self.observer, self.save_every = views, observer, save_every
         self.score = find_score(protocol.task)
@@ -110,7 +115,7 @@ class _Run:
         self.observer.opened(self.folder.path)
         found = self.folder.result()
         if found is None:
-            source_batches(self.adapter, self.benchmark)  # tells what is missing before a folder is made
+            source_batches(self.adapter, self.benchmark, self.source)  # tells what is missing before a folder is made
             self.folder.create()
             busy = f"{self.folder.path} is being written by another run: wait for it, or choose another --out"
             with locked(self.folder.path / ".lock", busy):
@@ -124,7 +129,7 @@ class _Run:
         done, before = self.folder.resume(self.adapter)
         self.seconds, self._begun = before, time.monotonic()
         self._tell_start(done)
-        warm_up(self.adapter, self.benchmark)
+        warm_up(self.adapter, self.benchmark, self.source)
         run_stream(
             self.adapter,
             self.stream,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import groupby, islice
+from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
@@ -14,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from testdg.data.benchmarks import Benchmark
+from testdg.data.image_files import find_images, read_image
 from testdg.data.stream import to_float
 from testdg.errors import UserError
 from testdg.evaluation.training import cache_folder
@@ -21,16 +24,22 @@ from testdg.files import replacing
 from testdg.methods import Adapter
 from testdg.version import __version__
 
-RECIPE = 2
+RECIPE = 3
 """Counts up when a warm-up computes something else, so that what was kept before is not used."""
 BATCH = {"classification": 64, "segmentation": 8}
 
 
-def warm_up(adapter: Adapter, benchmark: Benchmark) -> None:
-    """Let an adapter learn from the clean training images what it wants to; from the cache if it did so before."""
+def warm_up(adapter: Adapter, benchmark: Benchmark, source: Path | None = None) -> None:
+    """Let an adapter learn from clean images what it wants to: of a folder, or of the benchmark's training set.
+
+    What it learnt from the latter is kept for the next time.
+    """
     if not adapter.awaits_source:
         return
-    batches = source_batches(adapter, benchmark)
+    batches = source_batches(adapter, benchmark, source)
+    if source is not None:
+        adapter.warm_up(batches)
+        return
     path = cache_folder() / "warm-ups" / f"{adapter.name}-{_key(adapter, benchmark)}.safetensors"
     with suppress(OSError, SafetensorError, UserError):  # it is not there, or not whole
         adapter.load_warm(load_file(path))
@@ -50,17 +59,41 @@ def _key(adapter: Adapter, benchmark: Benchmark) -> str:
     return hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=8).hexdigest()
 
 
-def source_batches(adapter: Adapter, benchmark: Benchmark) -> Iterable[tuple[Tensor, Tensor]]:
-    """Clean training images for `adapter.warm_up`, drawn by the adapter's seed, in rounds where there are too few."""
+def source_batches(
+    adapter: Adapter, benchmark: Benchmark, source: Path | None = None
+) -> Iterable[Tensor | tuple[Tensor, Tensor]]:
+    """Clean images for `adapter.warm_up`, drawn by the adapter's seed, in rounds where there are too few."""
     count = adapter.source_images()
     if not count:
         return ()
+    if source is not None:
+        return folder_batches(adapter, source)
     try:
         samples = benchmark.train()
     except UserError as error:
-        raise UserError(f"{adapter.name} needs source data for {adapter.source_data}: {error}") from error
+        remedy = "" if adapter.source_labels else "; or name a folder of clean images with --source"
+        raise UserError(f"{adapter.name} needs source data for {adapter.source_data}: {error}{remedy}") from error
     generator = torch.Generator().manual_seed(adapter.settings.seed)
     rounds = -(-count // len(samples))
     order = torch.cat([torch.randperm(len(samples), generator=generator) for _ in range(rounds)])[:count]
     parts = torch.split(order, BATCH[benchmark.task])
     return ((to_float(samples.take(part.tolist())), samples.labels[part]) for part in parts)
+
+
+def folder_batches(adapter: Adapter, folder: Path) -> Iterator[Tensor]:
+    """Images of a folder, without labels, drawn by the adapter's seed; those of one size that follow share a batch."""
+    if adapter.source_labels:
+        raise UserError(f"{adapter.name} learns from labelled source images, which --source cannot give: leave it out")
+    names = find_images(folder)
+    if len(names) < adapter.least_source_images:
+        needed = adapter.least_source_images
+        raise UserError(f"{folder} holds {len(names)} images; {adapter.name} needs at least {needed} of the source")
+    generator = torch.Generator().manual_seed(adapter.settings.seed)
+    chosen = torch.randperm(len(names), generator=generator)[: adapter.source_images()].tolist()
+    return _in_batches((read_image(folder / names[number]) for number in chosen), BATCH[adapter.model.task])
+
+
+def _in_batches(images: Iterable[Tensor], most: int) -> Iterator[Tensor]:
+    for _, group in groupby(images, lambda image: image.shape):
+        while batch := list(islice(group, most)):
+            yield torch.stack(batch)

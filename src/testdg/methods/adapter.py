@@ -21,6 +21,9 @@ from testdg.methods.settings import make_settings
 from testdg.methods.state import read_folder, write_folder
 from testdg.models import VisionModel, load_model
 
+MARK = "model"
+"""Where a warm-up keeps the fingerprint of the model that it was made with."""
+
 
 class Adapter(nn.Module):
     """A method around a model.
@@ -83,6 +86,10 @@ class Adapter(nn.Module):
     def infer(self, images: Tensor) -> Tensor:
         """Predict prepared images and change nothing."""
         return self.model(images).logits  # type: ignore[no-any-return]
+
+    def remarks(self) -> list[str]:
+        """What a protocol must say of this adapter beside its settings."""
+        return []
 
     def source_images(self) -> int:
         """How many source images `warm_up` must see before the first batch; 0 for none."""
@@ -148,11 +155,16 @@ class Adapter(nn.Module):
         """
         if self.batches or self._warm:
             raise UserError(f"{self.name} has begun already: make a new adapter and warm that one up")
+        mark = self._mark()
         with torch.inference_mode(False), torch.enable_grad(), self._autocast():
             self.learn_source(self._prepared(batch) for batch in batches)
         before, now = self._source[0], {name: value.cpu() for name, value in self.tensors().items()}
         changed = [name for name in now if name not in before or not torch.equal(now[name], before[name])]
-        self._warm = {name: now[name].clone() for name in changed}
+        self._warm = {**{name: now[name].clone() for name in changed}, MARK: mark}
+
+    def _mark(self) -> Tensor:
+        """The fingerprint of the model as it is, as a tensor."""
+        return torch.tensor(list(bytes.fromhex(self.model.fingerprint())), dtype=torch.uint8)
 
     @property
     def warm(self) -> Mapping[str, Tensor]:
@@ -163,6 +175,8 @@ class Adapter(nn.Module):
         """Begin where the `warm_up` of another adapter like this one ended, which gives its `warm`."""
         if self.batches or self._warm:
             raise UserError(f"{self.name} has begun already: make a new adapter and warm that one up")
+        if MARK not in warm or not torch.equal(warm[MARK].cpu(), self._mark()):
+            raise UserError(f"this warm-up was made with another model than {self.model.name}: warm this adapter up")
         self.load_state({**self._source[0], **warm}, self._source[1])
         self._warm = dict(warm)
 

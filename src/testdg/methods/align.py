@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from testdg.methods.adapter import Adapter
-from testdg.methods.parts.alignment import LEAST, follow, make_alignable, site_names, sketch
+from testdg.methods.parts.alignment import BEGINNING, LEAST, first_images, follow, make_alignable, site_names
 from testdg.methods.parts.normalisation import batch_norms, use_stored_statistics
 from testdg.methods.parts.teacher import frozen_copy
+from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
@@ -34,6 +35,9 @@ class AlignSettings(Settings):
         False, "predict, and the exported model, by what is remembered alone, not with the images at hand too"
     )
     source_images: int = option(256, "clean images, unlabelled, that the source is measured on", low=LEAST)
+    sketch: Literal["source", "stream"] = option(
+        "source", "whose images these are: the source's (warm_up), or, where there are none, the first of the stream"
+    )
 
 
 PRESETS: dict[str, dict[str, Any]] = {"streets": {"norm_memory": 0}, "folder-weather": {"norm_memory": 0}}
@@ -55,6 +59,7 @@ class Align(Adapter):
     checks_input_late = True
     Settings = AlignSettings
     settings: AlignSettings
+    begun: Tensor
     presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
 
     @classmethod
@@ -70,6 +75,8 @@ class Align(Adapter):
     def build(self) -> None:
         """Prepare the model."""
         s = self.settings
+        self.beginning = Waiting(s.source_images, ("images",))
+        self.register_buffer("begun", torch.zeros((), dtype=torch.bool, device=self.model.device))
         make_alignable(
             self.model,
             sites=s.sites,
@@ -81,15 +88,42 @@ class Align(Adapter):
 
     def source_images(self) -> int:
         """How many images the source is measured on; BatchNorm layers know it already."""
-        return 0 if self.model.alignment is None else self.settings.source_images
+        wanted = self.settings.sketch == "source" and self.model.alignment is not None
+        return self.settings.source_images if wanted else 0
+
+    def remarks(self) -> list[str]:
+        """Aligning to the stream itself is another thing than aligning to the source."""
+        if self.settings.sketch == "source":
+            return []
+        return [f"aligned to the first {self.settings.source_images} images of the stream, not to the source"]
+
+    def begin(self, images: Tensor) -> Tensor | None:
+        """While the stream's own beginning is collected in place of the source, predict by the model as it is."""
+        if self.settings.sketch == "source" or self.begun:
+            return None
+        self.to_host()
+        gathered = self.beginning.gather(images)
+        with torch.no_grad():
+            logits: Tensor = self.model.run(images).logits
+        if gathered is not None:
+            self.learn_source((part, part.new_empty(0)) for part in torch.split(gathered[0], LEAST))
+            self.begun.fill_(True)
+        return logits
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Measure the source."""
-        sketch(self.model, (images for images, _ in batches), self.settings.source_images)
+        self.measure(first_images((images for images, _ in batches), self.settings.source_images))
+
+    def measure(self, images: list[Tensor]) -> None:
+        """Measure the source on prepared images; BatchNorm layers know it already."""
+        if self.model.alignment is not None:
+            self.model.alignment.measure(self.model.run, images, BEGINNING)
 
     @torch.no_grad()
     def step(self, images: Tensor) -> Tensor:
         """Predict with the statistics of the stream."""
+        if (early := self.begin(images)) is not None:
+            return early
         found = follow(self.model, images, self.to_host)
         self.diagnostics.update(change=found.changed, gap=found.gap)
         return found.output.logits
@@ -104,7 +138,7 @@ class Align(Adapter):
         """Let a model look at each batch in the passes within, unless its statistics are frozen."""
         alignment = model.alignment
         if alignment is not None:
-            alignment.looks = not self.settings.frozen_statistics
+            alignment.looks = self._looks
         try:
             yield
         finally:
@@ -120,5 +154,11 @@ class Align(Adapter):
         model = frozen_copy(model)
         use_stored_statistics(model)
         if model.alignment is not None:
-            model.alignment.looks = not self.settings.frozen_statistics
+            model.alignment.looks = self._looks
         return model
+
+    @property
+    def _looks(self) -> bool:
+        """Whether predictions take the images at hand into account; there must be a source to align them to."""
+        known = not self.awaits_source and (self.settings.sketch == "source" or bool(self.begun))
+        return known and not self.settings.frozen_statistics

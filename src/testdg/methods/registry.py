@@ -34,7 +34,9 @@ def find_method(name: str) -> type[Adapter]:
     return _METHODS.find(name)
 
 
-def adapt(model: str | nn.Module, method: str = "testdg", *, preset: str | None = None, **settings: Any) -> Adapter:
+def adapt(
+    model: str | nn.Module, method: str = "testdg_aligned", *, preset: str | None = None, **settings: Any
+) -> Adapter:
     """Wrap a model (or the id or folder of one) so that it adapts to what it sees.
 
     `preset` names the published settings of a benchmark; keyword arguments win over it.

@@ -12,7 +12,7 @@ from torch import Tensor
 from testdg.methods.align import PRESETS as ALIGN_PRESETS
 from testdg.methods.align import Align, AlignSettings
 from testdg.methods.parts.alignment import first_images
-from testdg.methods.parts.entropy import symmetric_cross_entropy
+from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entropy
 from testdg.methods.parts.graphs import Function, Recorded
 from testdg.methods.parts.lean import lean_graph, lean_norms
 from testdg.methods.parts.learner import Learner
@@ -30,6 +30,8 @@ FIRST, FIRST_MOMENTUM = 50, 0.99
 """Batches in which the teacher follows faster: the source is far from what it is about to learn."""
 DRIFT_MEMORY = 400.0
 """Images that L_inv takes the mean of the features over."""
+LEAST_CLASSES = 0.5
+"""Share of the usual number of classes (or of the images, if these are fewer) that a batch to learn from shows."""
 SHRINKAGE = 2.0
 """Images of a class with which its prototype counts as half known."""
 
@@ -52,6 +54,16 @@ class TestDGAlignedSettings(AlignSettings):
     cuda_graphs: bool = option(False, "record the step as CUDA graphs: much faster for small models on a GPU")
 
 
+PICTURES: dict[str, Any] = {
+    "learning_rate": 2e-4,
+    "momentum": 0.995,
+    "diversity_weight": 0.0,
+    "invariance_weight": 0.0,
+    "gather": 1,
+}
+"""Street scenes one by one: pixels are not spread evenly over classes, and features show what is in a picture."""
+
+
 @register
 class TestDGAligned(Align):
     """Follow a teacher, both aligned to the source, and keep features at the source's class prototypes."""
@@ -68,9 +80,9 @@ class TestDGAligned(Align):
     Settings = TestDGAlignedSettings
     settings: TestDGAlignedSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "digits-c": {"learning_rate": 3e-4, "momentum": 0.99, "gather": 20},
-        "streets": {**ALIGN_PRESETS["streets"], "learning_rate": 2e-4, "momentum": 0.995, "gather": 1},
-        "folder-weather": {**ALIGN_PRESETS["folder-weather"], "learning_rate": 2e-4, "momentum": 0.995, "gather": 1},
+        "digits-c": {"learning_rate": 5e-4, "momentum": 0.99, "gather": 20},
+        "streets": {**ALIGN_PRESETS["streets"], **PICTURES},
+        "folder-weather": {**ALIGN_PRESETS["folder-weather"], **PICTURES},
     }
     source_mean: Tensor
     source_std: Tensor
@@ -92,19 +104,19 @@ class TestDGAligned(Align):
         self.register_buffer("class_prototypes", torch.zeros(classes, width, device=device))
         self.register_buffer("drift", torch.zeros(width, device=device))
         self.register_buffer("mix", torch.full((classes,), 1 / classes, device=device))
-        self.waiting = Waiting(s.gather, ("images", "logits"))
+        self.waiting = Waiting(s.gather)
         self.learner = Learner([{"params": self.model.parameters(), "lr": s.learning_rate}])
         self.recorded: dict[str, Recorded] = {}
 
     def source_images(self) -> int:
         """How many images the source is measured on."""
-        return self.settings.source_images
+        return self.settings.source_images if self.settings.sketch == "source" else 0
 
     @torch.no_grad()
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Measure the source: statistics of the tokens, scale of the features, a prototype of each class."""
-        images = list(first_images((batch for batch, _ in batches), self.settings.source_images))
-        super().learn_source((batch, batch.new_empty(0)) for batch in images)
+        images = first_images((batch for batch, _ in batches), self.settings.source_images)
+        self.measure(images)
         outputs = [self.model.run(batch) for batch in images]
         features = torch.cat([domain_features(output.features) for output in outputs])
         shares = torch.cat([class_shares(output.logits) for output in outputs])
@@ -121,6 +133,8 @@ class TestDGAligned(Align):
 
     def step(self, images: Tensor) -> Tensor:
         """Predict with the teacher and follow it: 4 forward-equivalents, 5 mirrored, 2 more where a domain begins."""
+        if (early := self.begin(images)) is not None:
+            return early
         if batch_norms(self.model):  # they follow in the pass itself
             self.to_host()
         seen = self._call("observe", images)
@@ -187,12 +201,18 @@ class TestDGAligned(Align):
             found["diversity_loss"] = s.diversity_weight * self._diversity(output.logits)
         if s.invariance_weight:
             found["invariance_loss"] = s.invariance_weight * self._invariance(output.features, taught)
-        self.learner.step(torch.stack(list(found.values())).sum())
+        balanced = self._balanced(taught)
+        self.learner.step(torch.stack(list(found.values())).sum(), when=balanced)
         self.model.requires_grad_(False)
         ema_update(self.teacher, self.model, self.teacher_momentum, buffers=False)
         pull = (1 - self.teacher_momentum) * s.source_share
         torch._foreach_lerp_(list(self.teacher.parameters()), self.source.values(), pull)
-        return {name: loss.detach() for name, loss in found.items()}
+        return {"learnt": balanced, **{name: loss.detach() for name, loss in found.items()}}
+
+    def _balanced(self, taught: Tensor) -> Tensor:
+        """Whether a batch shows enough of the classes to learn from: of one class, it would teach that class alone."""
+        shown, usual = effective_classes(class_shares(taught).mean(0)), effective_classes(self.mix)
+        return shown >= LEAST_CLASSES * usual.clamp(max=len(taught))
 
     def _diversity(self, logits: Tensor) -> Tensor:
         """Negative entropy of the mix of classes in the memory, by the gradient of this batch's own mix."""

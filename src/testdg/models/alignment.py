@@ -141,7 +141,7 @@ class Site(nn.Module):
     def remember(self, changed: bool) -> None:
         """Add what was proposed to the memory; in a new domain it is all there is."""
         stream = self.coming if changed else self.read("stream").with_(self.batch, self.owner.memory)
-        self.write("stream", stream)
+        self.write("stream", stream._replace(images=stream.images.clamp(max=self.owner.memory)))
         self.write("recent", self.coming)
 
 
@@ -180,26 +180,25 @@ class Alignment(nn.Module):
         return [site for site in self.sites if isinstance(site, Site)]
 
     @torch.no_grad()
-    def measure(self, run: Callable[[Tensor], Output], batches: Iterable[Tensor], begin: float) -> int:
-        """Measure the source, and let the memory begin as if `begin` images of it had just been seen.
-
-        Gives the number of images.
-        """
+    def measure(self, run: Callable[[Tensor], Output], batches: Iterable[Tensor], begin: float) -> None:
+        """Measure the source, and let the memory begin as if `begin` images of it had just been seen."""
         seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.sites]
-        shares, self.active = [], False
-        for batch in batches:
-            shares.append(class_shares(run(batch).logits))
-            for site, found in zip(self._each(), seen, strict=True):
-                assert site.seen is not None
-                found.append(site.seen)
-        self.active = True
+        shares = []
+        self.active = False
+        try:
+            for batch in batches:
+                shares.append(class_shares(run(batch).logits))
+                for site, found in zip(self._each(), seen, strict=True):
+                    assert site.seen is not None
+                    found.append(site.seen)
+        finally:
+            self.active = True
         for site, found in zip(self._each(), seen, strict=True):
             means, variances = (torch.cat(parts) for parts in zip(*found, strict=True))
             site.measure(means, variances, torch.cat(shares))
             source = site.read("source")
             site.write("stream", source._replace(images=source.images.new_full((), begin)))
             site.write("recent", source._replace(images=source.images.new_full((), RECENT)))
-        return sum(map(len, shares))
 
     @torch.no_grad()
     def propose(self, logits: Tensor) -> Tensor:
@@ -290,11 +289,6 @@ class Alignment(nn.Module):
             ratio = new.variance / old.variance.clamp(min=1e-12)
             site.write("stream", Statistics(own.mean + new.mean - old.mean, own.variance * ratio, new.images))
 
-    @property
-    def measured(self) -> int:
-        """Number of source images in the sketch."""
-        return int(self._each()[0].read("source").images)
-
     def save(self, folder: Path) -> None:
         """Write it beside the weights of its model."""
         from safetensors.torch import save_file
@@ -314,7 +308,16 @@ def load_alignment(model: VisionModel, folder: Path) -> None:
             about = json.loads(file.metadata()["alignment"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         Alignment(model, **about).load_state_dict(tensors)
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (
+        OSError,
+        SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RuntimeError,
+        StopIteration,
+    ) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{folder / FILE} does not fit the model beside it: {reason}") from error
 
@@ -335,7 +338,7 @@ def farthest_class(sums: Tensor, counts: Tensor, between: Tensor) -> Tensor:
     """
     gaps = ((sums / counts[:, None]).square() / between).mean(1) - 1 / counts
     known = torch.where(counts >= SHRINKAGE, gaps, 0.0)
-    return torch.where(known.amax() > 0, known.amax(), FARTHEST).clamp(min=FARTHEST / 4)
+    return torch.where(known.amax() > 0, known.amax(), FARTHEST).clamp(min=FARTHEST / 2)
 
 
 def confidence(logits: Tensor) -> Tensor:

@@ -49,7 +49,8 @@ def draw_stream(
     axes.set_ylim(0, min(100, axes.get_ylim()[1] * 1.02))
     axes.set_title(f"{note}\n\n\n\n\n\n" if note else "", loc="left", fontsize=8, color="#444444")
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    figure.legend(loc="upper right", ncols=2 * len(runs), frameon=False)
+    few = len(runs) <= 2  # more would run into the title
+    figure.legend(loc="upper right" if few else "outside lower center", ncols=2 * len(runs), frameon=False)
     axes.grid(axis="y", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     return save_figure(figure, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -47,22 +47,16 @@ def prefix_tokens(model: VisionModel, block: str) -> int:
     return int(tokens - max(maps, default=tokens - 1))
 
 
-def sketch(model: VisionModel, batches: Iterable[Tensor], images: int) -> None:
-    """Measure the source on so many prepared images, once; BatchNorm layers know it already."""
-    if model.alignment is None:
-        return
-    seen = model.alignment.measure(model.run, first_images(batches, images), BEGINNING)
-    if seen < LEAST:
-        raise UserError(f"alignment needs at least {LEAST} source images; got {seen}")
-
-
-def first_images(batches: Iterable[Tensor], images: int) -> Iterator[Tensor]:
-    """So many images, batch by batch."""
+def first_images(batches: Iterable[Tensor], images: int) -> list[Tensor]:
+    """So many source images, batch by batch; fewer than `LEAST` are refused."""
+    found: list[Tensor] = []
     for batch in batches:
-        yield batch[:images]
-        images -= len(batch)
-        if images <= 0:
-            return
+        found.append(batch[: images - sum(map(len, found))])
+        if sum(map(len, found)) >= images:
+            break
+    if (seen := sum(map(len, found))) < LEAST:
+        raise UserError(f"alignment needs at least {LEAST} source images; got {seen}")
+    return found
 
 
 class Following(NamedTuple):

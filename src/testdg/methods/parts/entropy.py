@@ -23,6 +23,11 @@ def largest_entropy(classes: int, share: float = 1.0) -> float:
     return share * math.log(classes)
 
 
+def effective_classes(mix: Tensor) -> Tensor:
+    """How many classes a mix of them amounts to: the exponential of its entropy."""
+    return (-(mix * mix.clamp(min=1e-8).log()).sum()).exp()
+
+
 def soft_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of each prediction to a soft label, both given as logits."""
     return -(labels.float().softmax(1) * logits.float().log_softmax(1)).sum(1)

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 
 class Waiting(nn.Module):
-    """Small batches, until there are enough images for a step: images, and the teacher's logits and confidence.
+    """Small batches, until there are enough images for a step: images, and the teacher's logits.
 
     A step on a few images would follow noise: Adam makes every step equally large.
     """
 
-    def __init__(self, enough: int, names: tuple[str, ...] = ("images", "logits", "confidence")) -> None:
+    def __init__(self, enough: int, names: tuple[str, ...] = ("images", "logits")) -> None:
         super().__init__()
         self.enough, self.names = enough, names
         for name in names:

@@ -1,0 +1,237 @@
+"""Align: the memory of a stream, where a domain begins, and what is predicted with which statistics."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from testdg.errors import UserError
+from testdg.methods.align import Align
+from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
+from testdg.models.alignment import Alignment, Site, Statistics
+from testdg.testing import stream
+
+EVER = 1e9
+"""A threshold that no gap reaches."""
+
+
+def clean(adapter: Align, batches: int, size: int, seed: int = 0) -> list[Tensor]:
+    return stream(adapter, 2 * batches, size, seed)[:batches]
+
+
+def started(model: VisionModel, **settings: Any) -> Align:
+    """An adapter that has seen 160 clean images."""
+    adapter = Align(model, **settings)
+    adapter.warm_up(clean(adapter, 8, 20, seed=1))
+    return adapter
+
+
+def alignment_of(model: VisionModel) -> Alignment:
+    assert model.alignment is not None
+    return model.alignment
+
+
+def first_site(model: VisionModel) -> Site:
+    site = alignment_of(model).sites[0]
+    assert isinstance(site, Site)
+    return site
+
+
+def own_statistics(model: VisionModel, images: Tensor, logits: Tensor) -> Statistics:
+    """Of the tokens that reach the only site of a model, without what their predicted classes explain."""
+    found: list[Tensor] = []
+    site, block = first_site(model), model.network.get_submodule(alignment_of(model).blocks[0])
+    handle = block.register_forward_hook(lambda _, __, tokens: found.append(tokens), prepend=True)
+    with torch.no_grad():
+        model.run(images)
+    handle.remove()
+    explained = torch.einsum("nc,ckd->nkd", logits.softmax(1), site.offsets)  # (N, 2, D): patches, class token
+    patches, token = found[0][:, 1:] - explained[:, :1], found[0][:, 0] - explained[:, 1]
+    patches = patches.flatten(0, 1)
+    mean = torch.stack([patches.mean(0), token.mean(0)])
+    variance = torch.stack([patches.var(0, correction=0), token.var(0, correction=0)])
+    return Statistics(mean, variance, torch.tensor(float(len(images))))
+
+
+def test_a_change_is_noticed_once_and_not_within_a_domain(vit: VisionModel) -> None:
+    adapter = started(vit, threshold=5.0)
+    changes, gaps = [], []
+    for images in stream(adapter, 12, 40):
+        adapter(images)
+        changes.append(adapter.diagnostics["change"])
+        gaps.append(float(adapter.diagnostics["gap"]))
+    assert changes == [False] * 6 + [True] + [False] * 5
+    assert gaps.pop(6) > 20
+    assert max(gaps) < 1
+
+
+def test_single_images_are_held_together_until_a_change_is_plain(vit: VisionModel) -> None:
+    adapter = started(vit, threshold=5.0)
+    changes = []
+    for images in stream(adapter, 80, 1):
+        adapter(images)
+        changes.append(bool(adapter.diagnostics["change"]))
+    assert not any(changes[:40])
+    assert any(changes[40:60])
+
+
+@torch.no_grad()
+def test_a_domain_begins_with_its_own_statistics(vit: VisionModel) -> None:
+    adapter = started(vit, sites=1, threshold=5.0)
+    given = stream(adapter, 4, 40)
+    for images in given[:2]:
+        adapter(images)
+    model = copy.deepcopy(adapter.model)
+    new = given[2]
+    old = logits = model.run(new).logits
+    found = adapter(new)
+    assert adapter.diagnostics["change"]
+    for _ in range(2):
+        own = own_statistics(model, new, logits)
+        first_site(model).write("stream", own)
+        logits = model.run(new).logits
+    torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-4)
+    assert (found - old).abs().max() > 1e-2
+    (memory,) = alignment_of(adapter.model).stream()
+    expected = own_statistics(model, new, logits)
+    torch.testing.assert_close(memory.mean, expected.mean, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(memory.variance, expected.variance, rtol=1e-3, atol=1e-5)
+    assert float(memory.images) == 40
+
+
+@torch.no_grad()
+def test_within_a_domain_a_batch_is_predicted_by_the_memory_before_it(vit: VisionModel) -> None:
+    adapter = started(vit, threshold=EVER)
+    for images in stream(adapter, 4, 30):
+        before = copy.deepcopy(adapter.model)
+        assert torch.equal(adapter(images), before.run(images).logits)
+        assert not torch.allclose(adapter.predict(images), before.run(images).logits, atol=1e-6)
+
+
+@torch.no_grad()
+def test_the_memory_is_the_mean_of_the_source_and_all_images(vit: VisionModel) -> None:
+    adapter = started(vit, sites=1, threshold=EVER, memory=10_000)
+    (source,) = alignment_of(adapter.model).stream()
+    given, means = clean(adapter, 5, 30), []
+    for images in given:
+        logits = adapter(images)
+        means.append(own_statistics(adapter.model, images, logits).mean)
+    expected = (100 * source.mean + 30 * torch.stack(means).sum(0)) / 250
+    (memory,) = alignment_of(adapter.model).stream()
+    assert float(memory.images) == 250
+    torch.testing.assert_close(memory.mean, expected, rtol=1e-3, atol=1e-4)
+
+
+@torch.no_grad()
+def test_the_memory_counts_images_and_not_batches(vit: VisionModel) -> None:
+    one, other = (started(vit, threshold=EVER, memory=10_000) for _ in range(2))
+    for images in clean(one, 6, 40):
+        one(0.3 * images)
+        for half in images.split(20):
+            other(0.3 * half)
+    far = started(vit, threshold=EVER, memory=10_000)
+    # tokens of the second site depend on what the first one remembers, those of the first on nothing
+    memories = (alignment_of(adapter.model).stream() for adapter in (one, other, far))
+    for tolerance, site, same, begin in zip((0.02, 0.1), *memories, strict=True):
+        assert float(site.images) == float(same.images) == 340
+        moved = (site.mean - begin.mean).norm()
+        assert float(moved) > 0.1
+        assert float((site.mean - same.mean).norm() / moved) < tolerance
+
+
+@pytest.mark.parametrize(("memory", "expected"), [(150, [120, 140, 150, 150]), (50, [50, 50, 50, 50])])
+def test_no_more_images_count_than_the_memory_holds(memory: int, expected: list[int], vit: VisionModel) -> None:
+    adapter = started(vit, threshold=EVER, memory=memory)
+    found = []
+    for images in clean(adapter, 4, 20):
+        adapter(images)
+        found.append({int(site.images) for site in alignment_of(adapter.model).stream()})
+    assert found == [{count} for count in expected]
+
+
+@torch.no_grad()
+def test_predict_looks_at_a_domain_unless_told_otherwise(vit: VisionModel) -> None:
+    looking, frozen = (started(vit, threshold=5.0, frozen_statistics=value) for value in (False, True))
+    near, _, far, _ = stream(looking, 4, 40)
+    by_memory = frozen.model.run(far).logits
+    assert torch.equal(frozen.predict(far), by_memory)
+    assert not torch.allclose(looking.predict(far), by_memory, atol=1e-2)
+    assert torch.equal(looking.predict(near), frozen.predict(near))
+    for adapter in (looking, frozen):
+        exported = adapter.adapted_model()
+        assert torch.equal(exported(far).logits, adapter.predict(far))
+    torch.testing.assert_close(looking.predict(far), looking(far))
+
+
+@torch.no_grad()
+def test_an_exported_model_predicts_both_domains(vit: VisionModel, tmp_path: Path) -> None:
+    adapter = started(vit, threshold=5.0)
+    given = stream(adapter, 4, 40)
+    for images in given[:3]:
+        adapter(images)
+    adapter.export(tmp_path)
+    assert (tmp_path / "alignment.safetensors").is_file()
+    again = load_model(tmp_path)
+    for images in given:
+        torch.testing.assert_close(again(images).logits, adapter.predict(images))
+
+
+@torch.no_grad()
+def test_the_source_itself_is_predicted_as_by_the_model(vit: VisionModel) -> None:
+    adapter = started(vit, threshold=EVER)
+    images = clean(adapter, 1, 20, seed=7)[0]
+    torch.testing.assert_close(adapter(images), vit(images).logits, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_without_sites_nothing_is_aligned(vit: VisionModel) -> None:
+    adapter = Align(vit, sites=0)
+    assert not adapter.awaits_source
+    for images in stream(adapter, 4):
+        assert torch.equal(adapter(images), vit(images).logits)
+
+
+@torch.no_grad()
+def test_a_measured_source_is_asked_for_once(vit: VisionModel) -> None:
+    adapter = Align(vit, source_images=64)
+    batches = iter(clean(adapter, 10, 20, seed=1))
+    with pytest.raises(UserError, match="warm_up"):
+        adapter(torch.rand(2, 3, 32, 32))
+    adapter.warm_up(batches)
+    assert int(alignment_of(adapter.model).sites[0].read("source").images) == 64
+    assert len(list(batches)) == 6
+
+
+@pytest.mark.parametrize("count", [0, 1, 63])
+def test_too_few_source_images_are_refused(count: int, vit: VisionModel) -> None:
+    adapter = Align(vit)
+    batches = [torch.rand(count, 3, 32, 32)] if count else []
+    with pytest.raises(UserError, match="64"):
+        adapter.warm_up(batches)
+
+
+def test_an_image_of_another_range_is_refused_before_it_is_remembered(cnn: VisionModel) -> None:
+    adapter = Align(cnn)
+    before = adapter.model.fingerprint()
+    with pytest.raises(UserError, match="divide by 255"):
+        adapter(torch.full((2, 3, 32, 32), 200.0))
+    assert adapter.model.fingerprint() == before
+
+
+def test_a_network_with_nothing_to_align_is_refused() -> None:
+    flat = load_model(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), preprocessing=Preprocessing((4, 4)), name="flat")
+    with pytest.raises(UserError, match="neither transformer blocks nor BatchNorm"):
+        Align(flat)
+
+
+@torch.no_grad()
+def test_before_the_source_is_known_the_model_predicts() -> None:
+    torch.manual_seed(0)
+    network = TinyViT(width=32, depth=2, patch=8)
+    network.position.mul_(200)
+    model = load_model(network, preprocessing=Preprocessing((32, 32)))
+    images = torch.rand(24, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(Align(model).predict(images), model(images).logits)

@@ -1,0 +1,279 @@
+"""TestDG aligned: the teacher's average, what waits, and the gradients of its losses."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from testdg.errors import UserError
+from testdg.methods.align import Align
+from testdg.methods.testdg_aligned import TestDGAligned
+from testdg.models import VisionModel
+from testdg.testing import same_state, stream
+
+EVER = 1e9
+"""A threshold that no gap reaches."""
+
+
+def clean(adapter: Align, batches: int, size: int, seed: int = 0) -> list[Tensor]:
+    return stream(adapter, 2 * batches, size, seed)[:batches]
+
+
+def started(model: VisionModel, **settings: Any) -> TestDGAligned:
+    adapter = TestDGAligned(model, **settings)
+    adapter.warm_up(clean(adapter, 4, 20, seed=1))
+    return adapter
+
+
+def weights(model: VisionModel) -> dict[str, Tensor]:
+    return {name: value.detach().double() for name, value in model.named_parameters()}
+
+
+def moved(model: VisionModel, other: VisionModel) -> bool:
+    ours, theirs = weights(model), weights(other)
+    return any(not torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+# The teacher
+
+
+@pytest.mark.parametrize(("momentum", "share"), [(0.9, 0.3), (0.5, 0.0), (0.9, 1.0)])
+def test_the_teacher_averages_student_and_source(momentum: float, share: float, vit: VisionModel) -> None:
+    adapter = started(vit, momentum=momentum, source_share=share, learning_rate=1e-2, gather=8)
+    source = weights(vit)
+    for images in stream(adapter, 3, 8):
+        before = weights(adapter.teacher)
+        adapter(images)
+        student, teacher = weights(adapter.model), weights(adapter.teacher)
+        for name, value in teacher.items():
+            average = momentum * before[name] + (1 - momentum) * student[name]
+            expected = average + (1 - momentum) * share * (source[name] - average)
+            torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
+    assert moved(adapter.teacher, vit)
+    assert moved(adapter.model, adapter.teacher)
+
+
+@pytest.mark.parametrize(("batches", "momentum", "expected"), [
+    (0, 0.999, 0.99), (49, 0.999, 0.99), (50, 0.999, 0.999), (0, 0.9, 0.9), (50, 0.9, 0.9),
+])  # fmt: skip
+def test_the_teacher_follows_faster_at_first(batches: int, momentum: float, expected: float, vit: VisionModel) -> None:
+    adapter = started(vit, momentum=momentum, source_share=0.0, learning_rate=1e-2, gather=8)
+    adapter.batches = batches
+    adapter(clean(adapter, 1, 8)[0])
+    source, student, teacher = (weights(model) for model in (vit, adapter.model, adapter.teacher))
+    name = "network.blocks.0.mlp.0.weight"
+    step = (teacher[name] - source[name]).norm() / (student[name] - source[name]).norm()
+    assert float(step) == pytest.approx(1 - expected, rel=0.02)
+
+
+def test_predictions_are_the_teachers(vit: VisionModel) -> None:
+    adapter = started(vit, learning_rate=1e-2, gather=8, threshold=EVER)
+    for images in clean(adapter, 4, 8):
+        with torch.no_grad():
+            expected = copy.deepcopy(adapter.teacher).run(images).logits
+        torch.testing.assert_close(adapter(images), expected)
+        with torch.no_grad():
+            expected = adapter.teacher.run(images).logits
+        torch.testing.assert_close(adapter.predict(images), expected)
+    with torch.no_grad():
+        assert not torch.allclose(adapter.model.run(images).logits, expected, atol=1e-3)
+
+
+# Small batches
+
+
+def test_small_batches_are_predicted_at_once_and_learnt_from_together(vit: VisionModel) -> None:
+    adapter, plain = started(vit, threshold=EVER, learning_rate=1e-2), Align(vit, threshold=EVER)
+    plain.warm_up(clean(plain, 4, 20, seed=1))
+    for number, images in enumerate(clean(adapter, 3, 16)):
+        torch.testing.assert_close(adapter(images), plain(images))
+        assert moved(adapter.model, vit) == moved(adapter.teacher, vit) == (number == 2)
+        assert ("self_training_loss" in adapter.diagnostics) == (number == 2)
+    assert adapter.waiting.content() == []
+
+
+def test_forty_images_are_one_step_whatever_they_come_in(vit: VisionModel) -> None:
+    settings = {"threshold": EVER, "learning_rate": 1e-3, "memory": 10**6}
+    one, other = started(vit, **settings), started(vit, **settings)
+    images = clean(one, 1, 40)[0]
+    one(images)
+    for part in images.split(10):
+        other(part)
+    assert int(next(iter(other.learner.moments().values()))) == 1
+    difference = torch.cat([(a - b).abs().flatten() for a, b in zip(one.model.parameters(), other.model.parameters(),
+                                                                     strict=True)])  # fmt: skip
+    # Adam's first step is as large as the rate, in whichever direction
+    assert float((difference > 1e-3).float().mean()) < 0.1
+
+
+# Losses
+
+
+def test_invariance_is_the_drift_from_the_prototypes(vit: VisionModel) -> None:
+    adapter = started(vit)
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(6, 32, generator=generator).requires_grad_(True)
+    taught = 3 * torch.randn(6, 10, generator=generator)
+    adapter.drift.normal_(std=0.05, generator=generator)
+    before = adapter.drift.clone()
+    loss = adapter._invariance(features, taught)
+    (gradient,) = torch.autograd.grad(loss, features)
+    rest = torch.stack([
+        (row - adapter.source_mean) / adapter.source_std
+        - sum(p * prototype for p, prototype in zip(chances, adapter.class_prototypes, strict=True))
+        for row, chances in zip(features.detach(), taught.softmax(1), strict=True)
+    ]).mean(0)  # fmt: skip
+    drift = (400 * before + 6 * rest) / 406
+    torch.testing.assert_close(adapter.drift, drift, rtol=1e-4, atol=1e-5)
+    assert float(loss.detach()) == pytest.approx(float((drift.sign() * rest).mean()), rel=1e-4)
+    expected = drift.sign() / adapter.source_std / (6 * 32)
+    torch.testing.assert_close(gradient, expected.expand(6, 32), rtol=1e-4, atol=1e-8)
+    assert bool((before.sign() != rest.sign()).any())
+
+
+def test_the_sketch_of_the_features_is_that_of_the_source(vit: VisionModel) -> None:
+    adapter = started(vit)
+    with torch.no_grad():
+        output = vit(torch.cat(clean(adapter, 4, 20, seed=1)))
+    features, shares = output.features.double(), output.logits.double().softmax(1)
+    scaled = (features - features.mean(0)) / features.std(0)
+    torch.testing.assert_close(adapter.source_mean.double(), features.mean(0), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(adapter.source_std.double(), features.std(0), rtol=1e-2, atol=1e-5)
+    for number in range(10):
+        total = sum(share * row for share, row in zip(shares[:, number], scaled, strict=True))
+        expected = total / (shares[:, number].sum() + 2)
+        torch.testing.assert_close(adapter.class_prototypes[number].double(), expected, rtol=2e-2, atol=1e-3)
+
+
+def test_a_uniform_mix_of_classes_has_no_gradient(vit: VisionModel) -> None:
+    adapter = started(vit, memory=10**9)
+    logits = (5 * torch.randn(8, 10, generator=torch.Generator().manual_seed(0))).requires_grad_(True)
+    (gradient,) = torch.autograd.grad(adapter._diversity(logits), logits)
+    assert float(gradient.abs().max()) < 1e-6
+
+
+def test_frequent_classes_become_rarer(vit: VisionModel) -> None:
+    adapter = started(vit, memory=100)
+    mix = torch.full((10,), 0.1 / 9)
+    mix[3] = 0.9
+    adapter.mix.copy_(mix)
+    logits = torch.randn(8, 10, generator=torch.Generator().manual_seed(0)).requires_grad_(True)
+    loss = adapter._diversity(logits)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    chances = logits.detach().softmax(1)
+    after = (100 * mix + 8 * chances.mean(0)) / 108
+    torch.testing.assert_close(adapter.mix, after)
+    # d / d z_c of the sum of p log q is p_c (log q_c - its mean under p)
+    log = after.log()
+    expected = chances * (log - (chances * log).sum(1, keepdim=True)) / 8
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-7)
+    assert bool((gradient[:, 3] > 0).all())
+    with torch.no_grad():
+        lower = (logits - 0.1 * gradient).softmax(1).mean(0)
+    assert float(lower[3]) < float(chances.mean(0)[3])
+
+
+@pytest.mark.parametrize("name", ["diversity", "invariance"])
+def test_a_weight_of_zero_leaves_a_loss_out(name: str, vit: VisionModel) -> None:
+    adapter = started(vit, gather=8, **{f"{name}_weight": 0.0})
+    adapter(clean(adapter, 1, 8)[0])
+    others = {"self_training_loss", "diversity_loss", "invariance_loss"} - {f"{name}_loss"}
+    assert {key for key in adapter.diagnostics if key.endswith("_loss")} == others
+
+
+# Beside align
+
+
+@pytest.mark.parametrize("kind", ["vit", "cnn"])
+def test_without_learning_it_is_align(kind: str, request: pytest.FixtureRequest) -> None:
+    model: VisionModel = request.getfixturevalue(kind)
+    adapter = started(model, learning_rate=0.0, diversity_weight=0.0, invariance_weight=0.0, threshold=5.0)
+    plain = Align(model, threshold=5.0)
+    plain.warm_up(clean(plain, 4, 20, seed=1))
+    changes = 0
+    for images in stream(adapter, 6, 40):
+        torch.testing.assert_close(adapter(images), plain(images), rtol=1e-4, atol=1e-4)
+        assert adapter.diagnostics["change"] == plain.diagnostics["change"]
+        changes += bool(plain.diagnostics["change"])
+        torch.testing.assert_close(adapter.predict(images), plain.predict(images), rtol=1e-4, atol=1e-4)
+    assert changes == (kind == "vit")
+
+
+def test_a_new_domain_reaches_the_memory_of_the_student(vit: VisionModel) -> None:
+    adapter = started(vit, learning_rate=0.0, threshold=5.0)
+    given = stream(adapter, 4, 40)
+    for images in given[:3]:
+        adapter(images)
+    assert adapter.diagnostics["change"]
+    assert adapter.model.alignment is not None
+    assert adapter.teacher.alignment is not None
+    # with equal weights both have seen the same; the student has learnt from the batch besides
+    for own, other in zip(adapter.model.alignment.stream(), adapter.teacher.alignment.stream(), strict=True):
+        assert (float(own.images), float(other.images)) == (80, 40)
+        torch.testing.assert_close(own.mean, other.mean, rtol=0.05, atol=0.05)
+
+
+def test_mirrored_predictions_are_the_mean_of_both(vit: VisionModel) -> None:
+    settings = {"learning_rate": 0.0, "threshold": EVER}
+    mirrored, plain = started(vit, mirror=True, **settings), started(vit, **settings)
+    for images in clean(plain, 3, 12):
+        one = plain(images)
+        with torch.no_grad():
+            other = plain.teacher.run(images.flip(-1)).logits
+        found = mirrored(images)
+        expected = (one.softmax(1) + other.softmax(1)) / 2
+        torch.testing.assert_close(found.softmax(1), expected, rtol=1e-4, atol=1e-6)
+        assert not torch.allclose(found.softmax(1), one.softmax(1), atol=1e-4)
+        rest = found - expected.log()
+        torch.testing.assert_close(rest, rest[:, :1].expand_as(rest), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["vit", "cnn"])
+def test_without_sites_it_learns_without_an_alignment(kind: str, request: pytest.FixtureRequest) -> None:
+    model: VisionModel = request.getfixturevalue(kind)
+    adapter = started(model, sites=0, gather=8, learning_rate=1e-3)
+    assert adapter.model.alignment is None
+    assert adapter.teacher.alignment is None
+    for images in stream(adapter, 4, 8):
+        assert bool(adapter(images).isfinite().all())
+        assert not adapter.diagnostics["change"]
+    assert adapter.skipped == 0
+    assert moved(adapter.teacher, model)
+    assert adapter.adapted_model().alignment is None
+
+
+def test_graphs_are_for_a_gpu_alone(vit: VisionModel) -> None:
+    one, other = started(vit, gather=8, cuda_graphs=True), started(vit, gather=8)
+    for images in stream(one, 3, 8):
+        assert torch.equal(one(images), other(images))
+    assert same_state(one, other) is None
+
+
+# The source
+
+
+def test_labels_do_not_matter(vit: VisionModel) -> None:
+    one, other = TestDGAligned(vit), TestDGAligned(vit)
+    given = clean(one, 4, 20, seed=1)
+    one.warm_up(given)
+    other.warm_up((images, torch.zeros(len(images), dtype=torch.long)) for images in given)
+    assert same_state(one, other) is None
+    assert bool(one.class_prototypes.abs().sum() > 0)
+
+
+def test_the_source_comes_first(vit: VisionModel) -> None:
+    adapter = TestDGAligned(vit)
+    with pytest.raises(UserError, match="warm_up"):
+        adapter(torch.rand(2, 3, 32, 32))
+    assert adapter.batches == 0
+
+
+@pytest.mark.parametrize("sites", [2, 0])
+@pytest.mark.parametrize("count", [0, 1, 63])
+def test_too_few_source_images_are_refused(count: int, sites: int, vit: VisionModel) -> None:
+    adapter = TestDGAligned(vit, sites=sites)
+    batches = [torch.rand(count, 3, 32, 32)] if count else []
+    with pytest.raises(UserError, match="64"):
+        adapter.warm_up(batches)
