@@ -85,12 +85,6 @@ def test_a_preset_is_applied_on_request_and_settings_win(
     assert tuning == "the method's preset for imagenet-c; chosen by the user: learning_rate"
 
 
-def test_testdg_is_the_default_method(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    at = arguments.index("--method")
-    assert execute([*arguments[:at], *arguments[at + 2 :], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["method"]["name"] == "testdg"
-
-
 def test_held_out_and_precision(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     domains = "fog,contrast,snow,frost,pixelate,brightness"
     assert execute([*arguments, "--protocol", "held-out", "--domains", domains, "--precision", "bf16"]) == 0

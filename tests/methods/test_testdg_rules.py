@@ -32,8 +32,8 @@ def test_presets_are_the_published_settings(name: str, suffix: str) -> None:
     assert found == PUBLISHED[name]
     assert (s.optimizer, s.symmetric) == (("sgd", True) if name == "imagenet-c" else ("adam", False))
     assert s.as_released is bool(suffix)
-    assert s.prototypes == (50 if suffix and name != "cifar10-c" else 40)
-    assert (s.queue_length, s.momentum, s.rank) == (256, 0.999, 128)
+    assert (s.prototypes, s.queue_length) == ((50, 512) if suffix and name != "cifar10-c" else (40, 256))
+    assert (s.momentum, s.rank) == (0.999, 128)
 
 
 def test_presets_of_other_benchmarks_set_rates_thresholds_and_weights() -> None:

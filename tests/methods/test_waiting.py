@@ -6,17 +6,17 @@ from torch import Tensor
 from testdg.methods.parts.waiting import Waiting
 
 
-def batch(first: int, count: int, size: int = 4) -> tuple[Tensor, Tensor, Tensor]:
-    """Images, logits and confidences that tell the number of their image."""
+def batch(first: int, count: int, size: int = 4) -> tuple[Tensor, Tensor]:
+    """Images and logits that tell the number of their image."""
     numbers = torch.arange(first, first + count).float()
-    return numbers[:, None, None, None].expand(count, 3, size, size), numbers[:, None].expand(count, 2), numbers
+    return numbers[:, None, None, None].expand(count, 3, size, size), numbers[:, None].expand(count, 2)
 
 
 def test_batches_are_given_together_in_their_order_once_there_are_enough() -> None:
     waiting = Waiting(7)
     assert waiting.gather(*batch(0, 3)) is None
     assert waiting.gather(*batch(3, 3)) is None
-    assert [len(value) for value in waiting.content()] == [6, 6, 6]
+    assert [len(value) for value in waiting.content()] == [6, 6]
     gathered = waiting.gather(*batch(6, 3))
     assert gathered is not None
     for value, expected in zip(gathered, batch(0, 9), strict=True):
@@ -36,12 +36,12 @@ def test_images_of_another_size_do_not_wait_together() -> None:
     waiting = Waiting(5)
     waiting.gather(*batch(0, 3))
     assert waiting.gather(*batch(3, 4, size=2)) is None
-    assert [len(value) for value in waiting.content()] == [4, 4, 4]
+    assert [len(value) for value in waiting.content()] == [4, 4]
     assert waiting.content()[0].shape[2] == 2
 
 
 def test_what_waits_is_a_copy() -> None:
     waiting, images = Waiting(5), torch.ones(2, 3, 4, 4)
-    waiting.gather(images, torch.ones(2, 2), torch.ones(2))
+    waiting.gather(images, torch.ones(2, 2))
     images.zero_()
     assert bool((waiting.content()[0] == 1).all())

@@ -91,13 +91,17 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 """Rates, thresholds and weights that the authors published with their code."""
 
-RELEASED_PROTOTYPES = {"cifar10-c": 40, "cifar100-c": 50, "imagenet-c": 50}
-"""As many as the images of a batch: the released code has no number of its own."""
+RELEASED_SIZES: dict[str, dict[str, int]] = {
+    "cifar10-c": {"prototypes": 40, "queue_length": 256},
+    "cifar100-c": {"prototypes": 50, "queue_length": 512},
+    "imagenet-c": {"prototypes": 50, "queue_length": 512},
+}
+"""As many prototypes as a batch has images: the released code has no number of its own."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     **PUBLISHED,
     **{
-        f"{name}-released": {"as_released": True, **values, "prototypes": RELEASED_PROTOTYPES[name]}
+        f"{name}-released": {"as_released": True, **values, **RELEASED_SIZES[name]}
         for name, values in PUBLISHED.items()
     },
     "acdc": {"learning_rate": 7.5e-6, "amplifier_learning_rate": 7.5e-6},
