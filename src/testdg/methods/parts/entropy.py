@@ -56,10 +56,3 @@ def hard_pixel_loss(logits: Tensor, taught: Tensor) -> tuple[Tensor, Tensor]:
     losses = F.cross_entropy(logits.float(), taught.argmax(1), reduction="none")
     hard = losses.detach() >= EASY
     return masked_mean(losses, hard), hard
-
-
-def diversity_loss(student: Tensor) -> Tensor:
-    """Negative entropy of the mean prediction, up to a constant: zero when all classes are equally frequent."""
-    log_p = student.float().log_softmax(1).movedim(1, -1).flatten(0, -2)  # (images or pixels, C)
-    mean = log_p.logsumexp(0) - math.log(len(log_p))
-    return (mean.exp() * mean).sum(0) + math.log(log_p.shape[1])
