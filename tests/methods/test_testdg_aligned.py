@@ -277,3 +277,23 @@ def test_too_few_source_images_are_refused(count: int, sites: int, vit: VisionMo
     batches = [torch.rand(count, 3, 32, 32)] if count else []
     with pytest.raises(UserError, match="64"):
         adapter.warm_up(batches)
+
+
+# Batches of few classes
+
+
+@pytest.mark.parametrize(("classes", "learns"), [(1, False), (3, False), (8, True), (10, True)])
+def test_a_batch_of_few_classes_is_not_learnt_from(classes: int, learns: bool, vit: VisionModel) -> None:
+    adapter = started(vit, learning_rate=1e-2)
+    images = clean(adapter, 1, 40)[0]
+    taught = 20 * torch.nn.functional.one_hot(torch.arange(40) % classes, vit.classes).float()
+    before = copy.deepcopy(adapter.model)
+    told = adapter._learn(images, taught)
+    assert bool(told["learnt"]) is learns
+    assert moved(adapter.model, before) is learns
+
+
+def test_of_few_images_few_classes_are_enough(vit: VisionModel) -> None:
+    adapter = started(vit, learning_rate=1e-2, gather=1)
+    assert bool(adapter._balanced(20 * torch.eye(vit.classes)[:1]))
+    assert bool(adapter._balanced(20 * torch.eye(vit.classes)[:3]))
