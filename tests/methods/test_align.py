@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
+from testdg.evaluation.source_model import starting_model
 from testdg.methods.align import Align
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.alignment import Alignment, Site, Statistics
@@ -235,3 +237,13 @@ def test_before_the_source_is_known_the_model_predicts() -> None:
     model = load_model(network, preprocessing=Preprocessing((32, 32)))
     images = torch.rand(24, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(Align(model).predict(images), model(images).logits)
+
+
+def test_an_exported_model_is_trained_without_its_alignment(vit: VisionModel, tmp_path: Path) -> None:
+    adapter = started(vit)
+    adapter(clean(adapter, 1, 20)[0])
+    adapter.export(tmp_path / "model")
+    assert load_model(tmp_path / "model").alignment is not None
+    fresh = starting_model(load_benchmark("digits-c"), tmp_path / "model")
+    assert fresh.alignment is None
+    assert not any(layer._forward_hooks for layer in fresh.network.modules())

@@ -12,6 +12,7 @@ from testdg.errors import UserError, unknown
 from testdg.evaluation.observer import Observer
 from testdg.evaluation.training import default_recipe, trained_model
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
+from testdg.models.alignment import detach
 from testdg.models.architectures import architecture_name
 from testdg.models.segformer import SEGFORMERS, random_segformer
 from testdg.models.transfer import with_classes, with_size
@@ -60,6 +61,7 @@ def starting_model(
         return _random(benchmark, model, size, seed)
     with torch.random.fork_rng(devices=[]):  # networks draw initial weights before they read their own
         found = copy.deepcopy(load_model(model))
+    detach(found)  # statistics of a stream say nothing about other weights
     if found.task != benchmark.task:
         raise UserError(f"model {found.name} is for {found.task}; {benchmark.name} is for {benchmark.task}")
     if not hasattr(found.network, "save_pretrained") and architecture_name(found.network) is None:
