@@ -7,7 +7,7 @@
 DIR of `--data` holds `cifar-10-batches-py/` and, if there are photographs of frost, `frost/`. A grid is a list of
 `[[run]]` tables: name, method, preset, settings, domains, images, seeds, rounds, batch, sampling ("sorted" by class, or
 "dirichlet"), and `fork`: after that many domains the adapter is frozen and tested on the domains that follow (the
-held-out protocol; `exported`: by the statistics that it has, too), then it goes on adapting. Each line of the result is
+held-out protocol; `alone`: each image by itself, too), then it goes on adapting. Each line of the result is
 one run, with its error per domain in percent.
 """
 
@@ -175,20 +175,20 @@ class Worker:
         return result | {"skipped": adapter.skipped, "seconds": round(time.time() - began, 1)}
 
     def frozen(self, adapter: Any, order: list[str], entry: dict[str, Any]) -> dict[str, list[float]]:
-        """Errors on domains without learning: as the adapter predicts, and by the statistics that it has alone."""
+        """Errors on domains without learning: as the adapter predicts, and each image by itself."""
         import torch
 
         found = {"held_out": [round(self.errors(adapter.predict, d, entry)[0], 3) for d in order]}
         model = adapter.adapted_model()
         if model.alignment is not None:
-            model.alignment.looks = False
+            model.alignment.reads = "image"
 
             @torch.no_grad()
             def call(images: torch.Tensor) -> torch.Tensor:
                 with adapter._autocast():
                     return model(model.prepare(images)).logits
 
-            found["exported"] = [round(self.errors(call, d, entry)[0], 3) for d in order]
+            found["alone"] = [round(self.errors(call, d, entry)[0], 3) for d in order]
         return found
 
     def source(self, count: int, seed: int) -> Any:
@@ -239,7 +239,7 @@ def run_all(arguments: argparse.Namespace) -> None:
             result = done.get()
             file.write(json.dumps(result) + "\n")
             file.flush()
-            keys = ("error", "mean", "held_out_mean", "exported_mean", "seconds")
+            keys = ("error", "mean", "held_out_mean", "alone_mean", "seconds")
             shown = " ".join(f"{key}={result[key]}" for key in keys if key in result)
             print(f"{result['name']} [{result.get('order')} seed {result.get('seed')}] {shown}", flush=True)
 

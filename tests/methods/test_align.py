@@ -155,17 +155,29 @@ def test_no_more_images_count_than_the_memory_holds(memory: int, expected: list[
 
 
 @torch.no_grad()
-def test_predict_looks_at_a_domain_unless_told_otherwise(vit: VisionModel) -> None:
-    looking, frozen = (started(vit, threshold=5.0, frozen_statistics=value) for value in (False, True))
-    near, _, far, _ = stream(looking, 4, 40)
-    by_memory = frozen.model.run(far).logits
-    assert torch.equal(frozen.predict(far), by_memory)
-    assert not torch.allclose(looking.predict(far), by_memory, atol=1e-2)
-    assert torch.equal(looking.predict(near), frozen.predict(near))
-    for adapter in (looking, frozen):
-        exported = adapter.adapted_model()
-        assert torch.equal(exported(far).logits, adapter.predict(far))
-    torch.testing.assert_close(looking.predict(far), looking(far))
+def test_predict_looks_at_a_batch_of_another_domain(vit: VisionModel) -> None:
+    adapter = started(vit, threshold=5.0)
+    near, _, far, _ = stream(adapter, 4, 40)
+    by_memory = adapter.model.run(far).logits
+    assert not torch.allclose(adapter.predict(far), by_memory, atol=1e-2)
+    assert torch.equal(adapter.predict(near), adapter.model.run(near).logits)
+    assert torch.equal(adapter.adapted_model()(far).logits, adapter.predict(far))
+    torch.testing.assert_close(adapter.predict(far), adapter(far))
+
+
+@torch.no_grad()
+def test_alone_an_image_is_predicted_by_itself(vit: VisionModel, tmp_path: Path) -> None:
+    adapter = started(vit, alone=True, threshold=5.0)
+    given = stream(adapter, 4, 40)
+    far = given[2]
+    first = adapter.predict(far)
+    assert not torch.allclose(first, adapter.model.run(far).logits, atol=1e-2)
+    torch.testing.assert_close(torch.cat([adapter.predict(image[None]) for image in far]), first)
+    for images in given:
+        adapter(images)
+    assert torch.equal(adapter.predict(far), first)  # whatever has been seen
+    adapter.export(tmp_path)
+    assert torch.equal(load_model(tmp_path)(far).logits, first)
 
 
 @torch.no_grad()

@@ -297,3 +297,14 @@ def test_of_few_images_few_classes_are_enough(vit: VisionModel) -> None:
     adapter = started(vit, learning_rate=1e-2, gather=1)
     assert bool(adapter._balanced(20 * torch.eye(vit.classes)[:1]))
     assert bool(adapter._balanced(20 * torch.eye(vit.classes)[:3]))
+
+
+def test_after_batches_of_one_class_many_classes_are_not_believed(vit: VisionModel) -> None:
+    adapter = started(vit, memory=100)
+    of_one = 20 * torch.eye(vit.classes)[:1].expand(40, -1)
+    of_all = 20 * torch.eye(vit.classes).repeat(4, 1)
+    assert not any(adapter._balanced(of_one) for _ in range(5))
+    seen = [bool(adapter._balanced(of_all)) for _ in range(6)]
+    assert seen[0] is False
+    assert seen[-1] is True  # until there have been enough of them
+    assert seen == sorted(seen)

@@ -300,10 +300,10 @@ def watched(**options: Any) -> tuple[VisionModel, Alignment]:
 
 @torch.no_grad()
 def test_a_batch_that_is_far_away_is_looked_at_with_its_own_statistics_and_forgotten() -> None:
-    model, _ = watched(threshold=0.5, looks=True)
+    model, _ = watched(threshold=0.5, reads="batch")
     plain = copy.deepcopy(model)
     assert plain.alignment is not None
-    plain.alignment.looks = False
+    plain.alignment.reads = "memory"
     before = {name: value.clone() for name, value in model.state_dict().items()}
     far = dark(40)
     found, without = model(far), plain(far)
@@ -388,12 +388,31 @@ def test_an_alignment_replaces_another_and_can_be_taken_away() -> None:
     assert torch.equal(model.run(dark(8)).logits, plain)
 
 
+@torch.no_grad()
+def test_image_by_image_half_the_statistics_are_the_images_own() -> None:
+    """By hand, at the only site: the patches of an image and as many of the source, seen together."""
+    model, alignment = watched(class_token=True)
+    site = alignment.sites[0]
+    assert isinstance(site, Site)
+    site.stream_mean.fill_(7.0)  # what is remembered does not count
+    tokens = torch.randn(3, 5, site.source_mean.shape[1])
+    alignment.reads = "image"
+    found = site.after(model, None, tokens)
+    assert torch.allclose(found[:, :1], tokens[:, :1], atol=1e-5)  # the class token stays
+    mean, variance = site.source_mean[0], site.source_variance[0]
+    for image, aligned_ in zip(tokens[:, 1:], found[:, 1:], strict=True):
+        middle = (image.mean(0) + mean) / 2
+        spread = (image.square().mean(0) + variance + mean.square()) / 2 - middle.square()
+        expected = (image - middle) * (variance / spread).sqrt().clamp(0.5, 2) + mean
+        torch.testing.assert_close(aligned_, expected, atol=1e-4, rtol=1e-4)
+
+
 # On disk
 
 
 def adapted() -> VisionModel:
     """A model that has followed a stream."""
-    model, alignment = watched(threshold=0.5, looks=True)
+    model, alignment = watched(threshold=0.5, reads="batch")
     with torch.no_grad():
         alignment.propose(model.run(dark(30)).logits)
     alignment.remember(changed=True)
@@ -410,7 +429,7 @@ def test_a_saved_alignment_predicts_the_same(tmp_path: Path) -> None:
         assert torch.equal(again(batch).logits, model(batch).logits)
     assert again.fingerprint() == model.fingerprint()
     assert again.alignment is not None
-    assert (again.alignment.blocks, again.alignment.looks, again.alignment.threshold) == (["blocks.1"], True, 0.5)
+    assert (again.alignment.blocks, again.alignment.reads, again.alignment.threshold) == (["blocks.1"], "batch", 0.5)
     again.save(tmp_path / "two")
     assert (tmp_path / "two" / FILE).read_bytes() == (tmp_path / "one" / FILE).read_bytes()
 

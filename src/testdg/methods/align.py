@@ -18,6 +18,7 @@ from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
+from testdg.models.alignment import Reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,8 @@ class AlignSettings(Settings):
     threshold: float = option(
         0.5, "gap to the memory that means a new domain; 1 is as far as any class of the source is from all", low=0
     )
-    frozen_statistics: bool = option(
-        False, "predict, and the exported model, by what is remembered alone, not with the images at hand too"
+    alone: bool = option(
+        False, "predict, and the exported model, each image by itself: half its own statistics, half the source's"
     )
     source_images: int = option(256, "clean images, unlabelled, that the source is measured on", low=LEAST)
     sketch: Literal["source", "stream"] = option(
@@ -130,20 +131,20 @@ class Align(Adapter):
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict with what is remembered, or with the images' own statistics where they are of another domain."""
-        with self.looking(self.model):
+        with self.reading(self.model):
             return self.model(images).logits  # type: ignore[no-any-return]
 
     @contextmanager
-    def looking(self, model: VisionModel) -> Iterator[None]:
-        """Let a model look at each batch in the passes within, unless its statistics are frozen."""
+    def reading(self, model: VisionModel) -> Iterator[None]:
+        """Let a model read what predictions read in the passes within."""
         alignment = model.alignment
         if alignment is not None:
-            alignment.looks = self._looks
+            alignment.reads = self._reads
         try:
             yield
         finally:
             if alignment is not None:
-                alignment.looks = False
+                alignment.reads = "memory"
 
     def adapted_model(self) -> VisionModel:
         """The model with its alignment; BatchNorm layers are ordinary ones again, with the statistics of the stream."""
@@ -154,11 +155,13 @@ class Align(Adapter):
         model = frozen_copy(model)
         use_stored_statistics(model)
         if model.alignment is not None:
-            model.alignment.looks = self._looks
+            model.alignment.reads = self._reads
         return model
 
     @property
-    def _looks(self) -> bool:
-        """Whether predictions take the images at hand into account; there must be a source to align them to."""
+    def _reads(self) -> Reads:
+        """What predictions read beside the memory; there must be a source to align images to."""
         known = not self.awaits_source and (self.settings.sketch == "source" or bool(self.begun))
-        return known and not self.settings.frozen_statistics
+        if not known:
+            return "memory"
+        return "image" if self.settings.alone else "batch"

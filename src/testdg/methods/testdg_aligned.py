@@ -31,7 +31,7 @@ FIRST, FIRST_MOMENTUM = 50, 0.99
 DRIFT_MEMORY = 400.0
 """Images that L_inv takes the mean of the features over."""
 LEAST_CLASSES = 0.5
-"""Share of the usual number of classes (or of the images, if these are fewer) that a batch to learn from shows."""
+"""Share of the usual number of classes (of the images, if these are fewer) that a batch shows, to be learnt from."""
 SHRINKAGE = 2.0
 """Images of a class with which its prototype counts as half known."""
 
@@ -89,6 +89,7 @@ class TestDGAligned(Align):
     class_prototypes: Tensor
     drift: Tensor
     mix: Tensor
+    spread: Tensor
 
     def build(self) -> None:
         """Make the teacher, what is known of the source, and the optimiser."""
@@ -103,6 +104,7 @@ class TestDGAligned(Align):
         self.register_buffer("source_std", torch.ones(width, device=device))
         self.register_buffer("class_prototypes", torch.zeros(classes, width, device=device))
         self.register_buffer("drift", torch.zeros(width, device=device))
+        self.register_buffer("spread", torch.full((), LEAST_CLASSES, device=device))
         self.register_buffer("mix", torch.full((classes,), 1 / classes, device=device))
         self.waiting = Waiting(s.gather)
         self.learner = Learner([{"params": self.model.parameters(), "lr": s.learning_rate}])
@@ -128,7 +130,7 @@ class TestDGAligned(Align):
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict with the teacher."""
-        with self.looking(self.teacher):
+        with self.reading(self.teacher):
             return self.teacher(images).logits  # type: ignore[no-any-return]
 
     def step(self, images: Tensor) -> Tensor:
@@ -210,9 +212,14 @@ class TestDGAligned(Align):
         return {"learnt": balanced, **{name: loss.detach() for name, loss in found.items()}}
 
     def _balanced(self, taught: Tensor) -> Tensor:
-        """Whether a batch shows enough of the classes to learn from: of one class, it would teach that class alone."""
+        """Whether a batch shows enough of the classes to learn from: of one class, it would teach that class alone.
+
+        So must the batches before it: in a hard domain the predictions of a batch of one class are many, and wrong.
+        """
         shown, usual = effective_classes(class_shares(taught).mean(0)), effective_classes(self.mix)
-        return shown >= LEAST_CLASSES * usual.clamp(max=len(taught))
+        share = shown / usual.clamp(max=len(taught))
+        self.spread.lerp_(share, len(taught) / (self.settings.memory + len(taught)))
+        return torch.minimum(share, self.spread) >= LEAST_CLASSES
 
     def _diversity(self, logits: Tensor) -> Tensor:
         """Negative entropy of the mix of classes in the memory, by the gradient of this batch's own mix."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ CERTAIN = 3.0
 PASSES = 2
 """Passes with the statistics of a new domain: the first ones are known better once the tokens before are aligned."""
 FILE = "alignment.safetensors"
+Reads = Literal["memory", "batch", "image"]
 
 
 class Statistics(NamedTuple):
@@ -100,17 +101,30 @@ class Site(nn.Module):
 
     def _align(self, tokens: Tensor) -> Tensor:
         """Undo the shift and the stretch of the stream, in the precision of the tokens."""
-        source, stream, prefix = self.read("source"), self.read("stream"), self.owner.prefix
+        source, prefix = self.read("source"), self.owner.prefix
+        stream = self._image_by_image() if self.owner.reads == "image" else self.read("stream")
         ratio = (source.variance.clamp(min=1e-12) / stream.variance.clamp(min=1e-12)).sqrt()
         scale = ratio.clamp(1 / STRETCH, STRETCH)
         shift = source.mean - stream.mean * scale
-        patches = torch.addcmul(shift[0], tokens[:, prefix:], scale[0])
+        patches = torch.addcmul(shift[..., :1, :], tokens[:, prefix:], scale[..., :1, :])
         if not prefix:
             return patches.to(tokens.dtype)
         others = tokens[:, :prefix]
         if self.owner.class_token:
-            others = torch.addcmul(shift[1:], others, scale[1:])
+            others = torch.addcmul(shift[..., 1:, :], others, scale[..., 1:, :])
         return torch.cat([others.to(tokens.dtype), patches.to(tokens.dtype)], 1)
+
+    def _image_by_image(self) -> Statistics:
+        """For each image of the pass, its own patches and the source's, half and half; other tokens stay: (N, K, D)."""
+        assert self.seen is not None
+        source = self.read("source")
+        one = torch.ones_like(source.images)
+        both = source._replace(images=one).with_(Statistics(*self.seen, one), 2)
+        patches = torch.arange(len(source.mean), device=one.device)[:, None] == 0
+        return both._replace(
+            mean=torch.where(patches, both.mean, source.mean),
+            variance=torch.where(patches, both.variance, source.variance),
+        )
 
     def measure(self, means: Tensor, variances: Tensor, shares: Tensor) -> None:
         """Take the source from its images: their means and variances, (N, K, D), and shares of the classes, (N, C)."""
@@ -148,7 +162,9 @@ class Site(nn.Module):
 class Alignment(nn.Module):
     """All sites of a model, and what they share. It belongs to the model as its weights do: copies have their own.
 
-    A gap between recent images and the memory above the `threshold` is a new domain, and empties the memory.
+    A gap between recent images and the memory above the `threshold` is a new domain, and empties the memory. What a
+    prediction `reads` is the memory; or the memory, unless the batch is of another domain, then its own statistics; or
+    each image alone.
     """
 
     def __init__(
@@ -160,11 +176,11 @@ class Alignment(nn.Module):
         class_token: bool,
         memory: float,
         threshold: float = 1.0,
-        looks: bool = False,
+        reads: Reads = "memory",
     ) -> None:
         super().__init__()
         self.blocks, self.prefix, self.class_token = list(blocks), prefix, class_token and prefix > 0
-        self.memory, self.threshold, self.looks = memory, threshold, looks
+        self.memory, self.threshold, self.reads = memory, threshold, reads
         self.active = True
         rows = 1 + (prefix if self.class_token else 0)
         layers = [model.network.get_submodule(name) for name in self.blocks]
@@ -264,7 +280,7 @@ class Alignment(nn.Module):
     def look(self, run: Callable[[Tensor], Output], images: Tensor) -> Output:
         """Run a model; where the batch is of another domain, with its own statistics. Nothing is remembered."""
         output = run(images)
-        gap = float(self.propose(output.logits)) if self.looks else 0.0
+        gap = float(self.propose(output.logits)) if self.reads == "batch" else 0.0
         if gap <= self.threshold:
             return output
         kept = self.stream()
@@ -293,7 +309,7 @@ class Alignment(nn.Module):
         """Write it beside the weights of its model."""
         from safetensors.torch import save_file
 
-        names = ("blocks", "prefix", "class_token", "memory", "threshold", "looks")
+        names = ("blocks", "prefix", "class_token", "memory", "threshold", "reads")
         about = {name: getattr(self, name) for name in names}
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
         save_file(tensors, folder / FILE, {"alignment": json.dumps(about)})
