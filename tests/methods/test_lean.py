@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from testdg.methods.parts.lean import lean_graph, lean_norms
+from testdg.methods.parts.blocks import transformer_blocks
+from testdg.methods.parts.lean import lean_graph, lean_norms, passed_again
 from testdg.models import VisionModel
 
 
@@ -113,3 +114,23 @@ def test_other_shapes_and_precisions_are_kept_as_they_are() -> None:
         assert torch.equal(torch.autograd.grad(loss, value)[0], 2 * value)
     (gradient,) = torch.autograd.grad(found[-1], tokens)
     assert torch.equal(gradient, 2 * tokens.bfloat16().float())
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_block_that_is_passed_again_keeps_only_its_input(autocast: bool, vit: VisionModel) -> None:
+    expected = gradients(vit, lean=False, autocast=autocast)
+    blocks = transformer_blocks(vit)[:1]
+    with passed_again(blocks):
+        found = gradients(vit, lean=False, autocast=autocast)
+        few = len(saved_tokens(vit, lean=False))
+    assert "forward" not in vars(blocks[0])
+    assert few < len(saved_tokens(vit, lean=False))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_block_is_itself_again_after_an_error(vit: VisionModel) -> None:
+    block = transformer_blocks(vit)[0]
+    with pytest.raises(ValueError, match="no images"), passed_again([block]):
+        raise ValueError("no images")
+    assert "forward" not in vars(block)

@@ -308,3 +308,28 @@ def test_after_batches_of_one_class_many_classes_are_not_believed(vit: VisionMod
     assert seen[0] is False
     assert seen[-1] is True  # until there have been enough of them
     assert seen == sorted(seen)
+
+
+# The view that the student learns from
+
+
+def test_the_student_learns_from_a_changed_view_that_the_seed_draws(vit: VisionModel) -> None:
+    def adapted(seed: int, strength: float) -> TestDGAligned:
+        adapter = started(vit, seed=seed, augmentation=strength, learning_rate=1e-3)
+        for images in clean(adapter, 2, 40):
+            adapter(images)
+        return adapter
+
+    plain, one, again, other = adapted(0, 0.0), adapted(0, 1.0), adapted(0, 1.0), adapted(1, 1.0)
+    assert not moved(one.model, again.model)
+    assert moved(one.model, plain.model)
+    assert moved(one.model, other.model)
+    assert not moved(plain.model, adapted(1, 0.0).model)  # without a view nothing is drawn
+
+
+def test_every_pixel_of_the_view_stays_in_its_place(vit: VisionModel) -> None:
+    adapter = started(vit, augmentation=1.0)
+    halves = torch.zeros(4, 3, 32, 32)
+    halves[..., 16:] = 1.0
+    view = adapter.augment(halves, adapter.generator)
+    assert (view[..., 20:] > view[..., :12].flip(-1) + 0.3).all()

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from testdg.data.augmentation import Augmentation
 from testdg.methods.align import PRESETS as ALIGN_PRESETS
 from testdg.methods.align import Align, AlignSettings
 from testdg.methods.parts.alignment import first_images
+from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entropy
 from testdg.methods.parts.graphs import Function, Recorded
-from testdg.methods.parts.lean import lean_graph, lean_norms
+from testdg.methods.parts.lean import lean_graph, lean_norms, passed_again
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import batch_norms, follow_statistics
 from testdg.methods.parts.restore import Anchor
@@ -50,6 +52,9 @@ class TestDGAlignedSettings(AlignSettings):
     diversity_weight: float = option(3.0, "weight of a term that keeps the long-run mix of classes spread out", low=0)
     invariance_weight: float = option(1.0, "weight of L_inv, to the class prototypes of the source", low=0)
     mirror: bool = option(False, "the teacher sees the mirrored images too: one more pass; not for digits or text")
+    augmentation: float = option(
+        0.0, "strength of the change (colour, blur, noise) of what the student sees; 0: the images", low=0
+    )
     gather: int = option(40, "images that one step needs: smaller batches are predicted at once and gathered", low=1)
     cuda_graphs: bool = option(False, "record the step as CUDA graphs: much faster for small models on a GPU")
 
@@ -59,6 +64,7 @@ PICTURES: dict[str, Any] = {
     "momentum": 0.995,
     "diversity_weight": 0.0,
     "invariance_weight": 0.0,
+    "augmentation": 1.0,
     "gather": 1,
 }
 """Street scenes one by one: pixels are not spread evenly over classes, and features show what is in a picture."""
@@ -82,7 +88,12 @@ class TestDGAligned(Align):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"learning_rate": 5e-4, "momentum": 0.99, "gather": 20},
         "streets": {**ALIGN_PRESETS["streets"], **PICTURES},
-        "folder-weather": {**ALIGN_PRESETS["folder-weather"], **PICTURES},
+        "folder-weather": {
+            **ALIGN_PRESETS["folder-weather"],
+            **PICTURES,
+            "learning_rate": 4e-4,
+            "source_share": 0.5,
+        },
     }
     source_mean: Tensor
     source_std: Tensor
@@ -95,8 +106,10 @@ class TestDGAligned(Align):
         """Make the teacher, what is known of the source, and the optimiser."""
         super().build()
         s, device = self.settings, self.model.device
+        self.again: tuple[nn.Module, ...] = ()  # blocks that the backward pass runs once more, to save memory
         if s.precision == "bf16":
             lean_norms(self.model)
+            self.again = () if batch_norms(self.model) else tuple(transformer_blocks(self.model)[:1])
         self.teacher = frozen_copy(self.model)
         self.source = Anchor(list(self.model.parameters()))
         width, classes = self.model.feature_size, self.model.classes
@@ -107,6 +120,7 @@ class TestDGAligned(Align):
         self.register_buffer("spread", torch.full((), LEAST_CLASSES, device=device))
         self.register_buffer("mix", torch.full((classes,), 1 / classes, device=device))
         self.waiting = Waiting(s.gather)
+        self.augment = Augmentation(s.augmentation, move=False)
         self.learner = Learner([{"params": self.model.parameters(), "lr": s.learning_rate}])
         self.recorded: dict[str, Recorded] = {}
 
@@ -193,8 +207,10 @@ class TestDGAligned(Align):
         """The student follows the teacher and the source; the teacher follows the student."""
         s = self.settings
         self.model.requires_grad_(True)
-        with torch.enable_grad(), follow_statistics(self.model), lean_graph(images.device.type):
-            output = self.model.run(images)
+        view = self.augment(images, self.generator)
+        lean = lean_graph(images.device.type), passed_again(self.again)
+        with torch.enable_grad(), follow_statistics(self.model), lean[0], lean[1]:
+            output = self.model.run(view)
         if (alignment := self.model.alignment) is not None:
             alignment.propose(taught)
             alignment.remember(changed=False)

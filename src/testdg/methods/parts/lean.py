@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from testdg.models import VisionModel
 
@@ -22,6 +24,22 @@ def lean_norms(model: VisionModel) -> None:
 def _in_precision(_: nn.Module, __: Any, output: Tensor) -> Tensor:
     kind = output.device.type
     return output.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else output
+
+
+@contextmanager
+def passed_again(blocks: Iterable[nn.Module]) -> Iterator[None]:
+    """Keep only what enters these blocks; the backward pass runs them once more.
+
+    The first block of a network saves the most: when it is run again, what all others kept is free.
+    """
+    blocks = list(blocks)
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward
 
 
 @contextmanager
