@@ -16,7 +16,7 @@ from testdg.methods.parts.alignment import first_images
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entropy
 from testdg.methods.parts.graphs import Function, Recorded
-from testdg.methods.parts.lean import lean_graph, lean_norms, passed_again
+from testdg.methods.parts.lean import lean_norms, passed_again
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import batch_norms, follow_statistics
 from testdg.methods.parts.restore import Anchor
@@ -208,8 +208,7 @@ class TestDGAligned(Align):
         s = self.settings
         self.model.requires_grad_(True)
         view = self.augment(images, self.generator)
-        lean = lean_graph(images.device.type), passed_again(self.again)
-        with torch.enable_grad(), follow_statistics(self.model), lean[0], lean[1]:
+        with torch.enable_grad(), follow_statistics(self.model), passed_again(self.again):
             output = self.model.run(view)
         if (alignment := self.model.alignment) is not None:
             alignment.propose(taught)

@@ -14,16 +14,48 @@ from torch.utils.checkpoint import checkpoint
 from testdg.models import VisionModel
 
 
+class LeanLayerNorm(nn.LayerNorm):
+    """A LayerNorm that computes in full precision, and keeps and gives tokens at the precision of autocast.
+
+    It gives what the linear layers after it read: one copy, instead of one for each of them.
+    """
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(..., D) to the same."""
+        kind = tokens.device.type
+        if not torch.is_autocast_enabled(kind):
+            return super().forward(tokens)
+        low = torch.get_autocast_dtype(kind)
+        inputs = tokens, self.weight, self.bias, self.normalized_shape, self.eps, low
+        return _LeanNorm.apply(*inputs)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _LeanNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tokens: Tensor, weight: Tensor, bias: Tensor, shape: Any, eps: float, low: torch.dtype
+    ) -> Tensor:
+        output, mean, scale = torch.native_layer_norm(tokens.float(), shape, weight, bias, eps)
+        ctx.save_for_backward(tokens.to(low), mean, scale, weight, bias)
+        ctx.shape, ctx.dtype = shape, tokens.dtype
+        return output.to(low)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        tokens, mean, scale, weight, bias = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[:3]
+        by_tokens, by_weight, by_bias = torch.ops.aten.native_layer_norm_backward(
+            gradients[0].float(), tokens.float(), ctx.shape, mean, scale, weight, bias, wanted
+        )
+        by_tokens = by_tokens.to(ctx.dtype) if wanted[0] else None
+        return by_tokens, by_weight, by_bias, None, None, None
+
+
 def lean_norms(model: VisionModel) -> None:
-    """Let LayerNorms give what the linear layers after them read: one copy in their precision instead of one each."""
+    """Make the LayerNorms of a model lean ones."""
     for _, layer in model.norm_layers():
-        if isinstance(layer, nn.LayerNorm):
-            layer.register_forward_hook(_in_precision)
-
-
-def _in_precision(_: nn.Module, __: Any, output: Tensor) -> Tensor:
-    kind = output.device.type
-    return output.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else output
+        if type(layer) is nn.LayerNorm and layer.elementwise_affine and layer.bias is not None:
+            layer.__class__ = LeanLayerNorm
 
 
 @contextmanager
@@ -40,19 +72,3 @@ def passed_again(blocks: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for block in blocks:
             del block.forward
-
-
-@contextmanager
-def lean_graph(kind: str) -> Iterator[None]:
-    """Keep the tokens that a backward pass needs at the precision of autocast, where it is on."""
-    if not torch.is_autocast_enabled(kind):
-        yield
-        return
-    low = torch.get_autocast_dtype(kind)
-
-    def pack(value: Tensor) -> tuple[Tensor, torch.dtype]:
-        tokens = value.dtype == torch.float32 and value.ndim == 3
-        return (value.to(low) if tokens else value), value.dtype
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept[0].to(kept[1])):
-        yield
