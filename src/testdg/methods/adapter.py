@@ -20,6 +20,7 @@ from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.settings import make_settings
 from testdg.methods.state import read_folder, write_folder
 from testdg.models import VisionModel, load_model
+from testdg.models.preprocessing import require_dense
 
 MARK = "model"
 """Where a warm-up keeps the fingerprint of the model that it was made with."""
@@ -308,6 +309,9 @@ class Adapter(nn.Module):
     def _accept(self, images: Tensor) -> Tensor:
         if not isinstance(images, Tensor):
             raise UserError(f"images must be a torch tensor; got {type(images).__name__}")
+        require_dense(images)
+        if images.is_meta:
+            raise UserError("images must have pixels; got a tensor on the meta device: load the batch first")
         if not images.is_floating_point():
             raise UserError(f"images must be float in [0, 1]; got {images.dtype}: divide by 255")
         if images.ndim != 4:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from testdg.errors import UserError
 from testdg.models.alignment import Alignment
 from testdg.models.architectures import architecture_name
-from testdg.models.preprocessing import Preprocessing, write_preprocessor
+from testdg.models.preprocessing import Preprocessing, require_dense, write_preprocessor
 
 NORM_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
@@ -57,6 +57,9 @@ class VisionModel(nn.Module):
 
     def forward(self, prepared: Tensor) -> Output:
         """Predict prepared images: one pass, or a few where an alignment finds a batch of another domain."""
+        require_dense(prepared)
+        if prepared.is_meta and not self.mean.is_meta:
+            raise UserError("images must have pixels; got a tensor on the meta device: load the batch first")
         return self.run(prepared) if self.alignment is None else self.alignment.look(self.run, prepared)
 
     def run(self, prepared: Tensor) -> Output:

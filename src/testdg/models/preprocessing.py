@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -35,6 +36,7 @@ class Preprocessing:
 
     def resize(self, images: Tensor) -> Tensor:
         """Resize and crop images in [0, 1]; the result stays in [0, 1]."""
+        require_dense(images)
         height, width = images.shape[-2:]
         target = _shortest_edge(height, width, self.size) if isinstance(self.size, int) else self.size
         if target is not None and target != (height, width):
@@ -47,6 +49,15 @@ class Preprocessing:
     def describe(self) -> dict[str, Any]:
         """Give the values as plain JSON, for protocols and for `preprocessor_config.json`."""
         return {"size": self.size, "crop": self.crop, "resample": self.resample, "mean": self.mean, "std": self.std}
+
+
+def require_dense(images: Tensor) -> None:
+    """Refuse tensors whose pixels do not lie side by side in memory: sparse, nested and packed ones."""
+    if images.is_nested:
+        raise UserError("images must be one dense tensor; got a nested one: stack images of one size")
+    if images.layout is not torch.strided:
+        kind = str(images.layout).removeprefix("torch.").lstrip("_")
+        raise UserError(f"images must be a dense tensor; got one with the layout {kind}: call to_dense() first")
 
 
 def _interpolate(images: Tensor, target: tuple[int, int], mode: Resample) -> Tensor:
