@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from testdg.bounds import MOST_ARRAY, check_file
 from testdg.data.stream import Samples
 from testdg.errors import UserError
 
@@ -42,7 +45,8 @@ class CorruptedArray:
 def open_array(path: Path) -> Array:
     """Map an array file into memory."""
     try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        check_file(path)
+        array: Array = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing: expected the arrays of a CIFAR-C set and their labels.npy") from error
     except (OSError, ValueError, EOFError) as error:
@@ -75,7 +79,10 @@ def read_labels(array: Path, images: int, classes: int) -> Tensor:
 
 def to_labels(path: Path, labels: Any, classes: int) -> Tensor:
     """Labels as a tensor; refuse numbers that name no class."""
-    numbers = torch.from_numpy(np.array(labels, dtype=np.int64)).reshape(-1)
+    try:
+        numbers = torch.from_numpy(np.array(labels, dtype=np.int64)).reshape(-1)
+    except OverflowError:
+        raise UserError(f"{path}: labels must be 0 to {classes - 1}; got a number of more than 63 bits") from None
     wrong = numbers[(numbers < 0) | (numbers >= classes)]
     if len(wrong):
         raise UserError(f"{path}: labels must be 0 to {classes - 1}; got {int(wrong[0])}")
@@ -90,7 +97,8 @@ def to_images(rows: Array) -> Tensor:
 def read_archive(path: Path, part: str, classes: int) -> Samples:
     """Read `x_<part>` (N, 32, 32, 3) and `y_<part>` of an .npz file."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        check_file(path)
+        with zipfile.ZipFile(path) as archive:
             images, labels = _member(path, archive, f"x_{part}"), _member(path, archive, f"y_{part}")
     except UserError:
         raise
@@ -103,7 +111,26 @@ def read_archive(path: Path, part: str, classes: int) -> Samples:
     return Samples(to_images(images), to_labels(path, labels, classes))
 
 
-def _member(path: Path, archive: Mapping[str, Array], name: str) -> Array:
-    if name not in archive:
+def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
+    """Read an array of an archive, after a look at the bytes that it announces."""
+    if f"{name}.npy" not in archive.namelist():
         raise UserError(f"{path} has no {name}: expected x_train, y_train, x_test and y_test")
-    return archive[name]
+    size = archive.getinfo(f"{name}.npy").file_size
+    if size > MOST_ARRAY:
+        raise UserError(f"{path}: {name} unpacks to {size} bytes, more than {MOST_ARRAY}: make it again")
+    with archive.open(f"{name}.npy") as file:
+        _check_shape(file, size)
+        file.seek(0)
+        found: Array = np.lib.format.read_array(file, allow_pickle=False)
+    return found
+
+
+def _check_shape(file: IO[bytes], size: int) -> None:
+    """Refuse an array that announces more numbers than the file has bytes: they would be set aside unseen."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"its arrays are of version {version[0]}.{version[1]}")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, kind = read(file)
+    if min(shape, default=0) < 0 or math.prod(shape) * max(kind.itemsize, 1) > size:
+        raise ValueError(f"an array of shape {shape} does not fit into {size} bytes")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from testdg.data.arrays import read_archive, to_labels
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER
+from testdg.data.pickled import read_pickle
 from testdg.data.stream import Samples
 from testdg.errors import UserError
 
@@ -69,58 +67,6 @@ CIFAR100 = Cifar(
 )
 
 
-def _latin1(text: str, encoding: str = "latin1") -> bytes:
-    """What older pickles call to make bytes."""
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"bytes in the encoding {encoding!r}")
-    return text.encode("latin1")
-
-
-_RECONSTRUCT: Any = np.zeros(1).__reduce__()[0]
-_FROM_BUFFER: Any = np.zeros(1).__reduce_ex__(5)[0]
-_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy.core.numeric", "_frombuffer"): _FROM_BUFFER,
-    ("numpy._core.numeric", "_frombuffer"): _FROM_BUFFER,
-    ("_codecs", "encode"): _latin1,
-}
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """An unpickler that makes plain values and numpy arrays, and refuses everything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Look up one of the few names that arrays need."""
-        if (module, name) not in _ALLOWED:
-            raise _Refused(f"{module}.{name}")
-        return _ALLOWED[module, name]
-
-
-class _Refused(Exception):
-    """A pickle asked for something that is not an array."""
-
-
-def read_pickle(path: Path) -> dict[str, Any]:
-    """Read a pickled dictionary of plain values and arrays without executing anything in it."""
-    try:
-        with path.open("rb") as file:
-            content = _ArraysOnly(file, encoding="bytes").load()
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is missing: expected a pickled batch of CIFAR (python version)") from error
-    except _Refused as error:
-        raise UserError(f"{path} asks for {error}, which is not an array and could execute code: refused") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception as error:  # a damaged pickle raises nearly anything
-        raise UserError(f"{path} is damaged: {error}; download it again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds a {type(content).__name__}: expected a dictionary with data and labels")
-    return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in content.items()}
-
-
 def read_batch(path: Path, kind: Cifar = CIFAR10) -> Samples:
     """Read one batch file: N rows of 3072 bytes, red, green, blue."""
     content = read_pickle(path)
@@ -128,7 +74,7 @@ def read_batch(path: Path, kind: Cifar = CIFAR10) -> Samples:
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
         found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         raise UserError(f"{path}: data must be uint8 of shape (N, 3072); got {found}")
-    if not isinstance(labels, list) or len(labels) != len(data) or not all(isinstance(n, int) for n in labels):
+    if not isinstance(labels, list) or len(labels) != len(data) or not all(type(n) is int for n in labels):
         raise UserError(f"{path}: {kind.labels} must be a list of {len(data)} whole numbers")
     return Samples(torch.from_numpy(data.copy()).view(-1, 3, 32, 32), to_labels(path, labels, len(kind.classes)))
 
