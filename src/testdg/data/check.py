@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from PIL import Image
-
 from testdg.data.arrays import SEVERITIES, CorruptedArray, read_archive, read_labels
 from testdg.data.cifar import CIFAR10, CIFAR100, Cifar, find_arrays, find_clean, read_batch
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER
@@ -20,6 +18,7 @@ from testdg.data.findings import Check
 from testdg.data.image_files import list_classes, list_images
 from testdg.data.imagenet import STORED_FOLDER, corruption_folder, find_class_list, find_stored
 from testdg.data.manifest import read_manifest
+from testdg.data.pictures import open_picture
 from testdg.data.segmentation.check import LAYOUTS, check_maps
 from testdg.errors import UserError
 
@@ -163,7 +162,7 @@ def _count(check: Check, folder: Path) -> int:
 
 def _has_header(path: Path) -> bool:
     try:
-        with Image.open(path):
+        with open_picture(path):
             return True
     except Exception:  # a damaged picture raises nearly anything
         return False

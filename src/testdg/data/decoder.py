@@ -21,6 +21,7 @@ from contextlib import suppress
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from testdg.data.pictures import open_picture
 from testdg.errors import UserError
 
 EDGE, SIDE = 256, 224
@@ -44,7 +45,7 @@ def fit(picture: Image.Image) -> Image.Image:
 def decode(path: str) -> bytes | str:
     """The pixels of an image file, (3, 224, 224) uint8; or, as text, why it cannot be read."""
     try:
-        with Image.open(path) as picture:
+        with open_picture(path) as picture:
             return np.asarray(fit(picture)).transpose(2, 0, 1).tobytes()
     except UnidentifiedImageError:
         return "no image format fits it"

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
+from testdg.bounds import read_text
 from testdg.data.decoder import SIDE, SUFFIXES, Decoder
+from testdg.data.pictures import open_picture
 from testdg.errors import UserError
 
 _AHEAD = 4  # batches that are decoded before they are asked for
@@ -127,10 +128,11 @@ def find_images(folder: Path) -> list[str]:
 def read_image(path: Path) -> Tensor:
     """One picture as it is, (3, H, W) in [0, 1]."""
     try:
-        with Image.open(path) as picture:
-            return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).float() / 255
-    except (OSError, ValueError) as error:
+        with open_picture(path) as picture:
+            levels = torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
+    except Exception as error:  # a damaged picture raises nearly anything
         raise UserError(f"{path} cannot be read as an image: {error}") from error
+    return levels.float().div_(255)
 
 
 def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None) -> list[str]:
@@ -176,8 +178,8 @@ def read_classes(path: Path) -> list[str]:
 
 def _lines(path: Path, expected: str) -> list[str]:
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
+        lines = [line.strip() for line in read_text(path).splitlines()]
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a list that can be read: {expected}") from error
     found = [line for line in lines if line]
     if not found:

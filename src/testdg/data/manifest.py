@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from testdg.bounds import read_json
 from testdg.errors import UserError
 
 MANIFEST = "testdg-corrupt.json"
+MOST_IMAGES = 100_000_000
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -17,10 +18,24 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about = read_json(path)
+        _check_lists(about)
         return {**about, "version": str(about["version"]), "seed": int(about["seed"]), "frost": str(about["frost"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged ({type(error).__name__} {error}): make the set again") from error
+
+
+def _check_lists(about: Any) -> None:
+    """Refuse what those who count images, severities and corruptions could not count."""
+    if not isinstance(about, dict):
+        raise TypeError(f"it holds a {type(about).__name__}")
+    images, severities = about.get("images", 1), about.get("severities", [1])
+    if type(images) is not int or not 0 < images <= MOST_IMAGES:
+        raise ValueError(f"images must be 1 to {MOST_IMAGES}")
+    if not isinstance(severities, list) or not all(type(level) is int and 1 <= level <= 5 for level in severities):
+        raise ValueError("severities must be a list of 1 to 5")
+    if not all(isinstance(name, str) for name in about.get("corruptions", [])):
+        raise ValueError("corruptions must be a list of names")
 
 
 def stored_origin(folder: Path, otherwise: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,11 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from testdg.bounds import MOST_PIXELS, MOST_RATIO, MOST_SIDE, read_json
 from testdg.errors import UserError
 
 Resample = Literal["nearest", "bilinear", "bicubic"]
 _PIL_RESAMPLE: dict[int, Resample] = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 _TO_PIL = {name: number for number, name in _PIL_RESAMPLE.items()}
+_MOST_LEVEL = 1e6  # of a mean or a standard deviation
+_MOST_RESIZED = MOST_PIXELS // 4  # of an image that is enlarged
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,17 @@ class Preprocessing:
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
 
+    def __post_init__(self) -> None:
+        for name, size in (("size", self.size), ("crop", self.crop)):
+            _check_sides(name, size)
+        if self.resample not in _TO_PIL:
+            raise UserError(f"resample must be one of {', '.join(_TO_PIL)}; got {self.resample!r}")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if not values or not all(_is_number(value) for value in values):
+                raise UserError(f"{name} must be finite numbers, one for each channel; got {_short(values)}")
+        if len(self.mean) != len(self.std) or min(self.std) <= 0:
+            raise UserError(f"std must be {len(self.mean)} numbers above 0, as many as mean; got {_short(self.std)}")
+
     @property
     def input_size(self) -> tuple[int, int] | None:
         """Height and width that reach the network, where they are fixed."""
@@ -38,6 +53,8 @@ class Preprocessing:
         """Resize and crop images in [0, 1]; the result stays in [0, 1]."""
         require_dense(images)
         height, width = images.shape[-2:]
+        if self.size is not None:
+            _check_resize(height, width, self.size)
         target = _shortest_edge(height, width, self.size) if isinstance(self.size, int) else self.size
         if target is not None and target != (height, width):
             if self.resample == "nearest":
@@ -49,6 +66,39 @@ class Preprocessing:
     def describe(self) -> dict[str, Any]:
         """Give the values as plain JSON, for protocols and for `preprocessor_config.json`."""
         return {"size": self.size, "crop": self.crop, "resample": self.resample, "mean": self.mean, "std": self.std}
+
+
+def _check_sides(name: str, size: Any) -> None:
+    """Refuse sizes that are no sizes, or that no memory holds."""
+    sides = size if isinstance(size, tuple) and len(size) == 2 else (size,)
+    if size is not None and not all(type(side) is int and 1 <= side <= MOST_SIDE for side in sides):
+        raise UserError(f"{name} must be sides of 1 to {MOST_SIDE} px; got {_short(size)}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST_LEVEL
+
+
+def _short(value: Any) -> str:
+    """A value from a file in a few letters; numbers of thousands of digits have no text."""
+    try:
+        return repr(value)[:60]
+    except ValueError:
+        return "a number without end"
+
+
+def _check_resize(height: int, width: int, size: tuple[int, int] | int) -> None:
+    """Refuse to make images of gigabytes from some that are small."""
+    short, long = sorted((height, width))
+    told = f"images of {width} x {height} px cannot be resized"
+    if short == 0:
+        raise UserError(f"{told}: they have no pixels")
+    if not isinstance(size, int):
+        return
+    if long > MOST_RATIO * short:
+        raise UserError(f"{told}: their long side is more than {MOST_RATIO} times the short one; cut them first")
+    if math.prod(_shortest_edge(height, width, size)) > max(_MOST_RESIZED, height * width):
+        raise UserError(f"{told} to a short side of {size} px: more than {_MOST_RESIZED} pixels; cut them first")
 
 
 def require_dense(images: Tensor) -> None:
@@ -91,8 +141,8 @@ def read_preprocessor(folder: Path, *, dense: bool = False) -> Preprocessing | N
     if not path.exists():
         return None
     try:
-        return from_preprocessor_config(json.loads(path.read_text(encoding="utf-8")), dense=dense)
-    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        return from_preprocessor_config(read_json(path), dense=dense)
+    except (OSError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is not a preprocessor configuration: {error}") from error
 
 

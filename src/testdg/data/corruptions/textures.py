@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from testdg.data.corruptions.crystals import PANES, grow
 from testdg.data.corruptions.filters import mirror
 from testdg.data.corruptions.generator import ImageNoise
+from testdg.data.pictures import open_picture
 from testdg.errors import UserError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -59,8 +59,11 @@ def _grown(seed: int) -> tuple[Tensor, ...]:
 
 def _read(file: Path) -> Tensor:
     """Read a picture as (3, H, W) uint8 RGB."""
-    with Image.open(file) as picture:
-        return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).contiguous()
+    try:
+        with open_picture(file) as picture:
+            return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).contiguous()
+    except Exception as error:  # a damaged picture raises nearly anything
+        raise UserError(f"frost textures: {file} cannot be read as an image: {error}; take it away") from error
 
 
 def _thin(texture: Tensor, scale: float) -> Tensor:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from testdg.data.pictures import open_picture
 from testdg.data.segmentation.classes import Table
 from testdg.errors import UserError
 
@@ -135,7 +136,7 @@ def room() -> int:
 def _opened(path: Path) -> Iterator[Image.Image]:
     """Open a picture; whatever is wrong with it becomes one sentence."""
     try:
-        with Image.open(path) as picture:
+        with open_picture(path) as picture:
             yield picture
     except UserError:
         raise

@@ -1,0 +1,163 @@
+"""Pictures from strangers: a few bytes may ask for gigabytes, for another decoder, or never end."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from image_cases import write_classes, write_image
+from PIL import Image
+from segmentation_cases import write_mask
+
+from testdg.bounds import MOST_PIXELS
+from testdg.data.check import check_folder
+from testdg.data.corruptions import FrostTextures
+from testdg.data.decoder import decode
+from testdg.data.image_files import read_classes, read_image
+from testdg.data.manifest import read_manifest
+from testdg.data.segmentation.classes import plain_table, read_class_names
+from testdg.data.segmentation.files import Pair, check_picture, read_mask, read_picture, size_of
+from testdg.errors import UserError
+from testdg.models import Preprocessing
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+import testdg.data.decoder as decoder, testdg.data.image_files as image_files
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+print(decoder.decode(sys.argv[1]))
+try:
+    image_files.read_image(Path(sys.argv[1]))
+except ValueError as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def thin(path: Path, width: int = 60_000, height: int = 1) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("1", (width, height)).save(path, "PNG", optimize=True)
+    return path
+
+
+def test_a_thin_picture_of_a_few_bytes_takes_no_gigabytes(tmp_path: Path) -> None:
+    path = thin(tmp_path / "thin.png")
+    assert path.stat().st_size < 150
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    *answers, memory = done.stdout.splitlines()
+    assert len(answers) == 2
+    assert all("it has 60000 x 1 px: its long side is more than 100 times the short one" in told for told in answers)
+    assert int(memory) << 10 < 1 << 30
+
+
+def test_pictures_within_the_bounds_are_read(tmp_path: Path) -> None:
+    assert isinstance(decode(str(thin(tmp_path / "long.png", 2000, 20))), bytes)
+    assert read_image(tmp_path / "long.png").shape == (3, 20, 2000)
+
+
+def test_too_many_pixels_are_refused_by_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    side = int(MOST_PIXELS**0.5)
+    path = thin(tmp_path / "large.png", side + 1, side + 1)
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda picture: pytest.fail("it was decoded"))
+    told = f"it has 8193 x 8193 px: at most {MOST_PIXELS} pixels are read"
+    assert decode(str(path)) == told
+    for read in (read_image, size_of, check_picture):
+        with pytest.raises(UserError, match=told):
+            read(path)
+
+
+def test_no_program_is_started_for_a_picture(tmp_path: Path) -> None:
+    path = tmp_path / "picture.png"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n")
+    assert decode(str(path)) == "no image format fits it"
+    with pytest.raises(UserError, match="no image format fits it"):
+        size_of(path)
+
+
+def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
+    (tmp_path / "frost").mkdir()
+    path = tmp_path / "frost" / "a.png"
+    os.mkfifo(path)
+    assert decode(str(path)) == "it is no ordinary file"
+    for read in (read_image, size_of, check_picture):
+        with pytest.raises(UserError, match=r"a\.png cannot be read as an image: it is no ordinary file"):
+            read(path)
+    with pytest.raises(UserError, match=r"frost textures: .*a\.png cannot be read as an image: it is no ordinary file"):
+        FrostTextures.from_folder(tmp_path / "frost")
+    for read_text in (read_classes, read_class_names):
+        with pytest.raises(UserError, match=r"a\.png is not a list that can be read"):
+            read_text(path)
+
+
+def test_pairs_of_thin_pictures_are_refused(tmp_path: Path) -> None:
+    pair = Pair("thin", thin(tmp_path / "thin.png"), thin(tmp_path / "mask.png"), plain_table(3))
+    with pytest.raises(UserError, match="it has 60000 x 1 px"):
+        read_picture(pair, (8, 8))
+    with pytest.raises(UserError, match="it has 60000 x 1 px"):
+        read_mask(pair, (8, 8))
+    write_image(tmp_path / "image.png", 1, (16, 12))
+    fine = Pair("fine", tmp_path / "image.png", write_mask(tmp_path / "fine.png", 1), plain_table(3))
+    assert read_mask(fine, (12, 16)).shape == (12, 16)
+
+
+def test_a_check_tells_pipes_and_thin_pictures(tmp_path: Path) -> None:
+    write_classes(tmp_path / "val", each=1)
+    thin(tmp_path / "val" / "n00000001" / "a.JPEG")
+    (tmp_path / "val" / "n00000002").mkdir()
+    os.mkfifo(tmp_path / "val" / "n00000002" / "a.JPEG")
+    (check,) = check_folder(tmp_path)
+    assert any("files without a readable header, first n00000001/a.JPEG" in told for told in check.problems)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        "[" * 100_000,
+        "[]",
+        {"images": "many"},
+        {"images": 10**40},
+        {"severities": 3},
+        {"severities": ["1"]},
+        {"corruptions": [[]]},
+    ],
+)
+def test_a_manifest_that_cannot_be_counted_is_one_sentence(tmp_path: Path, about: str | dict[str, object]) -> None:
+    base = {"version": "1", "seed": 0, "frost": "procedural"}
+    text = about if isinstance(about, str) else json.dumps({**base, **about})
+    (tmp_path / "testdg-corrupt.json").write_text(text)
+    with pytest.raises(UserError, match=r"testdg-corrupt\.json is damaged .*: make the set again"):
+        read_manifest(tmp_path)
+
+
+def test_a_large_text_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "classes.txt"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match=r"classes\.txt is not a list that can be read"):
+        read_classes(path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "sentence"),
+    [
+        ((1, 60_000), 256, "images of 60000 x 1 px cannot be resized: their long side is more than 100 times"),
+        ((60_000, 1), 256, "images of 1 x 60000 px cannot be resized: their long side is more than 100 times"),
+        ((10, 900), 1024, "images of 900 x 10 px cannot be resized to a short side of 1024 px: more than"),
+        ((0, 9), 32, "images of 9 x 0 px cannot be resized: they have no pixels"),
+        ((0, 9), (32, 32), "images of 9 x 0 px cannot be resized: they have no pixels"),
+    ],
+)
+def test_thin_images_are_not_made_large(shape: tuple[int, int], size: int | tuple[int, int], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        Preprocessing(size).resize(torch.zeros(1, 3, *shape))
+
+
+def test_thin_images_are_resized_to_a_fixed_size_and_made_small() -> None:
+    assert Preprocessing((8, 8)).resize(torch.zeros(1, 3, 1, 6000)).shape == (1, 3, 8, 8)
+    assert Preprocessing(4).resize(torch.zeros(1, 3, 8, 800)).shape == (1, 3, 4, 400)
+    assert np.prod(Preprocessing(32).resize(torch.zeros(1, 1, 8, 800)).shape) == 32 * 3200
