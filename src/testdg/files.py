@@ -1,18 +1,24 @@
-"""Small file habits: write in one step, one writer at a time, errors as sentences."""
+"""Small file habits: write in one step, one writer at a time, checksums, errors as sentences."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import secrets
 import sys
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 
 from testdg.errors import UserError
 
 _REMEDY = "free some space, or choose another folder with --out"
+_FRESH = ".new"
 
 
 class Busy(UserError):
@@ -33,13 +39,14 @@ def writing(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a name beside a file; what is written there is forced to disk and renamed into place."""
-    fresh = path.with_name(path.name + ".new")
+    """Give a name beside a file that nobody else has; what is written there is forced to disk and put in its place."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_FRESH}")
     try:
         yield fresh
         with fresh.open("r+b") as file:
             os.fsync(file.fileno())
         fresh.replace(path)
+        sync_folder(path.parent)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
@@ -51,8 +58,63 @@ def replace_text(path: Path, text: str) -> None:
         fresh.write_text(text, encoding="utf-8", newline="\n")
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Delete what processes that were killed while replacing a file have left in a folder."""
+    for path in folder.glob(f".*{_FRESH}"):
+        with suppress(OSError):
+            path.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the names in a folder to disk, so that a rename outlives a power cut; Windows does it by itself."""
+    if sys.platform == "win32":
+        return
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems cannot
+            os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def checksum(values: Any) -> str:
+    """Thirty-two hexadecimal digits that stand for plain values, whatever the order of keys; or for bytes."""
+    data = values if isinstance(values, bytes) else json.dumps(values, sort_keys=True).encode()
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def file_checksum(path: Path) -> str:
+    """Length and CRC-32 of a file: fast, since it is read for every saved state."""
+    code = size = 0
+    with path.open("rb") as file:
+        while part := file.read(1 << 24):
+            code, size = zlib.crc32(part, code), size + len(part)
+    return f"{size}-{code:08x}"
+
+
+class Lock:
+    """A lock that is held on a file of a folder."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path, self.file = path, file
+
+    @property
+    def valid(self) -> bool:
+        """Whether the file is still there: a lock on a deleted one keeps nobody out."""
+        try:
+            return os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
+        except OSError:
+            return False
+
+    def check(self) -> None:
+        """Refuse to go on in a folder that was deleted, and perhaps made again by somebody else."""
+        if not self.valid:
+            folder = self.path.parent
+            raise UserError(f"{folder} was deleted or replaced while it was being written: start the command again")
+
+
 @contextmanager
-def locked(path: Path, message: str) -> Iterator[None]:
+def locked(path: Path, message: str) -> Iterator[Lock]:
     """Hold a lock that ends with the process, however it ends; Busy where another one holds it."""
     with writing(path.parent):
         file = path.open("a+b")
@@ -61,7 +123,10 @@ def locked(path: Path, message: str) -> Iterator[None]:
             _lock(file.fileno())
         except OSError as error:
             raise Busy(message) from error
-        yield
+        lock = Lock(path, file)
+        if not lock.valid:  # deleted between opening and locking
+            raise Busy(message)
+        yield lock
 
 
 def _lock(number: int) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.methods import Adapter
+from testdg.methods.state import read_folder
 from testdg.models import VisionModel, load_model
 
 MakeAdapter = Callable[..., Adapter]
@@ -120,7 +122,10 @@ def _resume(make: MakeAdapter) -> None:
         adapter(images), whole(images)
     with tempfile.TemporaryDirectory() as folder:
         adapter.save(Path(folder) / "state")
-        again = Adapter.load(Path(folder) / "state", make().model)
+        tensors, about = read_folder(Path(folder) / "state")
+    again = make()
+    again.check_origin(about)
+    again.load_state(tensors, about["values"])
     _assert_equal(again, whole)
     for images in batches[4:]:
         assert torch.equal(again(images), whole(images)), "predictions differ after loading"
@@ -267,6 +272,102 @@ def _bad(make: MakeAdapter) -> None:
                 assert _difference(before, snapshot(adapter)) is None, "a refused batch changed the state"
             else:
                 raise AssertionError(f"{bad.dtype} images of shape {tuple(bad.shape)} were not refused")
+
+
+MOMENTS = 30
+"""Moments of a step that is made to fail; of more, as with many views, an even part."""
+
+
+class Injected(RuntimeError):
+    """A failure that is put into a step, as if memory had run out there."""
+
+
+@contextmanager
+def failing(adapter: Adapter, at: int | None = None) -> Iterator[list[str]]:
+    """Make a step fail at its `at`-th moment (not at all for None); gives the moments that passed, by what happened.
+
+    A moment is the beginning or the end of a pass of a network, or the beginning of a backward pass.
+    """
+    moments: list[str] = []
+
+    def pass_by(what: str) -> None:
+        moments.append(what)
+        if len(moments) - 1 == at:
+            raise Injected(f"injected at moment {at}: {what}")
+
+    networks = [(name, part.network) for name, part in adapter.named_modules() if isinstance(part, VisionModel)]
+    handles = []
+    for name, network in networks:
+        handles.append(network.register_forward_pre_hook(lambda *_, name=name: pass_by(f"{name} begins")))
+        handles.append(network.register_forward_hook(lambda *_, name=name: pass_by(f"{name} ends")))
+    grad = torch.autograd.grad
+
+    def backward(*inputs: Any, **options: Any) -> Any:
+        pass_by("backward")
+        return grad(*inputs, **options)
+
+    torch.autograd.grad = backward
+    try:
+        yield moments
+    finally:
+        torch.autograd.grad = grad
+        for handle in handles:
+            handle.remove()
+
+
+@check("a step that fails leaves the state unchanged")
+def _all_or_nothing(make: MakeAdapter) -> None:
+    adapter, twin = make(), make()
+    for images in stream(adapter, 4):
+        with failing(twin) as moments:
+            expected = twin(images)
+        before = snapshot(adapter)
+        for at in range(0, len(moments), -(-len(moments) // MOMENTS)):
+            _fail(adapter, images, at)
+            difference = _difference(before, snapshot(adapter))
+            assert difference is None, f"a failure where {moments[at]} ({at}) changed {difference}"
+        assert torch.equal(adapter(images), expected), "failures before it changed a prediction"
+        _assert_equal(adapter, twin)
+
+
+def _fail(adapter: Adapter, images: Tensor, at: int) -> None:
+    try:
+        with failing(adapter, at):
+            adapter(images)
+    except Injected:
+        return
+    raise AssertionError(f"a failure at moment {at} was swallowed")
+
+
+@check("a state that does not fit is refused and changes nothing")
+def _misfits(make: MakeAdapter) -> None:
+    adapter, other = make(), make()
+    for images in stream(adapter, 3):
+        adapter(images)
+    tensors, values = snapshot(adapter)
+    before = snapshot(other)
+    names = [*tensors][:: -(-len(tensors) // 60)]  # of many, an even part
+    for name, value in [(name, tensors[name]) for name in names]:
+        wrong = value.new_zeros((*value.shape, 2))
+        kind = torch.float16 if value.dtype != torch.float16 else torch.float32
+        for spoiled in ({**tensors, name: wrong}, {**tensors, name: value.to(kind)}):
+            _assert_refused(other, spoiled, values, name)
+    _assert_refused(other, {**tensors, "nobody": torch.zeros(1)}, values, "nobody")
+    for key in values:
+        _assert_refused(other, tensors, {name: value for name, value in values.items() if name != key}, key)
+    assert (changed := _difference(before, snapshot(other))) is None, f"a refused state changed {changed}"
+    other.load_state(tensors, values)
+    _assert_equal(adapter, other)
+
+
+def _assert_refused(adapter: Adapter, tensors: dict[str, Tensor], values: dict[str, Any], name: str) -> None:
+    try:
+        adapter.load_state(tensors, values)
+    except UserError as error:
+        told = str(error)
+    else:
+        raise AssertionError(f"a wrong {name} was accepted")
+    assert name in told, f"a wrong {name} is not named: {told}"
 
 
 @check("bf16 stays finite")

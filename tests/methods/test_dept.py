@@ -166,9 +166,6 @@ def by_the_book(adapter: Dept, images: Tensor, optimizer: torch.optim.Optimizer)
     s, model, teacher = adapter.settings, adapter.model, adapter.teacher
     with torch.no_grad():
         plain = model(images)
-        for average, module in ((teacher, model), (adapter.teacher_projections, adapter.projections)):
-            for mine, other in zip(average.parameters(), module.parameters(), strict=True):
-                mine.copy_(s.momentum * mine + (1 - s.momentum) * other)
         theirs = adapter._see(teacher, adapter.teacher_projections, adapter.augment(images, adapter.generator))
     mine_ = adapter._see(model, adapter.projections, adapter.augment(images, adapter.generator))
     with torch.no_grad():
@@ -195,6 +192,10 @@ def by_the_book(adapter: Dept, images: Tensor, optimizer: torch.optim.Optimizer)
     for parameter in adapter.learner.parameters_[: adapter.tuned]:
         torch.nn.utils.clip_grad_norm_([parameter], 1.0)
     optimizer.step()
+    with torch.no_grad():  # before the next batch
+        for average, module in ((teacher, model), (adapter.teacher_projections, adapter.projections)):
+            for mine, other in zip(average.parameters(), module.parameters(), strict=True):
+                mine.copy_(s.momentum * mine + (1 - s.momentum) * other)
     return plain.logits
 
 

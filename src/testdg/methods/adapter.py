@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,16 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError, unknown
+from testdg.methods.misfit import MARK, WARM, misfit
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.teacher import frozen_copy, uses_batch
+from testdg.methods.parts.undo import Undo
 from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.settings import make_settings
 from testdg.methods.state import read_folder, write_folder
 from testdg.models import VisionModel, load_model
 from testdg.models.preprocessing import require_dense
-
-MARK = "model"
-"""Where a warm-up keeps the fingerprint of the model that it was made with."""
 
 
 class Adapter(nn.Module):
@@ -33,7 +32,8 @@ class Adapter(nn.Module):
     NCHW, of any batch size. A method overrides `build` (make its parts from `self.model` and `self.settings`) and
     `step` (predict and learn from prepared images); `infer` where its prediction is not the model's own.
     All state lives in parameters, buffers, learners, `extra state` of submodules and `self.generator`, so that
-    saving, loading and `reset` need no code in the method.
+    saving, loading and `reset` need no code in the method. A step that fails leaves all of it as it was: weights are
+    written after the last pass, or handed to `keep` first.
     """
 
     name: ClassVar[str] = ""
@@ -67,12 +67,15 @@ class Adapter(nn.Module):
             )
         if (reason := self.refuses(self.model)) is not None:
             raise UserError(f"{self.name} cannot adapt {self.model.name}: {reason}")
+        self.origin = {"fingerprint": self.model.fingerprint(), "preprocessing": _plain(self.model)}
         self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
         self.batches = self.images = 0
         self.diagnostics: dict[str, Tensor | float | bool] = {}
         self._range: Tensor | None = None
         self._warm: dict[str, Tensor] = {}
+        self._torn = False
         self.build()
+        self._undo = Undo(self)
         self._source = {key: value.cpu().clone() for key, value in self.tensors().items()}, self.values()
 
     # What a method defines
@@ -131,8 +134,7 @@ class Adapter(nn.Module):
             self._range = torch.stack(torch.aminmax(images.detach()))
             if not self.checks_input_late:
                 self.to_host()
-            self.diagnostics = {}
-            with self._autocast():
+            with self._refusing_small(images), self._whole(), self._autocast():
                 logits = self.step(self.model.prepare(images))
         self.batches += 1
         self.images += len(images)
@@ -146,7 +148,7 @@ class Adapter(nn.Module):
     def predict_by(self, look: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], images: Tensor) -> Tensor:
         """Predict a batch by a function of `infer` and the prepared images, such as a mean over views."""
         images = self._checked(images)
-        with self._autocast():
+        with self._refusing_small(images), self._autocast():
             return look(self.infer, self.model.prepare(images)).float()
 
     def warm_up(self, batches: Iterable[Tensor | tuple[Tensor, Tensor]]) -> None:
@@ -178,7 +180,7 @@ class Adapter(nn.Module):
             raise UserError(f"{self.name} has begun already: make a new adapter and warm that one up")
         if MARK not in warm or not torch.equal(warm[MARK].cpu(), self._mark()):
             raise UserError(f"this warm-up was made with another model than {self.model.name}: warm this adapter up")
-        self.load_state({**self._source[0], **warm}, self._source[1])
+        self.load_state({**self._source[0], **_without_mark(warm)}, self._source[1])
         self._warm = dict(warm)
 
     @property
@@ -188,17 +190,19 @@ class Adapter(nn.Module):
 
     def reset(self) -> None:
         """Go back to the source (after `warm_up`, to what that gave), bit for bit."""
-        self.load_state({**self._source[0], **self._warm}, self._source[1])
+        self.load_state({**self._source[0], **_without_mark(self._warm)}, self._source[1])
 
     def save(self, folder: str | Path, note: Mapping[str, Any] | None = None) -> None:
         """Write everything that the next batch depends on: safetensors and JSON, replaced in one step.
 
         `note` is kept in the same `state.json`, for what must change together with the state.
         """
+        self._refuse_torn()
         about = {
             "method": self.name,
             "settings": dataclasses.asdict(self.settings),
             "model": self.model.name,
+            "origin": self.origin,
             "values": self.values(),
             "note": dict(note or {}),
         }
@@ -213,8 +217,17 @@ class Adapter(nn.Module):
         if missing := {"method", "settings", "values"} - about.keys():
             raise UserError(f"{folder} is not a saved adapter: state.json has no {sorted(missing)[0]!r}")
         adapter = find_method(about["method"])(model, **about["settings"])
+        adapter.check_origin(about)
         adapter.load_state(tensors, about["values"])
         return adapter
+
+    def check_origin(self, about: Mapping[str, Any]) -> None:
+        """Refuse what was saved around another model, or with other preprocessing."""
+        saved, own = about.get("origin", {}), self.origin
+        for key, what in (("fingerprint", "weights"), ("preprocessing", "preprocessing")):
+            if saved.get(key) != own[key]:
+                told = f"the saved state does not fit {self.model.name}: it was made from {about.get('model')}"
+                raise UserError(f"{told} with other {what} ({saved.get(key)}, not {own[key]}): give that model")
 
     def export(self, folder: str | Path) -> None:
         """Write the adapted model as an ordinary checkpoint folder, which predicts as `predict` does."""
@@ -242,7 +255,7 @@ class Adapter(nn.Module):
         found = {key: value for key, value in self.state_dict().items() if isinstance(value, Tensor)}
         for name, learner in self.learners().items():
             found.update({f"{name}.moments.{key}": value for key, value in learner.moments().items()})
-        found.update({f"warm.{name}": value for name, value in self._warm.items()})
+        found.update({WARM + name: value for name, value in self._warm.items()})
         return {**found, "generator": self.generator.get_state()}
 
     def values(self) -> dict[str, Any]:
@@ -252,12 +265,12 @@ class Adapter(nn.Module):
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Put back what `tensors` and `values` gave."""
-        for name, parameter in self.named_parameters():
-            if name not in tensors or tensors[name].shape != parameter.shape:
-                raise UserError(
-                    f"the saved state does not fit {self.model.name}: {name} is missing or has another shape"
-                )
+        """Put back what `tensors` and `values` gave; whatever does not fit is refused before anything changes."""
+        reason = misfit(self, self.generator, tensors)
+        if reason is None:
+            reason = self._put_values(values)
+        if reason is not None:
+            raise UserError(f"the saved state does not fit {self.model.name}: {reason}")
         for name, parameter in self.named_parameters():
             parameter.copy_(tensors[name])
         for prefix, module in self.named_modules():
@@ -265,15 +278,33 @@ class Adapter(nn.Module):
             for key in module._buffers.keys() - module._non_persistent_buffers_set:
                 value = tensors.get(place + key)
                 module._buffers[key] = None if value is None else value.to(self.model.device, copy=True)
-            if place + "_extra_state" in values:
-                module.set_extra_state(copy.deepcopy(values[place + "_extra_state"]))
         for name, learner in self.learners().items():
             start = f"{name}.moments."
             learner.load_moments({key.removeprefix(start): v for key, v in tensors.items() if key.startswith(start)})
-        if warm := {key.removeprefix("warm."): v for key, v in tensors.items() if key.startswith("warm.")}:
+        if warm := {key.removeprefix(WARM): v for key, v in tensors.items() if key.startswith(WARM)}:
             self._warm = {name: value.cpu().clone() for name, value in warm.items()}
         self.generator.set_state(tensors["generator"].cpu())
-        self.batches, self.images = values["batches"], values["images"]
+        self._torn = False
+
+    def _put_values(self, values: Mapping[str, Any]) -> str | None:
+        """Put back the plain values of a state; where they do not fit, say why and leave all as it was."""
+        own = self.values()
+        if values.keys() != own.keys():
+            return f"its values lack or have {min(values.keys() ^ own.keys())}"
+        counts = [values["batches"], values["images"]]
+        if not all(type(count) is int and count >= 0 for count in counts):
+            return f"it counts {counts[0]!r} batches and {counts[1]!r} images"
+        try:
+            self._set_extra(values)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self._set_extra(own)
+            return f"its values are of another kind ({type(error).__name__}: {error})"
+        self.batches, self.images = counts
+        return None
+
+    def _set_extra(self, values: Mapping[str, Any]) -> None:
+        for name in values.keys() - {"batches", "images"}:
+            self.get_submodule(name.rpartition(".")[0]).set_extra_state(copy.deepcopy(values[name]))
 
     @property
     def skipped(self) -> int:
@@ -286,6 +317,48 @@ class Adapter(nn.Module):
         return {name: parameter for name, parameter in self.named_parameters() if id(parameter) in chosen}
 
     # Parts
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Have tensors back if the step fails: for weights and moments that are written before its last pass."""
+        self._undo.keep(tensors)
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Let a step happen altogether or, where it raises, not at all."""
+        self._refuse_torn()
+        before, self.diagnostics = self.diagnostics, {}
+        self._undo.begin(self.generator)
+        try:
+            yield
+        except BaseException:
+            self._torn, self.diagnostics = not self._undo.put_back(), before
+            raise
+        self._undo.forget()
+
+    def _refuse_torn(self) -> None:
+        if self._torn:
+            told = f"a step of {self.name} failed while it was writing its weights"
+            raise UserError(f"{told}: call reset(), or load a saved state")
+
+    @contextmanager
+    def _refusing_small(self, images: Tensor) -> Iterator[None]:
+        """Turn the failure of a layer on tiny images into a sentence."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            (height, width), preprocessing = images.shape[-2:], self.model.preprocessing
+            resized = preprocessing.size is not None or preprocessing.crop is not None
+            if resized or min(height, width) >= self._smallest():
+                raise
+            told = f"images of {height} x {width} pixels are too small for {self.name} on {self.model.name}"
+            raise UserError(f"{told}: use larger ones, or a model that resizes them") from error
+
+    def _smallest(self) -> int:
+        """Side of the smallest image that no layer of the model is larger than."""
+        kernels = [max(m.kernel_size) for m in self.model.modules() if isinstance(m, nn.Conv2d)]
+        return max(kernels, default=1)
 
     def to_host(self, *values: Tensor) -> list[float]:
         """Bring numbers to the host together with the range of the input, in one transfer; refuse a bad input."""
@@ -344,6 +417,8 @@ class Adapter(nn.Module):
             learner.to_parameters()
         if self.generator.device != self.model.device:
             self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
+            self._source[0]["generator"] = self.generator.get_state()  # another device has another kind of state
+        self._undo = Undo(self)
         return self
 
     def extra_repr(self) -> str:
@@ -353,3 +428,12 @@ class Adapter(nn.Module):
     def __repr__(self) -> str:
         """Method, model and settings on one line."""
         return f"{type(self).__name__}({self.model.name}, {self.extra_repr()})"
+
+
+def _without_mark(warm: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value for name, value in warm.items() if name != MARK}
+
+
+def _plain(model: VisionModel) -> Any:
+    """The preprocessing of a model, as JSON gives it back."""
+    return json.loads(json.dumps(model.preprocessing.describe()))

@@ -117,6 +117,7 @@ class Dept(EquippedAdapter):
         )
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
+            self._follow(s.momentum)
             mine, theirs = self._two_views(images)
             return supervised_loss(mine.output.logits, labels, 0.1) + self._alike(mine, theirs, s.diversity_weight / 10)
 
@@ -138,12 +139,12 @@ class Dept(EquippedAdapter):
         alike = self._alike(mine, theirs, s.diversity_weight)
         loss = following + alike + s.balance_weight * imbalance(mine.output.scores)
         self._move(loss)
+        self._follow(s.momentum)
         self.diagnostics.update(loss=loss.detach(), following=following.detach(), alike=alike.detach())
         return plain.logits
 
     def _two_views(self, images: Tensor) -> tuple[Seen, Seen]:
-        """Let the teacher follow; then one augmented view for the student and another for the teacher."""
-        self._follow(self.settings.momentum)
+        """One augmented view for the student and another for the teacher."""
         with torch.no_grad():
             theirs = self._see(self.teacher, self.teacher_projections, self.augment(images, self.generator))
         return self._see(self.model, self.projections, self.augment(images, self.generator)), theirs

@@ -64,6 +64,8 @@ class PseudoLabel(AffineAdapter):
     def step(self, images: Tensor) -> Tensor:
         """Predict, and take one step towards the predicted classes; the prediction is the one before the last step."""
         s = self.settings
+        if s.steps > 1:
+            self.keep(self.learner.held())
         for _ in range(s.steps):
             logits: Tensor = self.model(images).logits
             loss, chosen = pseudo_label_loss(logits, s.confidence, s.reduction)

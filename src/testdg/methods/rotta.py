@@ -97,6 +97,7 @@ class Rotta(Adapter):
             self.memory.add(image, int(label), value)
             if number % self.settings.update_every == 0:
                 self._update()
+        self.memory.write()
         return logits
 
     def _update(self) -> None:
@@ -107,6 +108,7 @@ class Rotta(Adapter):
                 taught = self.infer(images)
             student = self.model(self.augment(images, self.generator)).logits
         loss = (timeliness(ages) * soft_cross_entropy(student, taught)).mean()
+        self.keep([*self.learner.held(), *self.averaged])  # a large batch has another update to come
         self.learner.step(loss)
         pairs = zip(self.averaged, self.learner.parameters_, strict=True)
         ours, theirs = zip(*((mine.detach(), other.detach()) for mine, other in pairs), strict=True)

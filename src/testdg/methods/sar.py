@@ -69,6 +69,7 @@ class Sar(AffineAdapter):
         losses = entropy(logits)
         reliable = losses.detach() < self.limit
         gradients = self.learner.gradients(masked_mean(losses, reliable))
+        self.keep(self.learner.parameters_)
         with at_the_peak(self.learner.parameters_, gradients, self.settings.radius):
             losses = entropy(self.model(images).logits)
             reliable = reliable & (losses.detach() < self.limit)

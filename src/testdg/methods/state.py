@@ -11,6 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from testdg.errors import UserError
+from testdg.files import checksum, file_checksum, sync_folder
+
+TENSORS, VALUES = "state.safetensors", "state.json"
+CHECKSUMS = "checksums"
 
 
 def write_folder(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -18,21 +22,21 @@ def write_folder(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]
     from safetensors.torch import save_file
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
+    fresh, old = _beside(folder)
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
-    save_file(
-        {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()},
-        fresh / "state.safetensors",
-    )
-    (fresh / "state.json").write_text(json.dumps(about, indent=1))
+    save_file({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}, fresh / TENSORS)
+    sums = {"tensors": file_checksum(fresh / TENSORS), "values": checksum(about)}
+    (fresh / VALUES).write_text(json.dumps({**about, CHECKSUMS: sums}, indent=1))
     for path in fresh.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
+    sync_folder(fresh)
     if folder.exists():  # otherwise the old one is the only whole state that there is
         shutil.rmtree(old, ignore_errors=True)
         folder.rename(old)
     fresh.rename(folder)
+    sync_folder(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -41,15 +45,42 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    old = folder.with_name(folder.name + ".old")
+    old = _beside(folder)[1]
     place = old if not folder.exists() and old.exists() else folder
-    for name in ("state.safetensors", "state.json"):
+    for name in (TENSORS, VALUES):
         if not (place / name).is_file():
             raise UserError(f"{folder} is not a saved state: {name} is missing")
     try:
-        tensors, about = load_file(place / "state.safetensors"), json.loads((place / "state.json").read_text())
+        about = json.loads((place / VALUES).read_text(encoding="utf-8"))
         if not isinstance(about, dict):
-            raise ValueError(f"state.json holds a {type(about).__name__}")
-        return tensors, about
-    except (SafetensorError, ValueError, OSError) as error:
+            raise ValueError(f"{VALUES} holds a {type(about).__name__}")
+        _check(folder, place, about)
+        return load_file(place / TENSORS), about
+    except UserError:
+        raise
+    except (SafetensorError, ValueError, OSError, RecursionError) as error:
         raise UserError(f"{folder} is damaged: {error}") from error
+
+
+def _check(folder: Path, place: Path, about: dict[str, Any]) -> None:
+    """Hold both files against their checksums, which are taken out."""
+    sums = about.pop(CHECKSUMS, None)
+    if sums is None:
+        raise UserError(f"{folder} is damaged, or was saved before states had checksums: it must be made again")
+    if sums != {"tensors": file_checksum(place / TENSORS), "values": checksum(about)}:
+        raise UserError(f"{folder} is damaged: its checksums do not fit")
+
+
+def tidy(folder: Path) -> None:
+    """Clear away what a crash in the middle of writing has left beside a state folder."""
+    fresh, old = _beside(folder)
+    if not folder.exists() and old.exists():
+        old.rename(folder)
+        sync_folder(folder.parent)
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _beside(folder: Path) -> tuple[Path, Path]:
+    """Where a state is written, and where the one before it waits meanwhile."""
+    return folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")

@@ -42,6 +42,8 @@ class T3A(Adapter):
         "cifar100-c": {"supports": 50},
         "imagenet-c": {"supports": 20},
     }
+    uncopied: ClassVar[tuple[str, ...]] = ("features",)
+    """They are replaced, or written after the last pass."""
     features: Tensor
     entropies: Tensor
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Generator, Tensor, nn
 
@@ -11,6 +14,9 @@ from testdg.errors import UserError
 class CertainMemory(nn.Module):
     """Images with pseudo-labels and entropies, in a fixed number of places; an empty place has infinite entropy."""
 
+    varying: ClassVar[tuple[str, ...]] = ("images",)
+    uncopied: ClassVar[tuple[str, ...]] = ("images",)
+    """They are written after the last pass of a step."""
     images: Tensor
     labels: Tensor
     entropies: Tensor
@@ -21,6 +27,14 @@ class CertainMemory(nn.Module):
         self.register_buffer("images", torch.zeros(0, device=device))
         self.register_buffer("labels", torch.zeros(capacity, dtype=torch.int64, device=device))
         self.register_buffer("entropies", torch.full((capacity,), torch.inf, device=device))
+
+    def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
+        """Name the buffer if it holds neither nothing nor images in all places."""
+        images = buffers["images"]
+        if images is None or images.dtype != torch.float32:
+            return "images"
+        whole = images.ndim == 4 and len(images) == len(self.entropies)
+        return None if images.shape == (0,) or whole else "images"
 
     def expect(self, images: Tensor) -> None:
         """Refuse images of another size than those that are held."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -31,6 +31,7 @@ class Learner(nn.Module):
         if optimizer == "adam":
             extra = {"capturable": device.type == "cuda"}
         self.optimizer: torch.optim.Optimizer = kind(groups, fused=self.fused, **extra)
+        self.kinds = ("step", "exp_avg", "exp_avg_sq") if optimizer == "adam" else ("momentum_buffer",)
         if optimizer != "adam":  # it would leave its momentum unwritten where the first step is skipped
             for parameter in self.parameters_:
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
@@ -85,6 +86,34 @@ class Learner(nn.Module):
             index, _, key = name.partition(".")
             state.setdefault(int(index), {})[key] = value.clone()
         self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+
+    def misfit(self, moments: Mapping[str, Tensor]) -> str | None:
+        """Say which of some moments cannot be loaded; a parameter that was never moved by Adam has none."""
+        known = {f"{i}.{kind}" for i in range(len(self.parameters_)) for kind in self.kinds}
+        if unknown := sorted(moments.keys() - known):
+            return f"{unknown[0]} is no moment of its optimiser"
+        for i, parameter in enumerate(self.parameters_):
+            wanted = {f"{i}.{kind}": parameter.shape if kind != "step" else torch.Size() for kind in self.kinds}
+            if not moments.keys() & wanted.keys() and "step" in self.kinds:
+                continue
+            for name, shape in wanted.items():
+                if name not in moments:
+                    return f"{name} is missing"
+                if moments[name].shape != shape:
+                    return f"{name} has shape {tuple(moments[name].shape)}, not {tuple(shape)}"
+                if moments[name].dtype != parameter.dtype:
+                    return f"{name} is {moments[name].dtype}, not {parameter.dtype}"
+        return None
+
+    def held(self) -> list[Tensor]:
+        """Everything that a step writes: parameters and moments."""
+        return [*self.parameters_, *self.moments().values(), self.skipped]
+
+    def drop_moments(self, known: Iterable[Tensor]) -> None:
+        """Forget the moments, perhaps half made, of all but some parameters."""
+        kept = set(known)
+        for parameter in [parameter for parameter in self.optimizer.state if parameter not in kept]:
+            del self.optimizer.state[parameter]
 
     def to_parameters(self) -> None:
         """Bring the moments to where the parameters are."""

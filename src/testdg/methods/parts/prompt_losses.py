@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
@@ -78,6 +80,8 @@ class Centre(nn.Module):
 class Neighbours(nn.Module):
     """A ring of features and predictions; a pseudo-label is the class of the mean prediction of the nearest ones."""
 
+    uncopied: ClassVar[tuple[str, ...]] = ("features", "predictions")
+    """They are replaced, never written in place."""
     features: Tensor
     predictions: Tensor
 
@@ -92,8 +96,8 @@ class Neighbours(nn.Module):
         capacity = len(self.features)
         features, predictions = features[-capacity:], predictions[-capacity:]
         places = torch.arange(self.count, self.count + len(features), device=features.device) % capacity
-        self.features[places] = F.normalize(features.float(), dim=1)
-        self.predictions[places] = predictions.float()
+        self.features = self.features.index_copy(0, places, F.normalize(features.float(), dim=1))
+        self.predictions = self.predictions.index_copy(0, places, predictions.float())
         self.count += len(features)
 
     def label(self, features: Tensor, nearest: int) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -15,8 +17,22 @@ class Waiting(nn.Module):
     def __init__(self, enough: int, names: tuple[str, ...] = ("images", "logits")) -> None:
         super().__init__()
         self.enough, self.names = enough, names
+        self.varying = self.uncopied = names  # always replaced, never written in place
         for name in names:
             self.register_buffer(name, None)
+
+    def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
+        """Name the first buffer that cannot wait here: either nothing does, or a few images in all of them."""
+        first = buffers[self.names[0]]
+        count = 0 if first is None or first.ndim != 4 else len(first)
+        for name, value in buffers.items():
+            if value is None and first is None:
+                continue
+            if value is None or value.ndim not in (2, 4) or value.dtype not in (torch.float32, torch.bfloat16):
+                return name
+            if not 0 < len(value) == count < self.enough:
+                return name
+        return None
 
     def content(self) -> list[Tensor]:
         """What waits; empty if nothing does."""

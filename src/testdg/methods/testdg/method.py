@@ -204,7 +204,9 @@ class TestDG(Networks):
     def _move_domain(self, loss: Tensor) -> None:
         """Step extractor and discriminator (through them alone, which costs nothing) and the amplifier."""
         gradients = self.domain_learner.gradients(loss, keep=self.amplifier_learns)
+        self.keep(self.domain_learner.held())  # the passes of step 2 are still to come
         if self.amplifier_learner is not None and self.amplifier_learns:
+            self.keep(self.amplifier_learner.held())
             self.amplifier_learner.step(loss)
         self.domain_learner.move(gradients, loss)
 
@@ -234,13 +236,20 @@ class TestDG(Networks):
                 found["invariance_loss"] = gap.detach()
                 loss = loss + s.invariance_weight * gap
             if loss.requires_grad:
-                self.encoder_learner.step(loss)
+                self._move_encoder(loss)
         if not self.learns_domains:
             return embeddings.detach()
         with torch.no_grad():
             after = self._embed(self._run(images))
         self._follow(found, before, after)
         return after
+
+    def _move_encoder(self, loss: Tensor) -> None:
+        """Step encoder and head; where another pass follows, what they were is kept until the batch is done."""
+        gradients = self.encoder_learner.gradients(loss)
+        if self.learns_domains:
+            self.keep(self.encoder_learner.held())  # after the backward pass, whose memory is free again
+        self.encoder_learner.move(gradients, loss)
 
     # 3.4: prototypes follow the model
 
