@@ -41,7 +41,7 @@ def test_json_is_the_result_alone(arguments: list[str], tmp_path: Path, capsys: 
     assert execute([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (stored,) = (tmp_path / "runs").glob("digits-c-tent-*/result.json")
-    assert found == json.loads(stored.read_text())
+    assert found == {k: v for k, v in json.loads(stored.read_text()).items() if k not in ("checksum", "events")}
     assert found["method"]["name"] == "tent"
 
 

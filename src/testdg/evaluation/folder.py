@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,17 @@ import tomli_w
 from testdg.errors import UserError
 from testdg.evaluation.loop import Event
 from testdg.evaluation.result import Result
-from testdg.files import replace_text, writing
+from testdg.files import Lock, checksum, locked, remove_leftovers, replace_text, writing
 from testdg.methods import Adapter
-from testdg.methods.state import read_folder
+from testdg.methods.state import read_folder, tidy
+
+CHECKSUM, EVENTS = "checksum", "events"
+"""What `result.json` has beside the result: a checksum over all of it, and one over the events."""
+OLD_KEYS = (
+    *("protocol", "method", "domains", "mean_error", "means", "held_out", "held_out_mean", "held_out_means"),
+    *("skipped", "classes", "seconds", "versions"),
+)
+"""All that a result has that was written before there were checksums."""
 
 
 def run_name(config: dict[str, Any]) -> str:
@@ -32,16 +42,30 @@ class RunFolder:
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, config
         self.events_path = path / "events.jsonl"
+        self.lock: Lock | None = None
 
-    def create(self) -> None:
-        """Make the folder with its configuration, or check the one that is there."""
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder with its configuration, or check the one that is there, and keep other runs out of it."""
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        if (self.path / "config.toml").exists():
-            self._check_config()
-            return
+        busy = f"{self.path} is being written by another run: wait for it, or choose another --out"
+        with locked(self.path / ".lock", busy) as self.lock:
+            remove_leftovers(self.path)
+            if (self.path / "config.toml").exists():
+                self._check_config()
+            else:
+                with self._writing():
+                    replace_text(self.path / "config.toml", tomli_w.dumps(self.config))
+            yield
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Write in a folder that is still the one that was locked: a deleted one is never made again."""
+        if self.lock is not None:
+            self.lock.check()
         with writing(self.path):
-            replace_text(self.path / "config.toml", tomli_w.dumps(self.config))
+            yield
 
     def result(self) -> Result | None:
         """Read the result of a complete run; None where the run is not complete."""
@@ -55,60 +79,82 @@ class RunFolder:
         state, done, seconds = self.path / "state", 0, 0.0
         if state.exists() or state.with_name("state.old").exists():
             try:
+                with writing(self.path):
+                    tidy(state)
                 tensors, about = read_folder(state)
-                done, seconds = int(about["note"]["batches"]), float(about["note"]["seconds"])
-                if done < 0:
-                    raise ValueError(f"{done} batches")
+                done, seconds = self._check_note(about["note"])
+                adapter.check_origin(about)
                 adapter.load_state(tensors, about["values"])
             except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
                 raise self._damaged("state", error) from error
         self._cut(done)
         return done, seconds
 
+    def _check_note(self, note: Mapping[str, Any]) -> tuple[int, float]:
+        """Batches and seconds behind a saved state of this run, whose events must be there."""
+        if note["run"] != self.path.name:
+            raise ValueError(f"it belongs to the run {note['run']}")
+        done = int(note["batches"])
+        if self._events_checksum(done) != note["events"]:
+            raise self._damaged(self.events_path.name, f"it does not fit the state after {done} batches")
+        return done, float(note["seconds"])
+
+    def _events_checksum(self, batches: int | None = None) -> str:
+        """The checksum of the events of some batches, or of all."""
+        data = self.events_path.read_bytes() if self.events_path.exists() else b""
+        lines = data.splitlines(keepends=True)
+        return checksum(b"".join(lines if batches is None else lines[:batches]))
+
     def append(self, events: list[Event]) -> None:
         """Add events at the end and force them to disk."""
-        with writing(self.path), self.events_path.open("a", encoding="utf-8", newline="\n") as file:
+        with self._writing(), self.events_path.open("a", encoding="utf-8", newline="\n") as file:
             file.writelines(json.dumps(event, allow_nan=False) + "\n" for event in events)
             file.flush()
             os.fsync(file.fileno())
 
     def save(self, adapter: Adapter, batches: int, seconds: float) -> None:
         """Save the adapter together with the number of batches behind it, in one step."""
-        with writing(self.path):
-            adapter.save(self.path / "state", note={"batches": batches, "seconds": seconds})
+        with self._writing():
+            about = {"run": self.path.name, "events": self._events_checksum(batches)}
+            adapter.save(self.path / "state", note={"batches": batches, "seconds": seconds, **about})
 
     def finish(self, result: Result) -> None:
         """Write the result; the run is complete."""
-        with writing(self.path):
-            replace_text(self.path / "result.json", json.dumps(result.to_dict(), indent=2) + "\n")
+        values = {**result.to_dict(), EVENTS: self._events_checksum()}
+        with self._writing():
+            text = json.dumps({**values, CHECKSUM: checksum(values)}, indent=2) + "\n"
+            replace_text(self.path / "result.json", text)
 
     def events(self, batches: int) -> list[Event]:
         """Read the events of as many batches as are behind the run."""
         try:
             lines = self.events_path.read_bytes().splitlines() if self.events_path.exists() else []
             events = [_read_event(number, line) for number, line in enumerate(lines)]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._damaged(self.events_path.name, error) from error
         if len(events) != batches:
             raise self._damaged(self.events_path.name, f"{len(events)} events for {batches} batches")
+        if (self.path / "result.json").exists():
+            self._check_events()
         return events
+
+    def _check_events(self) -> None:
+        """Hold the events of a complete run against the checksum in its result, where it has one."""
+        expected = _read_values(self.path).get(EVENTS)
+        if expected is not None and self._events_checksum() != expected:
+            raise self._damaged(self.events_path.name, "its checksum does not fit")
 
     def _cut(self, batches: int) -> None:
         """Keep the first events, one line each."""
         lines = self.events_path.read_bytes().splitlines(keepends=True) if self.events_path.exists() else []
         if len(lines) < batches:
             raise self._damaged(self.events_path.name, f"{len(lines)} events for {batches} batches")
-        with writing(self.path), self.events_path.open("ab") as file:
+        with self._writing(), self.events_path.open("ab") as file:
             file.truncate(sum(len(line) for line in lines[:batches]))
 
     def _check_config(self) -> None:
-        path = self.path / "config.toml"
-        try:
-            found = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise self._damaged(path.name, error) from error
-        if found != self.config:
-            raise self._damaged(path.name, "it belongs to another configuration")
+        if _read_config(self.path) != self.config:
+            raise self._damaged("config.toml", "it belongs to another configuration")
 
     def _damaged(self, name: str, reason: object) -> UserError:
         return damaged(self.path, name, reason)
@@ -121,13 +167,54 @@ def damaged(folder: Path, name: str, reason: object) -> UserError:
 
 def read_result(folder: str | Path) -> Result:
     """Read the result of a run folder."""
-    path = Path(folder) / "result.json"
+    place = Path(folder)
+    values = _read_values(place)
     try:
-        return Result.from_dict(json.loads(path.read_text(encoding="utf-8")), path.parent)
+        _check_owner(place, values)
+        return Result.from_dict(values, place)
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(place, "result.json", error) from error
+
+
+def _read_values(folder: Path) -> dict[str, Any]:
+    """What `result.json` holds, after a look at its checksum; one from before there were checksums has none."""
+    path = folder / "result.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise TypeError(f"it holds a {type(values).__name__}")
     except FileNotFoundError as error:
         raise UserError(f"{folder} holds no result.json: it is no run folder, or its run is not complete") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(path.parent, path.name, error) from error
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise damaged(folder, path.name, error) from error
+    found = values.pop(CHECKSUM, None)
+    if found is None and (unknown := sorted(values.keys() - set(OLD_KEYS))):
+        raise damaged(folder, path.name, f"it has no checksum, and {unknown[0]} is not known")
+    if found is not None and found != checksum(values):
+        raise damaged(folder, path.name, "its checksum does not fit")
+    return values
+
+
+def _check_owner(folder: Path, values: Mapping[str, Any]) -> None:
+    """Refuse a result that does not belong to the configuration beside it; an old one may have said less."""
+    old = EVENTS not in values
+    if old and not (folder / "config.toml").exists():
+        return
+    config = _read_config(folder)
+    for part in ("protocol", "method"):
+        mine, theirs = values[part], config[part]
+        if mine != ({key: theirs.get(key) for key in mine} if old else theirs):
+            raise damaged(folder, "result.json", "it belongs to another configuration than config.toml beside it")
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.toml"
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(folder, path.name, error) from error
 
 
 def _read_event(number: int, line: bytes) -> Event:

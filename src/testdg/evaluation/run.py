@@ -24,7 +24,6 @@ from testdg.evaluation.scores import find_score
 from testdg.evaluation.source_model import source_model
 from testdg.evaluation.views import Views
 from testdg.evaluation.warm_up import source_batches, warm_up
-from testdg.files import locked
 from testdg.methods import Adapter, find_method
 
 SAVE_EVERY = 60.0  # seconds between two saved states
@@ -116,9 +115,7 @@ class _Run:
         found = self.folder.result()
         if found is None:
             source_batches(self.adapter, self.benchmark, self.source)  # tells what is missing before a folder is made
-            self.folder.create()
-            busy = f"{self.folder.path} is being written by another run: wait for it, or choose another --out"
-            with locked(self.folder.path / ".lock", busy):
+            with self.folder.held():
                 found = self.folder.result() or self._finish()
         else:
             self._tell_start(len(self.stream))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.files import locked, replace_text, writing
-from testdg.methods.state import read_folder, write_folder
+from testdg.files import Lock, checksum, file_checksum, locked, replace_text, sync_folder, writing
+from testdg.methods.state import read_folder, tidy, write_folder
 from testdg.models import VisionModel
 
 
@@ -23,6 +24,7 @@ class TrainingFolder:
     def __init__(self, out: Path, about: dict[str, Any]) -> None:
         self.out, self.about = out, about
         self.work = out.resolve().with_name(out.resolve().name + ".training")
+        self.lock: Lock | None = None
 
     def result(self) -> dict[str, Any] | None:
         """Read a complete training; None where there is none, and a sentence where there is something else."""
@@ -34,17 +36,40 @@ class TrainingFolder:
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             self._check(found, self.out)
+            self._check_files(found)
         except UserError:
             raise
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{path} is damaged ({error}): choose another --out, or delete the folder") from error
         return found
 
-    def held(self) -> AbstractContextManager[None]:
+    def _check_files(self, found: dict[str, Any]) -> None:
+        """Hold a trained model against its checksums, which are taken out; one from before there were any has none."""
+        sums = found.pop("checksums", None)
+        if sums is None:
+            return
+        if checksum(found) != sums.pop("training.json"):
+            raise ValueError("its checksum does not fit")
+        for name, expected in sums.items():
+            if file_checksum(self.out / name) != expected:
+                raise ValueError(f"the checksum of {name} does not fit")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
         """Make the working folder and keep others out of it."""
         with writing(self.work):
             self.work.mkdir(parents=True, exist_ok=True)
-        return locked(self.work / ".lock", f"{self.work} is being written by another training: wait for it")
+        busy = f"{self.work} is being written by another training: wait for it"
+        with locked(self.work / ".lock", busy) as self.lock:
+            yield
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Write in a folder that is still the one that was locked."""
+        if self.lock is not None:
+            self.lock.check()
+        with writing(self.work):
+            yield
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Read the last saved state; None where there is none."""
@@ -52,6 +77,8 @@ class TrainingFolder:
         if not state.exists() and not state.with_name("state.old").exists():
             return None
         try:
+            with writing(self.work):
+                tidy(state)
             tensors, note = read_folder(state)
             if missing := {"about", "step", "seconds"} - note.keys():
                 raise UserError(f"{state} is damaged: it lacks {min(missing)}")
@@ -62,22 +89,25 @@ class TrainingFolder:
 
     def save(self, tensors: dict[str, Tensor], step: int, seconds: float) -> None:
         """Save the state of a training after some steps, in one step."""
-        with writing(self.work):
+        with self._writing():
             write_folder(self.work / "state", tensors, {"about": self.about, "step": step, "seconds": seconds})
 
     def finish(self, model: VisionModel, about: dict[str, Any]) -> dict[str, Any]:
         """Write the model beside its place, force it to disk, and rename it; the working folder goes."""
         fresh = self.work / "model"
-        with writing(self.work):
+        with self._writing():
             shutil.rmtree(fresh, ignore_errors=True)
             model.save(fresh)
-            replace_text(fresh / "training.json", json.dumps(about, indent=2) + "\n")
+            sums = {path.name: file_checksum(path) for path in sorted(fresh.iterdir())}
+            told = {**about, "checksums": {**sums, "training.json": checksum(about)}}
+            replace_text(fresh / "training.json", json.dumps(told, indent=2) + "\n")
             for path in fresh.iterdir():
                 with path.open("r+b") as file:
                     os.fsync(file.fileno())
             if self.out.exists():
                 self.out.rmdir()  # it is empty
             fresh.rename(self.out)
+            sync_folder(self.out.resolve().parent)
         shutil.rmtree(self.work, ignore_errors=True)
         return about
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import groupby, islice
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -20,11 +20,11 @@ from testdg.data.image_files import find_images, read_image
 from testdg.data.stream import to_float
 from testdg.errors import UserError
 from testdg.evaluation.training import cache_folder
-from testdg.files import replacing
+from testdg.files import checksum, replacing
 from testdg.methods import Adapter
 from testdg.version import __version__
 
-RECIPE = 3
+RECIPE = 4
 """Counts up when a warm-up computes something else, so that what was kept before is not used."""
 BATCH = {"classification": 64, "segmentation": 8}
 
@@ -40,15 +40,35 @@ def warm_up(adapter: Adapter, benchmark: Benchmark, source: Path | None = None) 
     if source is not None:
         adapter.warm_up(batches)
         return
-    path = cache_folder() / "warm-ups" / f"{adapter.name}-{_key(adapter, benchmark)}.safetensors"
+    key = _key(adapter, benchmark)
+    path = cache_folder() / "warm-ups" / f"{adapter.name}-{key}.safetensors"
     with suppress(OSError, SafetensorError, UserError):  # it is not there, or not whole
-        adapter.load_warm(load_file(path))
+        adapter.load_warm(read_warm(path, key))
         return
     adapter.warm_up(batches)
     with suppress(OSError, SafetensorError):  # no room for it: the next run does it again
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as fresh:
-            save_file(dict(adapter.warm), fresh)
+            save_file(dict(adapter.warm), fresh, {"key": key, "checksum": _checksum(adapter.warm)})
+
+
+def read_warm(path: Path, key: str) -> dict[str, Tensor]:
+    """Read a warm-up that was kept, if it is whole and the one that is meant."""
+    with safe_open(path, "pt") as file:
+        about = file.metadata() or {}
+    warm: dict[str, Tensor] = load_file(path)
+    if about.get("key") != key or about.get("checksum") != _checksum(warm):
+        raise UserError(f"{path} is damaged: delete it, and it is made again")
+    return warm
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    parts = [name.encode() + _bytes(value) for name, value in sorted(tensors.items())]
+    return checksum(b"".join(parts))
+
+
+def _bytes(value: Tensor) -> bytes:
+    return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _key(adapter: Adapter, benchmark: Benchmark) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from testdg.errors import UserError
 from testdg.evaluation.scores import find_score
+from testdg.files import replacing
 
 # Okabe and Ito's colours, which the colour-blind tell apart.
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00")
@@ -60,12 +61,10 @@ def save_figure(figure: Any, path: Path) -> Path:
     """Write a figure as PNG, in one step, and close it."""
     from matplotlib import pyplot as plt
 
-    fresh = path.with_name("." + path.name)  # renamed when it is whole
     try:
-        figure.savefig(fresh, format="png")
-        fresh.replace(path)
+        with replacing(path) as fresh:
+            figure.savefig(fresh, format="png")
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror or error}; choose another folder with --out") from error
     finally:
         plt.close(figure)
