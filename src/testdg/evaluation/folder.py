@@ -19,6 +19,7 @@ from testdg.evaluation.result import Result
 from testdg.files import Lock, checksum, locked, remove_leftovers, replace_text, writing
 from testdg.methods import Adapter
 from testdg.methods.state import read_folder, tidy
+from testdg.models import VisionModel
 
 CHECKSUM, EVENTS = "checksum", "events"
 """What `result.json` has beside the result: a checksum over all of it, and one over the events."""
@@ -176,6 +177,21 @@ def read_result(folder: str | Path) -> Result:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(place, "result.json", error) from error
+
+
+def load_adapted(folder: Path, model: VisionModel) -> Adapter:
+    """Bring back the adapter as a complete run left it, around the model that the run began with."""
+    path = folder / "state" / "state.json"
+    try:
+        note = json.loads(path.read_text(encoding="utf-8"))["note"]
+        mine = note["run"] == folder.name and note["events"] == _read_values(folder)[EVENTS]
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise damaged(folder, "state", error) from error
+    if not mine:
+        raise damaged(folder, "state", "it does not belong to the result beside it")
+    return Adapter.load(folder / "state", model)
 
 
 def _read_values(folder: Path) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from testdg.data.benchmarks import Benchmark
+from testdg.evaluation.folder import load_adapted
 from testdg.evaluation.scores import Segmentation
-from testdg.methods import Adapter
 from testdg.models import VisionModel
 
 
@@ -31,7 +31,7 @@ def take_samples(folder: Path, benchmark: Benchmark, model: VisionModel) -> list
 
     `after` is the prediction of the adapter as the run in `folder` left it, at the end of the stream.
     """
-    adapter = Adapter.load(folder / "state", model)
+    adapter = load_adapted(folder, model)
     samples = []
     for place, domain in enumerate(benchmark.domains()):
         images, labels = domain.take([place % len(domain)])

@@ -16,6 +16,7 @@ from testdg.data.stream import Batch, Domain, Stream
 from testdg.errors import UserError
 from testdg.evaluation import Result
 from testdg.evaluation.device import find_device
+from testdg.evaluation.folder import load_adapted
 from testdg.evaluation.protocol import make_protocol, plain_values
 from testdg.evaluation.run import describe_tuning
 from testdg.evaluation.warm_up import warm_up
@@ -112,7 +113,7 @@ class Scene:
         if result is None or not (result.folder / "state").exists():
             where = "its run" if result is None else str(result.folder)
             raise UserError(f"{where} has no state any more: delete the run folder, and it is made again")
-        return Adapter.load(result.folder / "state", self.model)
+        return load_adapted(result.folder, self.model)
 
 
 def replay(scene: Scene, adapter: Adapter, tell: Callable[[str, int, int], None]) -> Iterator[Batch]:
