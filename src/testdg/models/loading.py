@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,21 @@ from testdg.models import resnet
 from testdg.models.alignment import FILE, load_alignment
 from testdg.models.architectures import ARCHITECTURES
 from testdg.models.model import VisionModel
-from testdg.models.preprocessing import Preprocessing, from_preprocessor_config, read_preprocessor
+from testdg.models.preprocessing import Preprocessing, read_preprocessor
 from testdg.models.segformer import IMAGENET, SegmentationModel, set_epsilon
+from testdg.models.untrusted import (
+    CONFIG,
+    UNKNOWN,
+    WEIGHTS,
+    Budget,
+    budget_of,
+    check_sketch,
+    find_weights,
+    first_line,
+    read_config,
+    require_finite,
+    sketch,
+)
 
 
 def load_model(
@@ -46,7 +58,10 @@ def load_model(
         model = _from_hub(str(source), preprocessing, head)
     if not isinstance(source, nn.Module) and (Path(source) / FILE).is_file():
         load_alignment(model, Path(source))
-    return model.float().eval()
+    model = model.float().eval()
+    if not isinstance(source, nn.Module):
+        require_finite(model, str(source))
+    return model
 
 
 def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, name: str) -> VisionModel:
@@ -79,67 +94,52 @@ def _from_weights(path: Path, preprocessing: Preprocessing | None, head: str | N
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    budget_of([path])  # an ordinary file with a header
     try:
         network = resnet.resnet_from_weights(load_file(path), str(path))
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} cannot be read: {_first_line(error)}") from error
+        raise UserError(f"{path} cannot be read: {first_line(error)}") from error
     preprocessing = preprocessing or read_preprocessor(path.parent) or resnet.PREPROCESSING
     return wrap(network, preprocessing, head, path.stem)
 
 
 def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
-    _require_safetensors(folder)
-    config = _read_config(folder)
+    budget = budget_of(find_weights(folder))
+    config = read_config(folder)
     preprocessing = preprocessing or read_preprocessor(folder, dense=_wants_segmentation(config))
     if config.get("model_type") in ARCHITECTURES:
-        network = _load_tiny(folder, config)
-        return wrap(network, preprocessing or Preprocessing(), head, folder.name)
-    network = _from_transformers(str(folder), _wants_segmentation(config))
+        preprocessing = preprocessing or Preprocessing()
+        return wrap(_load_tiny(folder, config, preprocessing, budget), preprocessing, head, folder.name)
+    network = _from_transformers(str(folder), config, preprocessing, budget)
     return wrap(network, preprocessing or _default_preprocessing(network), head, folder.name)
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise TypeError(f"it holds a {type(config).__name__}")
-    except (OSError, ValueError, TypeError) as error:
-        remedy = "build the module yourself and pass it, or add a config.json"
-        raise UserError(f"{folder} has no readable config.json, so its architecture is unknown: {remedy}") from error
-    return config
-
-
-def _require_safetensors(folder: Path) -> None:
-    if any(folder.glob("*.safetensors")):
-        return
-    pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
-    if pickles:
-        raise UserError(
-            f"{folder} holds its weights only as a pickle ({pickles[0]}), which can execute code: "
-            "convert it to model.safetensors first"
-        )
-    raise UserError(f"{folder} holds no weights: expected model.safetensors")
-
-
-def _load_tiny(folder: Path, config: dict[str, Any]) -> nn.Module:
+def _load_tiny(folder: Path, config: dict[str, Any], preprocessing: Preprocessing, budget: Budget) -> nn.Module:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     kind = ARCHITECTURES[config["model_type"]]
+    values = {key: value for key, value in config.items() if key != "model_type"}
     try:
-        network = kind(**{key: value for key, value in config.items() if key != "model_type"})
+        empty = sketch(lambda: kind(**values), budget, str(folder))
+        size = getattr(empty, "config", {}).get("size", 32)
+        check_sketch(empty, _shape(preprocessing, size), str(folder))
+        network = kind(**values)
+    except UserError:
+        raise
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
-        raise UserError(f"{folder / 'config.json'} does not describe a {kind.__name__}: {error}") from error
+        raise UserError(f"{folder / CONFIG} does not describe a {kind.__name__}: {first_line(error)}") from error
     try:
-        network.load_state_dict(load_file(folder / "model.safetensors"))
+        network.load_state_dict(load_file(folder / WEIGHTS))
     except (SafetensorError, OSError, RuntimeError) as error:
-        reason = _first_line(error)
-        raise UserError(f"{folder / 'model.safetensors'} does not fit config.json: {reason}") from error
+        raise UserError(f"{folder / WEIGHTS} does not fit config.json: {first_line(error)}") from error
     return network
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def _shape(preprocessing: Preprocessing, side: int) -> tuple[int, int, int]:
+    """Channels, height and width of an image as it enters a network; the side is for those that take any size."""
+    edge = preprocessing.size if isinstance(preprocessing.size, int) else side
+    return (len(preprocessing.mean), *(preprocessing.input_size or (edge, edge)))
 
 
 def _wants_segmentation(config: dict[str, Any]) -> bool:
@@ -147,48 +147,69 @@ def _wants_segmentation(config: dict[str, Any]) -> bool:
 
 
 def _from_hub(name: str, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
-    import transformers
+    """Load a model by its name on the hub: its small files are fetched first, and looked at."""
+    folder = _fetch(name)
+    config = read_config(folder)
+    preprocessing = preprocessing or read_preprocessor(folder, dense=_wants_segmentation(config))
+    weights = folder if any(folder.glob("*.safetensors")) else None
+    budget = UNKNOWN if weights is None else budget_of(find_weights(folder))
+    network = _from_transformers(str(weights or name), config, preprocessing, budget)
+    return wrap(network, preprocessing or _default_preprocessing(network), head, name)
+
+
+def _fetch(name: str) -> Path:
+    """Fetch the configuration, the preprocessor and the weights of a model; give the folder where they lie."""
     from transformers.utils import cached_file
 
     try:
-        config = transformers.AutoConfig.from_pretrained(name).to_dict()
+        config = cached_file(name, CONFIG)
+        for file in ("preprocessor_config.json", WEIGHTS):  # weights in parts or in older forms are fetched later
+            cached_file(name, file, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as error:
-        reason = _first_line(error)
+        reason = first_line(error)
         raise UserError(f"model {name!r} is neither a folder here nor a model that the hub gave ({reason})") from error
-    network = _from_transformers(name, _wants_segmentation(config))
-    if preprocessing is None:
-        path = cached_file(name, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False)
-        preprocessing = (
-            from_preprocessor_config(json.loads(Path(path).read_text()), dense=_wants_segmentation(config))
-            if path
-            else _default_preprocessing(network)
-        )
-    return wrap(network, preprocessing, head, name)
+    return Path(config).parent
 
 
-def _from_transformers(source: str, segmentation: bool) -> nn.Module:
-    import torch
-    import transformers
-    from safetensors import SafetensorError
-
-    kind = (
-        transformers.AutoModelForSemanticSegmentation if segmentation else transformers.AutoModelForImageClassification
-    )
+def _from_transformers(
+    source: str, config: dict[str, Any], preprocessing: Preprocessing | None, budget: Budget
+) -> nn.Module:
+    segmentation = _wants_segmentation(config)
+    if segmentation and config.get("model_type") != "segformer":
+        first = config["architectures"][0]
+        raise UserError(f"{source} is a {first}: of models for segmentation only SegFormers work")
     try:
-        network, info = kind.from_pretrained(
-            source, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"transformers could not load {source}: {_first_line(error)}") from error
+        network, info = _made_by_transformers(source, segmentation, preprocessing, budget)
+    except UserError:
+        raise
+    except Exception as error:  # a configuration that no network has raises nearly anything
+        raise UserError(f"transformers could not load {source}: {first_line(error)}") from error
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info.get(problem):
             first = sorted(map(str, info[problem]))[0]
             raise UserError(f"{source}: {len(info[problem])} {problem.replace('_', ' ')}, first {first}")
     if segmentation:
-        if not _is_segformer(network):
-            raise UserError(f"{source} is a {type(network).__name__}: of models for segmentation only SegFormers work")
         set_epsilon(network)
-    return network  # type: ignore[no-any-return]
+    return network
+
+
+def _made_by_transformers(
+    source: str, segmentation: bool, preprocessing: Preprocessing | None, budget: Budget
+) -> tuple[nn.Module, dict[str, Any]]:
+    """A network and what was wrong with its weights; it is sketched first."""
+    import torch
+    import transformers
+
+    kind = (
+        transformers.AutoModelForSemanticSegmentation if segmentation else transformers.AutoModelForImageClassification
+    )
+    about = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+    empty = sketch(lambda: kind.from_config(about, trust_remote_code=False), budget, source)
+    if empty is not None:
+        check_sketch(empty, _shape(preprocessing or _default_preprocessing(empty), 64), source)
+    return kind.from_pretrained(  # type: ignore[no-any-return]
+        source, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
+    )
 
 
 def _default_preprocessing(network: nn.Module) -> Preprocessing:
@@ -208,7 +229,7 @@ def _from_timm(name: str, preprocessing: Preprocessing | None, head: str | None)
     try:
         network = timm.create_model(f"hf-hub:{short}" if short.startswith("timm/") else short, pretrained=True)
     except Exception as error:  # timm and the hub raise many kinds
-        raise UserError(f"timm could not load {short!r}: {_first_line(error)}") from error
+        raise UserError(f"timm could not load {short!r}: {first_line(error)}") from error
     return wrap(network, preprocessing or timm_preprocessing(network), head, name)
 
 

@@ -1,0 +1,276 @@
+"""Model folders from strangers: each is one sentence, told by a process that has little memory and does not hang."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_cases import KINDS, PREPROCESSING
+from safetensors.torch import load_file, save_file
+
+from testdg.errors import UserError
+from testdg.models import Preprocessing, TinyViT, load_model
+from testdg.models.preprocessing import write_preprocessor
+
+LOAD = """
+import resource, sys, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+import transformers
+from testdg.errors import UserError
+from testdg.models import load_model
+resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+for path in sorted(Path(sys.argv[1]).glob("[0-9]*")):
+    try:
+        load_model(path)
+        print("loaded", flush=True)
+    except UserError as error:
+        print(repr(str(error)), flush=True)
+    except BaseException as error:
+        print(f"{type(error).__name__} {error!r}", flush=True)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
+"""
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return print, ("executed",)
+
+
+def change(name: str, **values: Any) -> Callable[[Path], None]:
+    """Write other values into a JSON file of the folder."""
+
+    def apply(folder: Path) -> None:
+        found = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**found, **values}))
+
+    return apply
+
+
+def replace(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(content) and None
+
+
+def pipe(name: str) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return apply
+
+
+def device(name: str) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to("/dev/zero")
+
+    return apply
+
+
+def index(*files: str) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        (folder / "model.safetensors").rename(folder / "extra.safetensors")
+        (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Evil()))
+        (folder.parent / "outside.safetensors").write_bytes(b"")
+        weights = {f"weight {number}": file for number, file in enumerate(files)}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
+
+    return apply
+
+
+def sparse(name: str) -> Callable[[Path], None]:
+    """A file of a terabyte that takes no room on the disk."""
+    return lambda folder: os.truncate(folder / name, 1 << 40)
+
+
+def poisoned(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    first = next(name for name, value in weights.items() if value.is_floating_point())
+    weights[first].view(-1)[0] = float("nan")
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+TINY = {"model_type": "testdg-tiny-vit"}
+HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "depth of a tiny network": ("tiny", change(CONFIG, depth=10**8), "depth is 100000000: expected at most 1000000"),
+    "many layers": ("tiny", change(CONFIG, depth=10**6), "describes a far larger network than the weights beside it"),
+    "a wide network": ("tiny", change(CONFIG, width=10**5), "describes a far larger network than the weights"),
+    "a large image": ("tiny", change(CONFIG, size=10**6, patch=1), "describes a far larger network"),
+    "heads that do not divide": ("tiny", change(CONFIG, heads=3), "cannot take images of 32 x 32"),
+    "no heads": ("tiny", change(CONFIG, heads=0), "cannot take images of 32 x 32"),
+    "a negative depth": ("tiny", change(CONFIG, depth=-5), "does not fit config.json"),
+    "a negative width": ("tiny", change(CONFIG, width=-16), "does not describe a TinyViT"),
+    "a patch of 0": ("tiny", change(CONFIG, patch=0), "does not describe a TinyViT"),
+    "a depth that is a list": ("tiny", change(CONFIG, depth=[1]), "does not describe a TinyViT"),
+    "another size than the network's": (
+        "tiny", change(PREPROCESSOR, size={"height": 64, "width": 64}), "cannot take images of 64 x 64",
+    ),
+    "depth of a vit": ("vit", change(CONFIG, num_hidden_layers=10**8), "num_hidden_layers is 100000000: expected at"),
+    "layers of a vit": ("vit", change(CONFIG, num_hidden_layers=10**5), "describes a far larger network"),
+    "width of a vit": ("vit", change(CONFIG, hidden_size=2**19), "describes a far larger network"),
+    "classes of a vit": ("vit", change(CONFIG, num_labels=10**9, id2label=None), "num_labels is 1000000000: expected"),
+    "more classes": ("vit", change(CONFIG, num_labels=10**6, id2label=None), "describes a far larger network"),
+    "images of a vit": ("vit", change(CONFIG, image_size=10**5), "describes a far larger network"),
+    "heads of a vit": ("vit", change(CONFIG, num_attention_heads=3), "transformers could not load"),
+    "size of a vit": ("vit", change(PREPROCESSOR, size={"height": 64, "width": 64}), "cannot take images of 64 x 64"),
+    "depths of a segformer": ("segformer", change(CONFIG, depths=[10**7] * 4), "depths is 10000000: expected at most"),
+    "stages of a segformer": ("segformer", change(CONFIG, depths=[16384] * 4), "describes a far larger network"),
+    "many stages": ("segformer", change(CONFIG, depths=[1] * 10**5), "depths has 100000 values: expected at most 256"),
+    "a type that is a number": ("vit", change(CONFIG, model_type=7), "model_type must be a text; got 7"),
+    "a type that is a list": ("tiny", change(CONFIG, model_type=["x"]), "model_type must be a text; got ['x']"),
+    "architectures that are a number": ("vit", change(CONFIG, architectures=7), "architectures must be a list of"),
+    "architectures of numbers": ("vit", change(CONFIG, architectures=[7]), "architectures must be a list of texts"),
+    "a text for a number": ("vit", change(CONFIG, hidden_size="wide"), "transformers could not load"),
+    "an epsilon without end": ("vit", change(CONFIG, layer_norm_eps=float("inf")), "expected a finite number"),
+    "attention from elsewhere": ("vit", change(CONFIG, attn_implementation="evil/kernel"), "asks for the attention"),
+    "hidden attention": (
+        "vit", change(CONFIG, x={"_attn_implementation": "evil/kernel"}), "asks for the attention 'evil/kernel'",
+    ),
+    "weights of another name": ("vit", change(CONFIG, transformers_weights="../x"), "asks for transformers_weights"),
+    "another precision": ("vit", change(CONFIG, quantization_config={"a": 1}), "asks for quantization_config"),
+    "code that comes along": (
+        "vit", change(CONFIG, model_type="mine", auto_map={"AutoConfig": "code.Mine"}), "transformers could not load",
+    ),
+    "a model in place of this one": (
+        "vit", replace("adapter_config.json", b'{"base_model_name_or_path": "x"}'), "leads to weights in other places",
+    ),
+    "weights in another form": (
+        "vit", replace("shard-00000-model-00001-of-00001.safetensors", b"x"), "leads to weights in other places",
+    ),
+    "nested configuration": ("vit", replace(CONFIG, b'{"a":' * 100_000), "nested too deeply"),
+    "lists in lists": ("vit", replace(CONFIG, b'{"a":' + b"[" * 900 + b"]" * 900 + b"}"), ""),
+    "nested preprocessor": ("vit", replace(PREPROCESSOR, b"[" * 100_000), "nested too deeply"),
+    "a configuration of a terabyte": ("vit", sparse(CONFIG), "more than the 16777216 that such a file may have"),
+    "a configuration from a pipe": ("vit", pipe(CONFIG), "config.json is no ordinary file"),
+    "a configuration from a device": ("vit", device(CONFIG), "config.json is no ordinary file"),
+    "a preprocessor from a pipe": ("vit", pipe(PREPROCESSOR), "preprocessor_config.json is no ordinary file"),
+    "weights from a pipe": ("vit", pipe("model.safetensors"), "model.safetensors is no ordinary file"),
+    "weights from a device": ("tiny", device("model.safetensors"), "model.safetensors is no ordinary file"),
+    "other files from a pipe": ("vit", pipe("generation_config.json"), "generation_config.json is no ordinary file"),
+    "an index that names a pickle": ("vit", index("pytorch_model.bin"), "names 'pytorch_model.bin': expected safetens"),
+    "an index that leads outside": ("vit", index("../outside.safetensors"), "names '../outside.safetensors': expected"),
+    "an index of numbers": ("vit", index(7), "names 7: expected safetensors files"),  # type: ignore[arg-type]
+    "an index of nothing": ("vit", index(), "names no weights"),
+    "an index of a file that is not there": ("vit", index("gone.safetensors"), "gone.safetensors is missing"),
+    "an index without a map": (
+        "vit",
+        lambda folder: (
+            (folder / "model.safetensors").unlink(), (folder / "model.safetensors.index.json").write_text("[]"), None,
+        )[-1],
+        "index.json is damaged",
+    ),
+    "weights that are not finite": ("vit", poisoned, "are not finite: the model is damaged"),
+    "tiny weights that are not finite": ("tiny", poisoned, "are not finite: the model is damaged"),
+    "a mean that is not finite": ("vit", change(PREPROCESSOR, image_mean=[float("nan")] * 3), "mean must be finite"),
+    "a mean beyond all numbers": ("vit", change(PREPROCESSOR, image_mean=[1e300] * 3), "mean must be finite numbers"),
+    "a mean that is a text": ("vit", change(PREPROCESSOR, image_mean="0.5"), "mean must be finite numbers"),
+    "a deviation of nothing": ("vit", change(PREPROCESSOR, image_std=[0.0] * 3), "std must be 3 numbers above 0"),
+    "fewer deviations": ("vit", change(PREPROCESSOR, image_std=[0.5]), "std must be 3 numbers above 0"),
+    "an image of gigabytes": ("vit", change(PREPROCESSOR, size=10**6), "size must be sides of 1 to 4096 px"),
+    "an edge without end": (
+        "vit", change(PREPROCESSOR, size={"shortest_edge": float("inf")}), "is not a preprocessor configuration",
+    ),
+    "a crop of gigabytes": (
+        "vit", change(PREPROCESSOR, do_center_crop=True, crop_size=10**5), "crop must be sides of 1 to 4096 px",
+    ),
+}  # fmt: skip
+
+
+def write_model(folder: Path, kind: str) -> None:
+    torch.manual_seed(0)
+    if kind == "tiny":
+        load_model(TinyViT(width=16, depth=1, patch=8), preprocessing=Preprocessing((32, 32))).save(folder)
+    else:
+        KINDS[kind]().save_pretrained(folder)
+        write_preprocessor(PREPROCESSING, folder)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a process says of every folder; the last is unharmed, and the process must live to load it."""
+    root = tmp_path_factory.mktemp("hostile")
+    for number, (kind, harm, _) in enumerate(HOSTILE.values()):
+        write_model(root / "models" / f"{number:03d}", kind)
+        harm(root / "models" / f"{number:03d}")
+    write_model(root / "models" / "999", "vit")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", LOAD, str(root / "models")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(zip([*HOSTILE, "unharmed", "memory"], done.stdout.splitlines(), strict=True))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_folder_is_one_sentence(name: str, answers: dict[str, str]) -> None:
+    assert answers[name].startswith(("'", '"')), answers[name]
+    assert HOSTILE[name][2] in answers[name]
+    assert "\\n" not in answers[name]
+
+
+def test_nothing_is_executed_and_little_memory_is_taken(answers: dict[str, str]) -> None:
+    assert "executed" not in answers.values()
+    assert answers["unharmed"] == "loaded"
+    assert int(answers["memory"]) << 10 < 2 << 30
+
+
+def test_weights_in_parts_are_loaded(tmp_path: Path) -> None:
+    network = KINDS["vit"]().eval()
+    network.save_pretrained(tmp_path / "parts", max_shard_size="4KB")
+    assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 1
+    model = load_model(tmp_path / "parts")
+    images = torch.rand(1, 3, 32, 32)
+    assert torch.equal(model.network(images).logits, network(images).logits)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_lone_weights_must_be_an_ordinary_file(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "resnet20.safetensors")
+    with pytest.raises(UserError, match=r"resnet20\.safetensors cannot be read: it is no ordinary file"):
+        load_model(tmp_path / "resnet20.safetensors")
+
+
+def write_cache(root: Path) -> Path:
+    """A model as the hub leaves it on the disk."""
+    place = root / "models--some--vit"
+    write_model(place / "snapshots" / "0123", "vit")
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("0123")
+    return place / "snapshots" / "0123"
+
+
+FROM_HUB = """
+from testdg.errors import UserError
+from testdg.models import load_model
+try:
+    model = load_model("some/vit")
+    print(model.name, model.classes, model.preprocessing.resample)
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("harm", "answer"),
+    [
+        (lambda folder: None, "some/vit 5 bicubic"),
+        (change(CONFIG, num_labels=10**9, id2label=None), "num_labels is 1000000000: expected at most 1000000"),
+        (change(CONFIG, num_hidden_layers=10**5), "describes a far larger network than the weights beside it"),
+        (change(PREPROCESSOR, image_std=[0.0] * 3), "std must be 3 numbers above 0"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "transformers could not load some/vit"),
+    ],
+)
+def test_a_model_of_the_hub_is_looked_at_as_a_folder_is(
+    tmp_path: Path, harm: Callable[[Path], None], answer: str
+) -> None:
+    harm(write_cache(tmp_path))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", FROM_HUB]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert answer in done.stdout, done.stdout + done.stderr[-2000:]
