@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from testdg.errors import UserError
 from testdg.evaluation import run
 from testdg.experiments import Cell, Complete, Failed, Grid, Local, News, Running, bench, expand, prepare
 from testdg.experiments.local import threads_per_job
+from testdg.files import locked
 
 DOMAINS = ["fog", "contrast"]
 
@@ -126,3 +128,46 @@ def test_jobs_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [threads_per_job(jobs) for jobs in (1, 2, 3, 5, 16, 40)] == [8, 8, 5, 3, 1, 1]
     with pytest.raises(UserError, match="jobs must be at least 1; got 0"):
         Local(0)
+
+
+def test_a_cell_that_another_process_is_at_is_waited_for(values: dict[str, Any], tmp_path: Path) -> None:
+    cells = expand(Grid(values))
+    _, first, _ = bench(cells, tmp_path, engine=Local(1))
+    assert isinstance(first, Complete)
+    (first.result.folder / "result.json").unlink()
+    heard: list[News] = []
+    release = threading.Event()
+
+    def hold() -> None:
+        with locked(first.result.folder / ".lock", "busy"):
+            held.set()
+            release.wait(60)
+
+    def tell(news: News) -> None:
+        heard.append(news)
+        if isinstance(news, Complete) and news.number == 2:
+            release.set()  # the others are not held up
+
+    held = threading.Event()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    ends = bench(cells, tmp_path, engine=Local(1), tell=tell)
+    thread.join()
+    assert all(isinstance(end, Complete) for end in ends)
+    assert [news.number for news in heard if isinstance(news, Complete)] == [0, 2, 1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without asking")
+def test_an_interrupt_saves_the_state_of_every_cell(values: dict[str, Any], tmp_path: Path) -> None:
+    _, cell = expand(Grid({**values, "seeds": 0, "images": 60, "batch_size": 1}))
+
+    def interrupt(news: News) -> None:
+        if isinstance(news, Running) and news.done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench([cell], tmp_path, engine=Local(1), tell=interrupt)
+    assert multiprocessing.active_children() == []
+    assert list(tmp_path.glob("digits-c-tent-*/state/state.json"))
+    assert not list(tmp_path.glob("*/result.json"))

@@ -75,11 +75,13 @@ def run_stream(
     write: Callable[[list[Event]], None],
     save: Callable[[int], None],
     save_every: float = 60.0,
+    stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Evaluate the batches from `start` on; `resets` brings the adapter back to the source at every domain.
 
     `views` say how the scored prediction is made, where it is not the adapter's own. `write` gets events in order;
-    `save` gets the number of batches done, after their events were written.
+    `save` gets the number of batches done, after their events were written. Once `stop` says so, the state is saved
+    and KeyboardInterrupt raised.
     """
     recorder, saved = Recorder(score, write), time.monotonic()
     for batch in stream.batches(start):
@@ -88,12 +90,15 @@ def run_stream(
         logits = _predict(adapter, batch, views or Views())
         parts, sums = measure(score, stream, batch, logits)
         recorder.add(Pending(_about(batch), parts, sums, _told(adapter) if batch.learn else {}))
-        late = time.monotonic() - saved >= save_every
+        stopping = stop()
+        late = stopping or time.monotonic() - saved >= save_every
         if late or stream.ends_domain(batch.number):
             recorder.flush()
         if late or batch.number + 1 == len(stream):
             save(batch.number + 1)
             saved = time.monotonic()
+        if stopping:
+            raise KeyboardInterrupt
 
 
 def _predict(adapter: Adapter, batch: Batch, views: Views) -> Tensor:

@@ -55,6 +55,14 @@ class Failed:
     trace: str = ""
 
 
+@dataclass(frozen=True)
+class Postponed:
+    """Another process is at the same run, as the sentence says: it can be tried again later."""
+
+    number: int
+    sentence: str
+
+
 News = Running | Complete | Failed
 
 
@@ -76,8 +84,18 @@ def run_cell(
 
     `patience` is how many seconds to wait for a folder that another process, perhaps a dying one, still holds.
     """
+    end = try_cell(number, cell, out, tell, patience)
+    return Failed(number, end.sentence) if isinstance(end, Postponed) else end
+
+
+def try_cell(
+    number: int, cell: Cell, out: Out, tell: Callable[[Running], None], patience: float = 0.0
+) -> Complete | Failed | Postponed:
+    """Run one cell as `run_cell` does, but postpone it where another process is at it."""
     try:
         return Complete(number, _patiently(lambda: _run(cell, out, _Teller(number, tell)), patience))
+    except Busy as error:
+        return Postponed(number, str(error))
     except UserError as error:
         return Failed(number, str(error))
     except Exception as error:

@@ -15,10 +15,14 @@ from typing import Any
 import torch
 
 from testdg.errors import UserError
-from testdg.experiments.engine import Failed, News, Running, run_cell
+from testdg.experiments.engine import Failed, News, Postponed, Running, try_cell
 from testdg.experiments.grid import Cell
 from testdg.experiments.storage import Out
 
+GRACE = 20.0
+"""Seconds in which a process that is asked to end may save its state."""
+RECHECK = 1.0
+"""Seconds after which a cell that another process is at is tried again."""
 _SPAWN = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
 
 
@@ -38,8 +42,13 @@ class Local:
         try:
             while busy := [worker for worker in workers if worker.take(waiting)]:
                 for worker in wait_for(busy):
-                    yield worker.hear()
+                    if isinstance(news := worker.hear(), Postponed):
+                        waiting.append((news.number, cells[news.number]))  # after all that nobody is at
+                    else:
+                        yield news
         finally:
+            for worker in workers:
+                worker.ask_to_end()
             for worker in workers:
                 worker.stop()
 
@@ -75,20 +84,27 @@ class _Worker:
                 self.connection.send((self.number, cell))
         return self.number is not None
 
-    def hear(self) -> News:
+    def hear(self) -> News | Postponed:
         """What the process tells next; the end of its cell if it has died."""
         assert self.number is not None
         try:
-            news: News = self.connection.recv()
+            news: News | Postponed = self.connection.recv()
         except (EOFError, OSError):
             news = Failed(self.number, self._obituary())
         if not isinstance(news, Running):
             self.number = None
         return news
 
+    def ask_to_end(self) -> None:
+        """Ask a process that is at a cell to save its state and to end."""
+        if self.process is not None and self.number is not None:
+            self.process.terminate()
+
     def stop(self) -> None:
         """End the process; whatever it was doing goes on from its last saved state another time."""
         if self.process is not None:
+            if self.number is not None:
+                self.process.join(GRACE)
             self.process.kill()
             self.process.join()
             self.connection.close()
@@ -132,7 +148,7 @@ def _work(connection: Connection, out: Out, threads: int) -> None:
     torch.set_num_threads(threads)
     while True:
         number, cell = connection.recv()
-        outcome = run_cell(number, cell, out, connection.send)
+        outcome = try_cell(number, cell, out, connection.send, RECHECK)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # for the other processes on the same GPU
         connection.send(outcome)

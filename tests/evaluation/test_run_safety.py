@@ -1,0 +1,184 @@
+"""What others do to a run's folder while it runs, and being asked to stop."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testdg.errors import UserError
+from testdg.evaluation import Result, run
+from testdg.evaluation.folder import RunFolder
+from testdg.evaluation.interrupts import noticed
+from testdg.evaluation.observer import Observer
+from testdg.files import Busy, locked, replace_text, replacing
+from testdg.models import VisionModel
+
+
+def small_run(model: VisionModel, out: Path, **more: Any) -> Result:
+    options = {"images": 10, "domains": ["fog", "contrast"], "batch_size": 4, "device": "cpu", "save_every": 0.0}
+    return run("digits-c", "tent", model=model, out=out, **{**options, **more})
+
+
+class Meddler(Observer):
+    """Does something when the run has written its first events."""
+
+    def __init__(self, meddle: Any) -> None:
+        self.meddle, self.folder = meddle, Path()
+
+    def opened(self, folder: Path) -> None:
+        self.folder = folder
+
+    def progress(self, events: list[dict[str, Any]]) -> None:
+        if events and self.meddle is not None:
+            meddle, self.meddle = self.meddle, None
+            meddle(self.folder)
+
+
+def test_a_deleted_folder_is_not_made_again(model: VisionModel, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="was deleted or replaced while it was being written: start the command again"):
+        small_run(model, tmp_path, observer=Meddler(shutil.rmtree))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_another_run_has_made_anew_is_left_to_it(model: VisionModel, tmp_path: Path) -> None:
+    def replace(folder: Path) -> None:
+        shutil.rmtree(folder)
+        small_run(model, tmp_path)
+
+    with pytest.raises(UserError, match="was deleted or replaced"):
+        small_run(model, tmp_path, observer=Meddler(replace))
+    again = small_run(model, tmp_path)
+    assert len((again.folder / "events.jsonl").read_text().splitlines()) == 6
+
+
+def test_a_lock_on_a_deleted_file_is_not_held(tmp_path: Path) -> None:
+    with locked(tmp_path / ".lock", "busy") as lock:
+        assert lock.valid
+        (tmp_path / ".lock").unlink()
+        assert not lock.valid
+        with locked(tmp_path / ".lock", "busy") as other:
+            assert other.valid
+            assert not lock.valid
+
+
+def test_many_at_once_start_one_run_and_the_others_are_told_so(model: VisionModel, tmp_path: Path) -> None:
+    config = {"protocol": {"benchmark": "b"}, "method": {"name": "m"}}
+    barrier, told, inside = threading.Barrier(8), [], []
+
+    def start() -> None:
+        folder = RunFolder(tmp_path / "run", config)
+        barrier.wait()
+        try:
+            with folder.held():
+                inside.append(folder)
+                done.wait(20)
+        except Busy as error:
+            told.append(str(error))
+
+    done = threading.Event()
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(0.5)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert len(inside) == 1
+    assert len(told) == 7
+    assert all("is being written by another run" in sentence for sentence in told)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "config.toml"]
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    with replacing(tmp_path / "a") as one, replacing(tmp_path / "a") as other:
+        assert one != other
+        one.write_text("1")
+        other.write_text("2")
+    assert (tmp_path / "a").read_text() == "1"  # the outer one ends last
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_leftovers_of_a_crash_are_tidied(model: VisionModel, tmp_path: Path) -> None:
+    whole = small_run(model, tmp_path / "whole")
+    folder = small_run(model, tmp_path / "crashed").folder
+    (folder / "result.json").unlink()
+    (folder / "state").rename(folder / "state.old")
+    (folder / "state.new").mkdir()
+    (folder / ".config.toml.1-2.new").write_text("half")
+    again = small_run(model, tmp_path / "crashed")
+    assert [d.error for d in again.domains] == [d.error for d in whole.domains]
+    assert {path.name for path in folder.iterdir()} == {".lock", "config.toml", "events.jsonl", "state", "result.json"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be opened there")
+def test_renames_are_forced_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    plain = os.fsync
+
+    def fsync(number: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{number}") if os.path.exists("/proc/self/fd") else str(tmp_path))
+        plain(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    replace_text(tmp_path / "a", "1")
+    assert synced[-1] == str(tmp_path)
+
+
+# Ctrl-C
+
+
+def test_being_asked_to_stop_saves_the_state_first(model: VisionModel, tmp_path: Path) -> None:
+    whole = small_run(model, tmp_path / "whole")
+    observer = Meddler(lambda _: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        small_run(model, tmp_path / "stopped", observer=observer, save_every=1e9)
+    note = json.loads((observer.folder / "state" / "state.json").read_text())["note"]
+    assert 0 < note["batches"] < 6
+    assert len((observer.folder / "events.jsonl").read_text().splitlines()) == note["batches"]
+    again = small_run(model, tmp_path / "stopped")
+    assert {**again.to_dict(), "seconds": 0} == {**whole.to_dict(), "seconds": 0}
+    assert (again.folder / "events.jsonl").read_bytes() == (whole.folder / "events.jsonl").read_bytes()
+
+
+def test_the_second_request_is_not_put_off() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with noticed() as stop:
+        assert not stop()
+        signal.raise_signal(signal.SIGINT)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+SCRIPT = """
+import sys
+from testdg.evaluation import run
+from testdg.evaluation.observer import Observer
+
+class Teller(Observer):
+    def progress(self, events):
+        print("on", flush=True)
+
+run("digits-c", "tent", model=sys.argv[1], out=sys.argv[2], images=60, batch_size=1, device="cpu", observer=Teller())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without asking")
+def test_a_process_that_is_told_to_end_saves_its_state(model_folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(model_folder), str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "on\n"  # some events
+    process.terminate()
+    _, errors = process.communicate()
+    assert "KeyboardInterrupt" in errors
+    assert list((tmp_path / "out").glob("*/state/state.json"))
