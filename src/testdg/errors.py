@@ -16,3 +16,10 @@ def unknown(what: str, name: object, known: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(options) or 'none'}"
     return UserError(f"unknown {what} {name!r}; {hint}")
+
+
+def visible(text: str) -> str:
+    """A text whose control characters are written out: escape sequences, line ends, changes of direction."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

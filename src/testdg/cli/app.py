@@ -10,7 +10,7 @@ import typer
 
 import testdg
 from testdg.cli import data_commands, experiment_commands
-from testdg.errors import UserError
+from testdg.errors import UserError, visible
 
 INTERRUPTED = 130
 
@@ -48,7 +48,7 @@ def execute(arguments: list[str] | None = None) -> int:
 
 
 def _complain(sentence: str, code: int) -> int:
-    print(f"testdg: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"testdg: {visible(' '.join(sentence.split()))}", file=sys.stderr)
     return code
 
 

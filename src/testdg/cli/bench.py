@@ -14,7 +14,7 @@ from rich.console import Console
 
 from testdg.cli.bar import Bar
 from testdg.cli.bench_progress import BenchDisplay
-from testdg.errors import UserError, unknown
+from testdg.errors import UserError, unknown, visible
 from testdg.evaluation import Observer
 from testdg.evaluation.tracking import check_tracker
 from testdg.experiments import (
@@ -189,4 +189,5 @@ def _told(cells: Sequence[Cell], failed: Sequence[Failed]) -> list[dict[str, str
 def complain(cells: Sequence[Cell], failed: Sequence[Failed]) -> None:
     """Tell what failed, on stderr; with the traceback where the mistake is ours."""
     for end in failed:
-        print(f"{end.trace}testdg: {cells[end.number]}: {' '.join(end.sentence.split())}", file=sys.stderr)
+        told = visible(f"{cells[end.number]}: {' '.join(end.sentence.split())}")
+        print(f"{end.trace}testdg: {told}", file=sys.stderr)

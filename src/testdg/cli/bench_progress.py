@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from testdg.errors import visible
 from testdg.experiments import Cell, Complete, Failed, News, Running
 
 STATUS_EVERY = 60.0  # seconds between two lines about what runs, where there is no terminal
@@ -76,7 +77,7 @@ class BenchDisplay:
         if number in self.running:
             self.computed.add(number)
         else:
-            self.tasks[number] = self.progress.add_task(escape(str(cell)), total=cell.batches, note="")
+            self.tasks[number] = self.progress.add_task(escape(visible(str(cell))), total=cell.batches, note="")
         self.running[number] = news
         self.progress.update(self.tasks[number], completed=news.done, note=escape(_numbers(news)))
         if not self.console.is_terminal and time.monotonic() - self.shown >= STATUS_EVERY:
@@ -110,7 +111,7 @@ class BenchDisplay:
 
     def _print(self, line: str) -> None:
         self.shown = time.monotonic()
-        self.console.print(line, markup=False)
+        self.console.print(visible(line), markup=False)
 
     def __enter__(self) -> Self:
         """Begin to draw."""

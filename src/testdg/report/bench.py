@@ -7,11 +7,13 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from testdg.errors import visible
 from testdg.experiments import BenchRow, BenchTable
 from testdg.experiments.ablations import Column
 from testdg.experiments.statistics import Gain, Spread
 from testdg.experiments.summary import Score
 from testdg.report.protocol import protocol_lines
+from testdg.report.safe import cell, fenced, markdown
 from testdg.report.table import align
 
 INTERVAL = "95 % interval"
@@ -20,7 +22,7 @@ _NEXT_LINE = "\n" + 11 * " "  # under the text of a protocol's line
 
 def bench_text(tables: Sequence[BenchTable], columns: Sequence[Column] = ()) -> str:
     """Every table under its protocol, as aligned text; `columns` come after its own."""
-    return "\n\n".join("\n".join([*conditions(table), "", *align(cells(table, columns))]) for table in tables)
+    return "\n\n".join("\n".join([*_told(table), "", *align(cells(table, columns))]) for table in tables)
 
 
 def bench_markdown(tables: Sequence[BenchTable], columns: Sequence[Column] = ()) -> str:
@@ -28,13 +30,13 @@ def bench_markdown(tables: Sequence[BenchTable], columns: Sequence[Column] = ())
     parts = []
     for table in tables:
         lines = markdown_table(cells(table, columns))
-        parts.append("\n".join([f"## {_title(table)}", "", "```text", *conditions(table), "```", "", *lines]))
+        parts.append("\n".join([f"## {markdown(_title(table))}", "", *fenced(_told(table)), "", *lines]))
     return "\n\n".join(parts) + "\n"
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
     """Cells as lines of Markdown, titles first."""
-    head, *rows = [[text.replace("|", "\\|") for text in line] for line in lines]
+    head, *rows = [[markdown(text) for text in line] for line in lines]
     rule = ["---", *["---:"] * (len(head) - 1)]
     return [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]
 
@@ -45,8 +47,15 @@ def bench_csv(tables: Sequence[BenchTable], columns: Sequence[Column] = ()) -> s
     lines = [_csv_line(table, row) | _csv_columns(row, columns) for table in tables for row in table.rows]
     writer = csv.DictWriter(text, list(lines[0]) if lines else ["benchmark"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows(
+        {key: cell(value) if isinstance(value, str) else value for key, value in line.items()} for line in lines
+    )
     return text.getvalue()
+
+
+def _told(table: BenchTable) -> list[str]:
+    """The lines of the protocol, one by one, fit for a terminal."""
+    return [visible(line) for text in conditions(table) for line in text.split("\n")]
 
 
 def conditions(table: BenchTable) -> list[str]:

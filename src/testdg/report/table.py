@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import rich.table
+from rich.markup import escape
+
+from testdg.errors import visible
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ def plain_table(table: Table) -> list[str]:
 
 def align(lines: Sequence[Sequence[str]]) -> list[str]:
     """Cells as lines of text: the first column to the left, the others to the right."""
+    lines = [[visible(text) for text in line] for line in lines]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return ["  ".join(_aligned(line, widths)).rstrip() for line in lines]
 
@@ -74,13 +78,18 @@ def _aligned(line: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [first[0].ljust(first[1]), *(text.rjust(width) for text, width in rest)]
 
 
+def _plain(text: str) -> str:
+    """A text that a terminal shows as it is."""
+    return escape(visible(text))
+
+
 def rich_table(table: Table) -> rich.table.Table:
     """A table for a terminal; gains green, losses red."""
     shown = rich.table.Table()
     for number, title in enumerate(table.header):
-        shown.add_column(title, justify="right" if number else "left")
+        shown.add_column(_plain(title), justify="right" if number else "left")
     for row, following in zip(table.rows, [*table.rows[1:], None], strict=True):
-        cells = table.cells(row)
+        cells = [_plain(text) for text in table.cells(row)]
         if cells[-1] and row.gain is not None and table.header[-1] == "gain":
             colour = "green" if row.gain > 0 else "red" if row.gain < 0 else "dim"
             cells[-1] = f"[{colour}]{cells[-1]}[/]"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from html import escape
 from importlib import resources
 
 from testdg.report.page.chapter import Chapter, Content
 from testdg.report.page.figures import Picture
 from testdg.report.page.sheet import Sheet, Shown
 from testdg.report.page.words import contents, outcome, protocol_pairs, run_lines, versions
+from testdg.report.safe import escape
 
 _WIDE = 10  # columns from which titles stand upright
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from itertools import accumulate
 
+from testdg.errors import visible
 from testdg.report.page.chapter import Chapter, Content
 from testdg.report.page.sheet import Column, Sheet, Shown
 from testdg.report.page.words import contents, outcome, protocol_pairs, versions
+from testdg.report.safe import cell, markdown
 
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "^": r"\textasciicircum{}",
@@ -25,38 +26,35 @@ _FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"  # a 
 
 def markdown_text(content: Content) -> str:
     """The whole report as Markdown, with the figures beside it."""
-    parts = [f"# {_mark(content.title)}", _mark(contents(content.groups, content.runs))]
+    parts = [f"# {markdown(content.title)}", markdown(contents(content.groups, content.runs))]
     parts += [part for chapter in content.chapters for part in _markdown_chapter(chapter)]
-    return "\n\n".join([*parts, f"Computed with {_mark(versions(content.groups))}."]) + "\n"
+    return "\n\n".join([*parts, f"Computed with {markdown(versions(content.groups))}."]) + "\n"
 
 
 def _markdown_chapter(chapter: Chapter) -> list[str]:
     group = chapter.group
-    lines = [f"- {_mark(name)}: {_mark(text)}" if name else f"  {_mark(text)}" for name, text in protocol_pairs(group)]
-    parts = [f"## {_mark(group.title)}", _mark(f"{outcome(group)} {group.apart}".strip()), "\n".join(lines)]
+    lines = [
+        f"- {markdown(name)}: {markdown(text)}" if name else f"  {markdown(text)}"
+        for name, text in protocol_pairs(group)
+    ]
+    parts = [f"## {markdown(group.title)}", markdown(f"{outcome(group)} {group.apart}".strip()), "\n".join(lines)]
     for picture in chapter.pictures:
-        parts += [f"![{_mark(picture.caption)}](figures/{picture.name}.png)"]
+        parts += [f"![{markdown(picture.caption)}](figures/{picture.name}.png)"]
     for sheet in (*chapter.sheets, *chapter.published):
-        parts += [f"**{_mark(sheet.title)}.** {_mark(sheet.note)}", _markdown_table(sheet)]
+        parts += [f"**{markdown(sheet.title)}.** {markdown(sheet.note)}", _markdown_table(sheet)]
     return parts
 
 
 def _markdown_table(sheet: Sheet) -> str:
     head = ["method", *(f"{column.title} ({column.over})" if column.over else column.title for column in sheet.columns)]
-    rows = [[_mark(name), *(_markdown_cell(entry) for entry in entries)] for name, entries in sheet.shown()]
-    lines = [[_mark(title) for title in head], ["---", *["---:"] * len(sheet.columns)], *rows]
+    rows = [[markdown(name), *(_markdown_cell(entry) for entry in entries)] for name, entries in sheet.shown()]
+    lines = [[markdown(title) for title in head], ["---", *["---:"] * len(sheet.columns)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _markdown_cell(entry: Shown) -> str:
-    text = _mark(entry.text) + (f" ± {entry.deviation}" if entry.deviation else "")
+    text = markdown(entry.text) + (f" ± {entry.deviation}" if entry.deviation else "")
     return f"**{text}**" if entry.best else text
-
-
-def _mark(text: str) -> str:
-    """A text that Markdown shows as it is."""
-    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", plain)
 
 
 # LaTeX
@@ -67,7 +65,7 @@ def latex_text(content: Content) -> str:
     parts = [r"% \usepackage{booktabs,graphicx}"]
     for chapter in content.chapters:
         lines = [f"{name:<10} {text}" for name, text in protocol_pairs(chapter.group)]
-        parts.append("\n".join(f"% {' '.join(line.split())}" for line in lines))
+        parts.append("\n".join(f"% {visible(' '.join(line.split()))}" for line in lines))
         parts += [_latex_table(chapter, sheet) for sheet in (*chapter.sheets, *chapter.published)]
     return "\n\n".join(parts) + "\n"
 
@@ -116,7 +114,7 @@ def _latex_cell(entry: Shown) -> str:
 
 def _tex(text: str) -> str:
     """A text that LaTeX shows as it is."""
-    return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split())).replace("--", "-{}-")
+    return "".join(_LATEX.get(letter, letter) for letter in visible(" ".join(text.split()))).replace("--", "-{}-")
 
 
 # CSV
@@ -133,11 +131,6 @@ def csv_text(content: Content) -> str:
         for name, entries in sheet.rows:
             for column, entry in zip(sheet.columns, entries, strict=True):
                 if entry.value is not None:
-                    place = map(_safe, [*names, name, column.over, column.title])
+                    place = map(cell, [*names, name, column.over, column.title])
                     writer.writerow([*place, entry.value, entry.deviation, entry.low, entry.high])
     return text.getvalue()
-
-
-def _safe(text: str) -> str:
-    """A text that a spreadsheet does not take for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
