@@ -48,7 +48,11 @@ class Recorded:
         torch.clear_autocast_cache()  # weights cast before the recording must not enter it
         torch.cuda.synchronize()
         self.pool = torch.cuda.graph_pool_handle() if self.pool is None else self.pool
-        with torch.cuda.graph(graph, pool=self.pool):
-            outputs = self.function(*places)
+        try:
+            with torch.cuda.graph(graph, pool=self.pool):
+                outputs = self.function(*places)
+        except BaseException:
+            self.pool = None  # a recording that failed may have closed it
+            raise
         torch.clear_autocast_cache()
         return graph, places, outputs

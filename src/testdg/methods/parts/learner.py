@@ -107,7 +107,8 @@ class Learner(nn.Module):
 
     def held(self) -> list[Tensor]:
         """Everything that a step writes: parameters and moments."""
-        return [*self.parameters_, *self.moments().values(), self.skipped]
+        moments = (value for state in self.optimizer.state.values() for value in state.values())
+        return [*self.parameters_, *(value for value in moments if isinstance(value, Tensor))]
 
     def drop_moments(self, known: Iterable[Tensor]) -> None:
         """Forget the moments, perhaps half made, of all but some parameters."""

@@ -27,7 +27,7 @@ class Undo:
         self.copied = list(_buffers(module, copied=True))
         self.replaced = list(_buffers(module, copied=False))
         self.copies: list[Tensor] = []
-        self.kept: list[tuple[Tensor, Tensor]] = []
+        self.kept: list[tuple[list[Tensor], Tensor]] = []  # tensors, and their values one after the other
 
     @torch.no_grad()
     def begin(self, generator: Generator) -> None:
@@ -43,11 +43,15 @@ class Undo:
         elif self.copies:
             torch._foreach_copy_(self.copies, self.written)
 
+    @torch.no_grad()
     def keep(self, tensors: Iterable[Tensor]) -> None:
         """Copy tensors that are about to be written although a pass is still to come."""
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return  # nothing is written now, and what is launched as a whole cannot fail half way
-        self.kept += [(tensor.detach(), tensor.detach().clone()) for tensor in tensors]
+        groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for tensor in tensors:
+            groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+        self.kept += [(group, torch.cat([tensor.reshape(-1) for tensor in group])) for group in groups.values()]
 
     def forget(self) -> None:
         """Let go of what was kept: the step has succeeded."""
@@ -60,14 +64,16 @@ class Undo:
             owner[key] = place
         if self.copies:
             torch._foreach_copy_(self.written, self.copies)
-        for tensor, before in reversed(self.kept):
-            tensor.copy_(before)
+        for group, before in reversed(self.kept):
+            sizes = [tensor.numel() for tensor in group]
+            for tensor, part in zip(group, torch.split(before, sizes), strict=True):
+                tensor.copy_(part.view(tensor.shape))
         for part, value in zip(self.tellers, self.values, strict=True):
             part.set_extra_state(value)
         for learner, known in zip(self.learners, self.known, strict=True):
             learner.drop_moments(known)
         self.generator.set_state(self.random)
-        safe = {tensor.data_ptr() for tensor, _ in self.kept}
+        safe = {tensor.data_ptr() for group, _ in self.kept for tensor in group}
         self.forget()
         moved = zip(self.parameters, self.versions, strict=True)
         return all(p._version == version or p.data_ptr() in safe for p, version in moved)
