@@ -68,8 +68,8 @@ class Undo:
             sizes = [tensor.numel() for tensor in group]
             for tensor, part in zip(group, torch.split(before, sizes), strict=True):
                 tensor.copy_(part.view(tensor.shape))
-        for part, value in zip(self.tellers, self.values, strict=True):
-            part.set_extra_state(value)
+        for teller, value in zip(self.tellers, self.values, strict=True):
+            teller.set_extra_state(value)
         for learner, known in zip(self.learners, self.known, strict=True):
             learner.drop_moments(known)
         self.generator.set_state(self.random)
