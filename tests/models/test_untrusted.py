@@ -229,6 +229,12 @@ def test_weights_in_parts_are_loaded(tmp_path: Path) -> None:
     assert torch.equal(model.network(images).logits, network(images).logits)
 
 
+def test_a_network_that_takes_images_as_they_come_is_tried_with_its_own_size(tmp_path: Path) -> None:
+    write_model(tmp_path / "vit", "vit")
+    write_preprocessor(Preprocessing(), tmp_path / "vit")
+    assert load_model(tmp_path / "vit").preprocessing.size is None
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_lone_weights_must_be_an_ordinary_file(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "resnet20.safetensors")

@@ -28,6 +28,8 @@ from testdg.models.untrusted import (
     sketch,
 )
 
+_ANY_SIDE = 64  # of an image for networks that take any size
+
 
 def load_model(
     source: str | Path | nn.Module,
@@ -122,8 +124,8 @@ def _load_tiny(folder: Path, config: dict[str, Any], preprocessing: Preprocessin
     values = {key: value for key, value in config.items() if key != "model_type"}
     try:
         empty = sketch(lambda: kind(**values), budget, str(folder))
-        size = getattr(empty, "config", {}).get("size", 32)
-        check_sketch(empty, _shape(preprocessing, size), str(folder))
+        own = getattr(empty, "config", {}).get("size", _ANY_SIDE)
+        check_sketch(empty, _shape(preprocessing, own), str(folder))
         network = kind(**values)
     except UserError:
         raise
@@ -136,10 +138,13 @@ def _load_tiny(folder: Path, config: dict[str, Any], preprocessing: Preprocessin
     return network
 
 
-def _shape(preprocessing: Preprocessing, side: int) -> tuple[int, int, int]:
-    """Channels, height and width of an image as it enters a network; the side is for those that take any size."""
-    edge = preprocessing.size if isinstance(preprocessing.size, int) else side
-    return (len(preprocessing.mean), *(preprocessing.input_size or (edge, edge)))
+def _shape(preprocessing: Preprocessing, own: Any) -> tuple[int, int, int] | None:
+    """Channels, height and width of an image as it enters a network, whose own side counts where images come as they
+    are; None where no size is known.
+    """
+    edge = preprocessing.size if isinstance(preprocessing.size, int) else own
+    size = preprocessing.input_size or ((edge, edge) if isinstance(edge, int) else None)
+    return None if size is None else (len(preprocessing.mean), *size)
 
 
 def _wants_segmentation(config: dict[str, Any]) -> bool:
@@ -206,7 +211,8 @@ def _made_by_transformers(
     about = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
     empty = sketch(lambda: kind.from_config(about, trust_remote_code=False), budget, source)
     if empty is not None:
-        check_sketch(empty, _shape(preprocessing or _default_preprocessing(empty), 64), source)
+        own = getattr(about, "image_size", _ANY_SIDE)
+        check_sketch(empty, _shape(preprocessing or _default_preprocessing(empty), own), source)
     return kind.from_pretrained(  # type: ignore[no-any-return]
         source, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
     )
