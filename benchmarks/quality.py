@@ -6,9 +6,9 @@
 
 DIR of `--data` holds `cifar-10-batches-py/` and, if there are photographs of frost, `frost/`. A grid is a list of
 `[[run]]` tables: name, method, preset, settings, domains, images, seeds, rounds, batch, sampling ("sorted" by class, or
-"dirichlet"), and `fork`: after that many domains the adapter is frozen and tested on the domains that follow (the
-held-out protocol; `alone`: each image by itself, too), then it goes on adapting. Each line of the result is
-one run, with its error per domain in percent.
+"dirichlet"), guard (true for one, whose probe are 100 training images), and `fork`: after that many domains the adapter
+is frozen and tested on the domains that follow (the held-out protocol; `alone`: each image by itself, too), then it
+goes on adapting. Each line of the result is one run, with its error per domain in percent.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Worker:
 
     def run(self, entry: dict[str, Any]) -> dict[str, Any]:
         """Adapt along the stream; at the fork, test what is not yet seen with the adapter frozen."""
-        from testdg import adapt
+        from testdg import adapt, guard
         from testdg.data.corruptions import STANDARD_ORDER
 
         order = EXTRA_ORDERS[entry["domains"]] or list(STANDARD_ORDER)
@@ -156,6 +156,8 @@ class Worker:
         adapter = adapt(self.model, entry["method"], preset=preset, seed=entry["seed"], **entry["settings"])
         if adapter.awaits_source:
             adapter.warm_up(self.source(adapter.source_images(), entry["seed"]))
+        if entry.get("guard"):
+            adapter = guard(adapter, next(iter(self.source(100, 0, at_once=100)))[0])
         began, domains, changes, after = time.time(), [], [], {}
         for k, domain in enumerate(order):
             error, seen = self.errors(adapter, domain, entry)
@@ -167,11 +169,13 @@ class Worker:
         mean = sum(domains) / len(domains)
         result = {k: entry[k] for k in ("name", "method", "domains", "images", "seed", "fork")}
         result["settings"] = asdict(adapter.settings)
-        wanted = ("title", "preset", "given", "rounds", "batch", "sampling")
+        wanted = ("title", "preset", "given", "rounds", "batch", "sampling", "guard")
         result |= {key: entry[key] for key in wanted if key in entry}
         result |= {"order": result.pop("domains"), "domains": domains, "mean": round(mean, 3), "changes": changes}
         for name, errors in after.items():
             result |= {name: errors, f"{name}_mean": round(sum(errors) / len(errors), 3)}
+        if entry.get("guard"):
+            result["guard"] = dict(adapter.counts)
         return result | {"skipped": adapter.skipped, "seconds": round(time.time() - began, 1)}
 
     def frozen(self, adapter: Any, order: list[str], entry: dict[str, Any]) -> dict[str, list[float]]:
@@ -191,7 +195,7 @@ class Worker:
             found["alone"] = [round(self.errors(call, d, entry)[0], 3) for d in order]
         return found
 
-    def source(self, count: int, seed: int) -> Any:
+    def source(self, count: int, seed: int, at_once: int = 64) -> Any:
         """Batches of clean training images and their labels, drawn by a seed, in rounds where there are too few."""
         import torch
 
@@ -199,7 +203,7 @@ class Worker:
         generator = torch.Generator().manual_seed(seed)
         rounds = -(-count // len(images))
         order = torch.cat([torch.randperm(len(images), generator=generator) for _ in range(rounds)])[:count]
-        parts = torch.split(order.to(self.device), 64)
+        parts = torch.split(order.to(self.device), at_once)
         return ((images[part].float() / 255, labels[part]) for part in parts)
 
     def clean_up(self) -> None:

@@ -9,10 +9,11 @@ from testdg.version import __version__
 
 if TYPE_CHECKING:
     from testdg.data.benchmarks import load_benchmark
+    from testdg.guards import guard
     from testdg.methods import Adapter, adapt
     from testdg.models import Preprocessing, load_model
 
-__all__ = ["Adapter", "Preprocessing", "__version__", "adapt", "load_benchmark", "load_model"]
+__all__ = ["Adapter", "Preprocessing", "__version__", "adapt", "guard", "load_benchmark", "load_model"]
 
 _HOMES = {
     "Adapter": "testdg.methods",
@@ -20,6 +21,7 @@ _HOMES = {
     "Preprocessing": "testdg.models",
     "load_model": "testdg.models",
     "load_benchmark": "testdg.data.benchmarks",
+    "guard": "testdg.guards",
 }
 
 

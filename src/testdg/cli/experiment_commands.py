@@ -32,6 +32,9 @@ def run(
         Path | None,
         typer.Option(metavar="FOLDER", help="Clean images to align to; the benchmark's training images if left out."),
     ] = None,
+    guard: Annotated[
+        bool, typer.Option("--guard", help="Learn only from what is worth it, and undo what harms the model.")
+    ] = False,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -93,6 +96,7 @@ def run(
         out=out,
         track=track,
         source=source,
+        guard=guard,
     )
     run_command(request, as_json=json)
 

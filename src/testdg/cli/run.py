@@ -53,6 +53,7 @@ class Request:
     preprocessing: str = "model"
     track: str | None = None
     source: Path | None = None
+    guard: bool = False
 
     @property
     def methods(self) -> list[str]:
@@ -147,7 +148,8 @@ def _run_plan(
         if "source" not in request.methods:
             found.append(run(benchmark, "source", settings={"precision": request.precision}, **common))
         for name, own in settings.items():
-            found.append(run(benchmark, name, settings=own, preset=request.preset, source=request.source, **common))
+            common |= {"preset": request.preset, "source": request.source, "guard": request.guard}
+            found.append(run(benchmark, name, settings=own, **common))
         return found
 
 
@@ -172,6 +174,9 @@ def show(console: Console, results: list[Result], benchmark: Benchmark, model: V
     _show_tables(console, result_tables(titles, results))
     if result.skipped:
         console.print(f"{result.skipped} images could not be read and were left out", markup=False)
+    for title, found in zip(titles, results, strict=True):
+        for line in caution_lines(title, found):
+            console.print(line, markup=False)
     figure = result.folder / "figure.png"
     if not figure.exists():
         runs = {title: read_events(found.folder) for title, found in zip(titles, results, strict=True)}
@@ -181,6 +186,18 @@ def show(console: Console, results: list[Result], benchmark: Benchmark, model: V
     console.print(f"figure  {figure}", markup=False)
     if len(results) == 2 and (panel := _make_panel(results[-1], titles, benchmark, model)) is not None:
         console.print(f"panel   {panel}", markup=False)
+
+
+def caution_lines(title: str, result: Result) -> list[str]:
+    """What a run did to keep a model from harm, and what went wrong in it, in words."""
+    lines = []
+    if result.skipped_updates:
+        lines.append(f"{title}: {result.skipped_updates} updates were left out, their loss or gradient was not finite")
+    if result.guard is not None:
+        skipped, back, source = (result.guard.get(key, 0) for key in ("skip", "roll_back", "fall_back"))
+        told = f"{skipped} batches predicted without learning, {back} times back to a healthy state"
+        lines.append(f"{title}: guard: {told}, {source} times back to the source")
+    return lines
 
 
 def _make_panel(result: Result, titles: list[str], benchmark: Benchmark, model: VisionModel) -> Path | None:

@@ -67,6 +67,10 @@ class Result:
     """Images of the stream that could not be read and were left out."""
     classes: tuple[str, ...] = ()
     """What the numbers of `class_iou` belong to."""
+    skipped_updates: int = 0
+    """Updates left out because a loss or a gradient was not finite."""
+    guard: dict[str, int] | None = None
+    """How often a guard skipped an update, rolled back, fell back to the source; None without one."""
 
     @property
     def metric(self) -> Metric:
@@ -105,6 +109,8 @@ class Result:
             "held_out_mean": self.held_out_mean,
             "held_out_means": None if self.held_out is None else means(self.held_out),
             "skipped": self.skipped,
+            "skipped_updates": self.skipped_updates,
+            **({} if self.guard is None else {"guard": self.guard}),
             **({"classes": list(self.classes)} if self.classes else {}),
             "seconds": self.seconds,
             "versions": self.versions,
@@ -124,6 +130,8 @@ class Result:
             folder=folder,
             skipped=int(values.get("skipped", 0)),
             classes=tuple(values.get("classes", ())),
+            skipped_updates=int(values.get("skipped_updates", 0)),
+            guard=values.get("guard"),
         )
 
 

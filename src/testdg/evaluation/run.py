@@ -14,6 +14,7 @@ from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.data.stream import Stream
 from testdg.evaluation.device import find_device
 from testdg.evaluation.folder import RunFolder, run_name
+from testdg.evaluation.guarding import put_guard, tell_guard
 from testdg.evaluation.interrupts import noticed
 from testdg.evaluation.loop import Event, run_stream
 from testdg.evaluation.observer import Observer
@@ -42,6 +43,7 @@ def run(
     batch_size: int | None = None,
     device: str = "auto",
     source: str | Path | None = None,
+    guard: bool = False,
     out: str | Path = "runs",
     observer: Observer | None = None,
     save_every: float = SAVE_EVERY,
@@ -52,7 +54,8 @@ def run(
     `protocol` is a name, a TOML file or a plan (docs/protocols.md); left out, the benchmark's own. `preset` names the
     published settings of a benchmark ("none" for the method's defaults; left out, an embedded benchmark applies its
     own), and `settings` win over it. `source` is a folder of clean images for methods that measure the source, in
-    place of the benchmark's training images. `options` are those of the benchmark (images, severity, domains,
+    place of the benchmark's training images. `guard` puts a guard around the method, as part of the protocol, with a
+    few clean images of the source as its probe. `options` are those of the benchmark (images, severity, domains,
     corruption_seed). A run that was stopped goes on where its folder under `out` left off, and a complete one is read
     back.
     """
@@ -69,6 +72,8 @@ def run(
     folder = None if source is None or not adapter.source_images() else Path(source)
     remarks = [describe_tuning(chosen, fixed), *adapter.remarks(), *([f"source images of {folder}"] if folder else [])]
     about = make_protocol(plan, bench, stream, adapter, tuning="; ".join(remarks), fingerprint=adapted.fingerprint())
+    if guard:
+        about, adapter = dataclasses.replace(about, guard=True), put_guard(adapter, bench, folder)
     return _Run(adapter, bench, stream, about, plan.looks(), Path(out), observer, save_every, folder).result()
 
 
@@ -170,5 +175,7 @@ class _Run:
             versions=versions(),
             folder=self.folder.path,
             skipped=len(self.benchmark.unreadable()),
+            skipped_updates=self.adapter.skipped,
+            guard=tell_guard(self.adapter),
             classes=self.benchmark.classes if self.protocol.task == "segmentation" else (),
         )

@@ -1,0 +1,313 @@
+"""The guard: what is worth learning from, is the model still itself, and what to do where it is not.
+
+Three answers, in this order: predict without learning, go back to the last healthy state, go back to the source and
+learn nothing for a while. It needs no labels, and nothing but what every adapter can do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from testdg.guards.health import FAR, Movement, Probe
+from testdg.guards.inputs import REASONS, Inputs
+from testdg.methods import Adapter
+from testdg.methods.parts.teacher import frozen_copy
+
+Action = Literal["skip", "roll back", "fall back"]
+WINDOW = 60
+"""Predictions whose classes are counted."""
+LEAST_SEEN = 20
+"""Predictions without which nothing is known about the mix of classes."""
+LEAST_SPREAD = 0.2
+"""How far the classes of the window reach from one (0) to all, evenly (1), for it to be learnt from."""
+PAUSE = 1000
+"""Images without learning after the first fall; twice as many after each further one."""
+PREFIX = "guard."
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the guard did at a batch, and why."""
+
+    batch: int
+    action: Action
+    reason: str
+
+
+class Guard:
+    """An adapter that cannot be ruined. Used as the adapter itself; see `guard`."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        probe: Tensor | None,
+        patience: int,
+        snapshots: int,
+        on_decision: Callable[[Decision], None] | None,
+    ) -> None:
+        self.adapter, self.patience, self.on_decision = adapter, patience, on_decision
+        device = adapter.model.device
+        self.inputs = Inputs().to(device)
+        self.probe = Probe(None if probe is None else probe.to(device), adapter.model.task)
+        self.ring: deque[tuple[dict[str, Tensor], dict[str, Any]]] = deque(maxlen=snapshots)
+        self.decisions: deque[Decision] = deque(maxlen=100)
+        self.movement = Movement(adapter.trainable())
+        self.source = frozen_copy(adapter.model)
+        self._start()
+
+    def _start(self) -> None:
+        self.counts: dict[Action, int] = {"skip": 0, "roll back": 0, "fall back": 0}
+        self.batch = self.seen = self.troubles = self.healthy = 0
+        self.pause = 0  # images that will not be learnt from
+        self.window: list[int] = []
+        self.told: dict[str, Any] = {}
+        self.ring.clear()
+        self.inputs.forget()
+        self.movement.mark()
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the adapter's."""
+        if name == "adapter":  # not made yet
+            raise AttributeError(name)
+        return getattr(self.adapter, name)
+
+    # What a user calls
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Predict a batch, and learn from it if it is worth it and harms nothing."""
+        images = self.adapter._accept(images)
+        self.told = {}
+        before = self.inputs.thumbnails
+        try:
+            if not self.ring:
+                self._begin(images)
+            logits = self._answer(images)
+        except BaseException:
+            self.inputs.thumbnails = before  # a batch that was refused was not seen
+            raise
+        self._count(logits)
+        self.batch += 1
+        return logits
+
+    def warm_up(self, batches: Iterable[Tensor | tuple[Tensor, Tensor]]) -> None:
+        """Let the adapter learn from source images; the first of them are the probe, if none was given."""
+        kept: list[Tensor] = []
+        self.adapter.warm_up(self._keeping(batches, kept))
+        if self.probe.images is None and kept:
+            self.probe = Probe(torch.cat(kept).to(self.adapter.model.device), self.adapter.model.task)
+
+    def _keeping(self, batches: Iterable[Any], kept: list[Tensor]) -> Iterable[Any]:
+        for batch in batches:
+            images = batch if isinstance(batch, Tensor) else batch[0]
+            if sum(map(len, kept)) < self.probe.wanted and (not kept or kept[0].shape[1:] == images.shape[1:]):
+                kept.append(images)
+            yield batch
+
+    def reset(self) -> None:
+        """Back to the source, and learning again."""
+        self.adapter.reset()
+        self._start()
+
+    def save(self, folder: str | Path, note: Mapping[str, Any] | None = None) -> None:
+        """Write the adapter and the guard: everything that the next batch depends on."""
+        whole: Any = self
+        Adapter.save(whole, folder, note)
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """What the adapter tells of the last batch, and what the guard decided."""
+        return {**self.adapter.diagnostics, **self.told} if self.told.get("guard") != "skip" else dict(self.told)
+
+    # The three answers
+
+    def _begin(self, images: Tensor) -> None:
+        """Note what is known before the first batch."""
+        self.probe.begin(self.adapter.predict)
+        self._count(self.adapter.predict(images))
+        self._keep()
+
+    @torch.no_grad()
+    def _source(self, images: Tensor) -> Tensor:
+        return self.source(self.source.prepare(images)).logits  # type: ignore[no-any-return]
+
+    def _keep(self) -> None:
+        tensors = {name: value.detach().clone() for name, value in self.adapter.tensors().items()}
+        self.ring.append((tensors, self.adapter.values()))
+
+    def _answer(self, images: Tensor) -> Tensor:
+        if self.pause > 0:
+            self.pause -= len(images)
+            return self.adapter.predict(images)
+        flags = self.inputs.look(images).cpu()
+        worth = ~flags.any(1)
+        if 2 * int(worth.sum()) < len(worth) or not worth.any():
+            return self._skip(images, REASONS[int(flags.sum(0).argmax())])
+        if (reason := self._one_sided()) is not None:
+            return self._one_sided_answer(images, reason)
+        logits = self._learn(images, worth)
+        self.seen += len(images)
+        return logits if (trouble := self._trouble(images, logits)) is None else self._undo(images, trouble)
+
+    def _one_sided_answer(self, images: Tensor, reason: str) -> Tensor:
+        """The stream may show one class, or the model see one everywhere: what it has learnt is looked at first."""
+        if self.seen and self.probe.ready and (trouble := self._look(images)) is not None:
+            return self._undo(images, trouble)
+        return self._skip(images, reason)
+
+    def _learn(self, images: Tensor, worth: Tensor) -> Tensor:
+        """Learn from the images that are worth it, and predict the others."""
+        if worth.all():
+            logits: Tensor = self.adapter(images)
+            self.probe.collect(images, logits)
+            return logits
+        places = worth.to(images.device)
+        others = self.adapter.predict(images[~places])
+        learnt: Tensor = self.adapter(images[places])
+        logits = learnt.new_empty(len(images), *learnt.shape[1:])
+        logits[places], logits[~places] = learnt, others
+        self.probe.collect(images[places], learnt)
+        return logits
+
+    def _skip(self, images: Tensor, reason: str) -> Tensor:
+        self._decide("skip", reason)
+        return self.adapter.predict(images)
+
+    def _trouble(self, images: Tensor, logits: Tensor) -> str | None:
+        """What is wrong with the model after a step; None where nothing is known to be."""
+        numbers = [torch.isfinite(logits).all().float()]
+        if (moved := self.movement.distance()) is not None:
+            numbers.append(moved)
+        finite, *distance = torch.stack(numbers).tolist()
+        if not finite or not all(map(math.isfinite, distance)):
+            return "predictions or weights are not finite"
+        far = bool(distance) and distance[0] > FAR
+        if not self.probe.ready or not (far or self.probe.due(self.seen, bool(self.adapter.trainable()))):
+            return None
+        return self._look(images)
+
+    def _look(self, images: Tensor) -> str | None:
+        """Pass the probe; a healthy model is kept."""
+        self.seen = 0
+        self.movement.mark()
+        agreement = self.probe.agreement(self.adapter.predict)
+        if agreement < 1 - self.probe.tolerance(self._source, images):
+            whose = "source images" if self.probe.origin == "source" else "the first images of the stream"
+            return f"only {agreement:.0%} of {whose} are predicted as before"
+        self.healthy += 1
+        self.troubles = 0 if self.healthy >= self.patience else self.troubles
+        self._keep()
+        return None
+
+    def _undo(self, images: Tensor, reason: str) -> Tensor:
+        """Go back to the last healthy state, from which trouble came; after several times, to the source."""
+        self.troubles, self.healthy = self.troubles + 1, 0
+        if self.troubles >= self.patience:
+            self.pause = PAUSE * 2 ** self.counts["fall back"]
+            self.adapter.reset()
+            told = f"{reason}, again: the source predicts, and nothing is learnt from the next {self.pause} images"
+            self._decide("fall back", told)
+        else:
+            self.adapter.load_state(*(self.ring[-1] if len(self.ring) == 1 else self.ring.pop()))
+            self._decide("roll back", reason)
+        self.movement.mark()
+        self.window, self.seen = [], 0  # of a model that is gone
+        return self.adapter.predict(images)
+
+    def _decide(self, action: Action, reason: str) -> None:
+        decision = Decision(self.batch, action, reason)
+        self.counts[action] += 1
+        self.decisions.append(decision)
+        self.told = {"guard": action, "guard_reason": reason}
+        if self.on_decision is not None:
+            self.on_decision(decision)
+
+    # The mix of classes
+
+    def _one_sided(self) -> str | None:
+        """Whether the last predictions are nearly all of one class: what they teach is that class alone."""
+        classes = self.adapter.model.classes
+        if self.adapter.model.task != "classification" or classes < 2:
+            return None
+        if len(self.window) < LEAST_SEEN:
+            return "too few predictions so far to know the mix of classes"
+        shares = torch.bincount(torch.tensor(self.window)).double() / len(self.window)
+        kinds = float(torch.exp(-(shares * shares.clamp(min=1e-12).log()).sum()))
+        spread = (kinds - 1) / (min(classes, len(self.window)) - 1)
+        return f"the last {len(self.window)} predictions are of {kinds:.1f} classes" if spread < LEAST_SPREAD else None
+
+    def _count(self, logits: Tensor) -> None:
+        if logits.ndim == 2:
+            self.window = [*self.window, *logits.argmax(1).tolist()][-WINDOW:]
+
+    # State
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that the next batch depends on."""
+        found = dict(self.adapter.tensors())
+        for name in ("inputs", "probe"):
+            found |= {f"{PREFIX}{name}.{key}": value for key, value in getattr(self, name).state_dict().items()}
+        for number, (tensors, _) in enumerate(self.ring):
+            found |= {f"{PREFIX}ring.{number}.{key}": value for key, value in tensors.items()}
+        for number, value in enumerate(self.movement.before):
+            found[f"{PREFIX}moved.{number}"] = value
+        return found
+
+    def values(self) -> dict[str, Any]:
+        """Every plain value that the next batch depends on, ready for JSON."""
+        own = {key: getattr(self, key) for key in ("batch", "seen", "troubles", "healthy", "pause", "window", "counts")}
+        own |= {"origin": self.probe.origin, "ring": [values for _, values in self.ring]}
+        own |= {"decisions": [asdict(decision) for decision in self.decisions]}
+        return {**self.adapter.values(), "guard": own}
+
+    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Put back what `tensors` and `values` gave."""
+        own: dict[str, Any] = dict(values["guard"])
+        mine = {key.removeprefix(PREFIX): value for key, value in tensors.items() if key.startswith(PREFIX)}
+        theirs = {key: value for key, value in tensors.items() if not key.startswith(PREFIX)}
+        self.adapter.load_state(theirs, {key: value for key, value in values.items() if key != "guard"})
+        device = self.adapter.model.device
+        for name in ("inputs.thumbnails", "probe.images", "probe.classes", "probe.sureness"):
+            part, key = name.split(".")
+            value = mine.get(name)
+            setattr(getattr(self, part), key, None if value is None else value.to(device, copy=True))
+        self.probe.origin = own["origin"]
+        self.ring.clear()
+        for number, kept in enumerate(own["ring"]):
+            start = f"ring.{number}."
+            parts = {key.removeprefix(start): value.clone() for key, value in mine.items() if key.startswith(start)}
+            self.ring.append((parts, kept))
+        self.movement.before = [
+            mine[f"moved.{number}"].to(device, copy=True) for number in range(len(self.movement.watched))
+        ]
+        for key in ("batch", "seen", "troubles", "healthy", "pause"):
+            setattr(self, key, own[key])
+        self.window, self.counts = list(own["window"]), dict(own["counts"])
+        self.decisions.clear()
+        self.decisions.extend(Decision(**decision) for decision in own["decisions"])
+
+
+def guard(
+    adapter: Adapter,
+    probe: Tensor | None = None,
+    *,
+    patience: int = 3,
+    snapshots: int = 2,
+    on_decision: Callable[[Decision], None] | None = None,
+) -> Guard:
+    """Put a guard around an adapter, to be used in its place.
+
+    `probe` are clean images in [0, 1] of the kind that the model was trained on, without labels, 100 at most (4 street
+    scenes): the model must go on predicting them as it did at first. Left out, they are the first that `warm_up`
+    shows, or the first sure ones of the stream. `snapshots` healthy states are kept in memory. After `patience`
+    unhealthy looks without as many healthy ones between, the source predicts, and nothing is learnt for a while.
+    `on_decision` is told everything that the guard does; `counts` and `decisions` have it, too.
+    """
+    return Guard(adapter, probe, patience, snapshots, on_decision)
