@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from testdg.guards.inputs import RECENT, REASONS, Inputs, neighbours
+from testdg.guards.inputs import REASONS, RECENT, Inputs, neighbours
 
 
 def smooth(count: int, seed: int = 0, size: int = 32) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from testdg.guards.health import FAR, Movement, Probe
+from testdg.guards.health import FAR, SAMPLE, Movement, Probe
 from testdg.guards.inputs import REASONS, Inputs
 from testdg.methods import Adapter
 from testdg.methods.parts.teacher import frozen_copy
@@ -70,6 +70,7 @@ class Guard:
         self.window: list[int] = []
         self.told: dict[str, Any] = {}
         self.ring.clear()
+        self.recent: Tensor | None = None  # images that were learnt from last
         self.inputs.forget()
         self.movement.mark()
 
@@ -154,11 +155,12 @@ class Guard:
             return self._one_sided_answer(images, reason)
         logits = self._learn(images, worth)
         self.seen += len(images)
-        return logits if (trouble := self._trouble(images, logits)) is None else self._undo(images, trouble)
+        self._note(images)
+        return logits if (trouble := self._trouble(logits)) is None else self._undo(images, trouble)
 
     def _one_sided_answer(self, images: Tensor, reason: str) -> Tensor:
         """The stream may show one class, or the model see one everywhere: what it has learnt is looked at first."""
-        if self.seen and self.probe.ready and (trouble := self._look(images)) is not None:
+        if self.seen and self.probe.ready and (trouble := self._look()) is not None:
             return self._undo(images, trouble)
         return self._skip(images, reason)
 
@@ -176,11 +178,17 @@ class Guard:
         self.probe.collect(images[places], learnt)
         return logits
 
-    def _skip(self, images: Tensor, reason: str) -> Tensor:
-        self._decide("skip", reason)
-        return self.adapter.predict(images)
+    def _note(self, images: Tensor) -> None:
+        """Keep the last images, for a question to the source."""
+        fits = self.recent is not None and self.recent.shape[1:] == images.shape[1:]
+        self.recent = torch.cat([self.recent, images] if fits and self.recent is not None else [images])[-SAMPLE:]
 
-    def _trouble(self, images: Tensor, logits: Tensor) -> str | None:
+    def _skip(self, images: Tensor, reason: str) -> Tensor:
+        logits = self.adapter.predict(images)
+        self._decide("skip", reason)
+        return logits
+
+    def _trouble(self, logits: Tensor) -> str | None:
         """What is wrong with the model after a step; None where nothing is known to be."""
         numbers = [torch.isfinite(logits).all().float()]
         if (moved := self.movement.distance()) is not None:
@@ -191,14 +199,15 @@ class Guard:
         far = bool(distance) and distance[0] > FAR
         if not self.probe.ready or not (far or self.probe.due(self.seen, bool(self.adapter.trainable()))):
             return None
-        return self._look(images)
+        return self._look()
 
-    def _look(self, images: Tensor) -> str | None:
+    def _look(self) -> str | None:
         """Pass the probe; a healthy model is kept."""
+        assert self.recent is not None
         self.seen = 0
         self.movement.mark()
         agreement = self.probe.agreement(self.adapter.predict)
-        if agreement < 1 - self.probe.tolerance(self._source, images):
+        if agreement < 1 - self.probe.tolerance(self._source, self.recent):
             whose = "source images" if self.probe.origin == "source" else "the first images of the stream"
             return f"only {agreement:.0%} of {whose} are predicted as before"
         self.healthy += 1
@@ -256,6 +265,8 @@ class Guard:
             found |= {f"{PREFIX}{name}.{key}": value for key, value in getattr(self, name).state_dict().items()}
         for number, (tensors, _) in enumerate(self.ring):
             found |= {f"{PREFIX}ring.{number}.{key}": value for key, value in tensors.items()}
+        if self.recent is not None:
+            found[f"{PREFIX}recent"] = self.recent
         for number, value in enumerate(self.movement.before):
             found[f"{PREFIX}moved.{number}"] = value
         return found
@@ -278,6 +289,8 @@ class Guard:
             part, key = name.split(".")
             value = mine.get(name)
             setattr(getattr(self, part), key, None if value is None else value.to(device, copy=True))
+        recent = mine.get("recent")
+        self.recent = None if recent is None else recent.to(device, copy=True)
         self.probe.origin = own["origin"]
         self.ring.clear()
         for number, kept in enumerate(own["ring"]):

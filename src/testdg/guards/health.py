@@ -10,15 +10,16 @@ from torch import Tensor, nn
 
 IMAGES = {"classification": 100, "segmentation": 4}
 """Images of the probe."""
-STRICT, LENIENT = 0.03, 0.2
-"""Share of the probe that may be predicted otherwise: while the stream is like the source, and while it is not.
+STRICT = {"classification": 0.03, "segmentation": 0.1}
+LENIENT = {"classification": 0.2, "segmentation": 0.4}
+"""Share of the probe, or of its pixels, that may be predicted otherwise while the stream is like the source, and else.
 
-In a foreign domain a model may forget for a while; the probe of a stream itself is judged leniently, too.
+In a foreign domain a model may forget for a while; a probe that the stream itself gave is judged leniently, too.
 """
-ALIKE = 0.1
-"""How much less sure than of the probe the source may be of the stream for the two to be alike."""
+ALIKE = 2.0
+"""How many times as unsure as of the probe the source may be of the stream for the two to be alike."""
 SAMPLE = 16
-"""Images of the stream that the source is asked about."""
+"""Recent images of the stream that the source is asked about."""
 SURE = 0.8
 """Probability of the predicted class with which an image of the stream enters the probe."""
 SHARE = 0.04
@@ -40,7 +41,7 @@ class Probe(nn.Module):
 
     def __init__(self, images: Tensor | None, task: str) -> None:
         super().__init__()
-        self.wanted = IMAGES[task]
+        self.wanted, self.task = IMAGES[task], task
         self.origin = "stream" if images is None else "source"
         self.register_buffer("images", None if images is None else images[: self.wanted].clone())
         self.register_buffer("classes", None)
@@ -62,7 +63,7 @@ class Probe(nn.Module):
         """Without source images: take sure predictions from the beginning of the stream."""
         if self.ready or self.origin != "stream":
             return
-        sure = logits.softmax(1).amax(1).flatten(1).mean(1) > SURE
+        sure = logits.softmax(1).amax(1).reshape(len(logits), -1).mean(1) > SURE
         if self.images is not None and self.images.shape[1:] != images.shape[1:]:
             return
         taken, classes = images[sure], logits[sure].argmax(1)
@@ -77,9 +78,10 @@ class Probe(nn.Module):
     def tolerance(self, source: Any, images: Tensor) -> float:
         """Share of the probe that may be predicted otherwise now; `source` predicts as the model did at first."""
         if self.origin == "stream":
-            return LENIENT
+            return LENIENT[self.task]
         assert self.sureness is not None
-        return STRICT if float(self.sureness - sureness(source(images[:SAMPLE]))) <= ALIKE else LENIENT
+        unsure = 1 - float(sureness(source(images)))
+        return (STRICT if unsure <= ALIKE * (1 - float(self.sureness)) else LENIENT)[self.task]
 
     def due(self, seen: int, learns: bool) -> bool:
         """Whether so many images since the last look pay for another one."""
