@@ -51,9 +51,10 @@ def test_a_result_carries_everything_that_its_number_depends_on(model: VisionMod
 def test_the_result_file_has_the_documented_shape(model: VisionModel, tmp_path: Path) -> None:
     result = run("digits-c", "source", model=model, out=tmp_path, **SMALL)
     stored = json.loads((result.folder / "result.json").read_text())
+    assert all(len(stored.pop(key)) == 32 for key in ("checksum", "events"))
     assert list(stored) == [
         "protocol", "method", "domains", "mean_error", "means", "held_out", "held_out_mean", "held_out_means",
-        "skipped", "seconds", "versions",
+        "skipped", "skipped_updates", "seconds", "versions",
     ]  # fmt: skip
     assert stored == result.to_dict()
     fields = {"name", "error", "images", "severity", "round", "early_error", "nll", "ece", "miou", "class_iou"}
