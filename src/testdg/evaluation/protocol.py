@@ -41,16 +41,15 @@ class Protocol:
     device: str
     seed: int
     tuning: str
-    guard: bool = False
 
     def visits(self) -> list[Visit]:
         """Every visit of the stream, in order."""
         return make_visits(self.domains, self.held_out, self.severity, self.rounds)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the values as plain JSON; views are told for predictions of pixels alone, a guard where it is on."""
-        left_out = {"guard": not self.guard, "views": self.task != "segmentation"}
-        plain = plain_values({key: value for key, value in asdict(self).items() if not left_out.get(key)})
+        """Give the values as plain JSON; only predictions of pixels are made on views."""
+        values = {key: value for key, value in asdict(self).items() if key != "views" or self.task == "segmentation"}
+        plain = plain_values(values)
         assert isinstance(plain, dict)
         return plain
 

@@ -71,9 +71,9 @@ def run(
     adapter = kind(adapted, **values)
     folder = None if source is None or not adapter.source_images() else Path(source)
     remarks = [describe_tuning(chosen, fixed), *adapter.remarks(), *([f"source images of {folder}"] if folder else [])]
+    remarks += ["with a guard"] if guard else []
     about = make_protocol(plan, bench, stream, adapter, tuning="; ".join(remarks), fingerprint=adapted.fingerprint())
-    if guard:
-        about, adapter = dataclasses.replace(about, guard=True), put_guard(adapter, bench, folder)
+    adapter = put_guard(adapter, bench, folder) if guard else adapter
     return _Run(adapter, bench, stream, about, plan.looks(), Path(out), observer, save_every, folder).result()
 
 
