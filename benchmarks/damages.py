@@ -46,7 +46,7 @@ class Damage(NamedTuple):
 
 
 class Site:
-    """A complete run, the same one stopped half way, another one, and a cache with warm-ups, to be copied and damaged."""
+    """A complete run, the same one stopped half way, another one, and a cache with warm-ups: to be copied and hurt."""
 
     def __init__(self, place: Path) -> None:
         torch.manual_seed(0)

@@ -15,7 +15,7 @@ from torch import Tensor
 from testdg.errors import UserError
 from testdg.methods import Adapter
 from testdg.methods.state import read_folder
-from testdg.models import VisionModel, load_model
+from testdg.models import Output, VisionModel, load_model
 
 MakeAdapter = Callable[..., Adapter]
 Check = Callable[[MakeAdapter], None]
@@ -295,11 +295,18 @@ def failing(adapter: Adapter, at: int | None = None) -> Iterator[list[str]]:
         if len(moments) - 1 == at:
             raise Injected(f"injected at moment {at}: {what}")
 
-    networks = [(name, part.network) for name, part in adapter.named_modules() if isinstance(part, VisionModel)]
-    handles = []
-    for name, network in networks:
-        handles.append(network.register_forward_pre_hook(lambda *_, name=name: pass_by(f"{name} begins")))
-        handles.append(network.register_forward_hook(lambda *_, name=name: pass_by(f"{name} ends")))
+    def watched(name: str, run: Callable[[Tensor], Output]) -> Callable[[Tensor], Output]:
+        def watch(images: Tensor) -> Output:
+            pass_by(f"{name} begins")
+            output = run(images)
+            pass_by(f"{name} ends")
+            return output
+
+        return watch
+
+    models = [(name, part) for name, part in adapter.named_modules() if isinstance(part, VisionModel)]
+    for name, model in models:
+        model.__dict__["run"] = watched(name, model.run)
     grad = torch.autograd.grad
 
     def backward(*inputs: Any, **options: Any) -> Any:
@@ -311,8 +318,8 @@ def failing(adapter: Adapter, at: int | None = None) -> Iterator[list[str]]:
         yield moments
     finally:
         torch.autograd.grad = grad
-        for handle in handles:
-            handle.remove()
+        for _, model in models:
+            del model.__dict__["run"]
 
 
 @check("a step that fails leaves the state unchanged")
@@ -321,6 +328,7 @@ def _all_or_nothing(make: MakeAdapter) -> None:
     for images in stream(adapter, 4):
         with failing(twin) as moments:
             expected = twin(images)
+        assert moments, "the step makes no pass of a model"
         before = snapshot(adapter)
         for at in range(0, len(moments), -(-len(moments) // MOMENTS)):
             _fail(adapter, images, at)
