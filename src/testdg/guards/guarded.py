@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from testdg.guards.health import FAR, SAMPLE, Movement, Probe
+from testdg.guards.health import JUMP, SAMPLE, Movement, Probe
 from testdg.guards.inputs import REASONS, Inputs
 from testdg.methods import Adapter
 from testdg.methods.parts.teacher import frozen_copy
@@ -72,7 +72,7 @@ class Guard:
         self.ring.clear()
         self.recent: Tensor | None = None  # images that were learnt from last
         self.inputs.forget()
-        self.movement.mark()
+        self._mark()
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the adapter's."""
@@ -178,6 +178,11 @@ class Guard:
         self.probe.collect(images[places], learnt)
         return logits
 
+    def _mark(self) -> None:
+        """Measure how far the weights move from here."""
+        self.movement.mark()
+        self.moved = 0.0
+
     def _note(self, images: Tensor) -> None:
         """Keep the last images, for a question to the source."""
         fits = self.recent is not None and self.recent.shape[1:] == images.shape[1:]
@@ -191,12 +196,14 @@ class Guard:
     def _trouble(self, logits: Tensor) -> str | None:
         """What is wrong with the model after a step; None where nothing is known to be."""
         numbers = [torch.isfinite(logits).all().float()]
-        if (moved := self.movement.distance()) is not None:
-            numbers.append(moved)
-        finite, *distance = torch.stack(numbers).tolist()
-        if not finite or not all(map(math.isfinite, distance)):
+        numbers += [] if (distance := self.movement.distance()) is None else [distance]
+        finite, moved = [*torch.stack(numbers).tolist(), 0.0][:2]
+        if not finite or not math.isfinite(moved):
             return "predictions or weights are not finite"
-        far = bool(distance) and distance[0] > FAR
+        jump, self.moved = moved - self.moved, moved
+        if jump > JUMP:
+            return "the weights jumped further in one step than any step should take them: is the rate too high?"
+        far = moved > 1
         if not self.probe.ready or not (far or self.probe.due(self.seen, bool(self.adapter.trainable()))):
             return None
         return self._look()
@@ -205,7 +212,7 @@ class Guard:
         """Pass the probe; a healthy model is kept."""
         assert self.recent is not None
         self.seen = 0
-        self.movement.mark()
+        self._mark()
         agreement = self.probe.agreement(self.adapter.predict)
         if agreement < 1 - self.probe.tolerance(self._source, self.recent):
             whose = "source images" if self.probe.origin == "source" else "the first images of the stream"
@@ -226,7 +233,7 @@ class Guard:
         else:
             self.adapter.load_state(*(self.ring[-1] if len(self.ring) == 1 else self.ring.pop()))
             self._decide("roll back", reason)
-        self.movement.mark()
+        self._mark()
         self.window, self.seen = [], 0  # of a model that is gone
         return self.adapter.predict(images)
 
@@ -273,7 +280,10 @@ class Guard:
 
     def values(self) -> dict[str, Any]:
         """Every plain value that the next batch depends on, ready for JSON."""
-        own = {key: getattr(self, key) for key in ("batch", "seen", "troubles", "healthy", "pause", "window", "counts")}
+        own = {
+            key: getattr(self, key)
+            for key in ("batch", "seen", "troubles", "healthy", "pause", "moved", "window", "counts")
+        }
         own |= {"origin": self.probe.origin, "ring": [values for _, values in self.ring]}
         own |= {"decisions": [asdict(decision) for decision in self.decisions]}
         return {**self.adapter.values(), "guard": own}
@@ -300,7 +310,7 @@ class Guard:
         self.movement.before = [
             mine[f"moved.{number}"].to(device, copy=True) for number in range(len(self.movement.watched))
         ]
-        for key in ("batch", "seen", "troubles", "healthy", "pause"):
+        for key in ("batch", "seen", "troubles", "healthy", "pause", "moved"):
             setattr(self, key, own[key])
         self.window, self.counts = list(own["window"]), dict(own["counts"])
         self.decisions.clear()

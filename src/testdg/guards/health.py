@@ -26,10 +26,12 @@ SHARE = 0.04
 """Part of the passes of a method that may go into the probe."""
 FORWARDS = 3
 """Passes of a step that learns, at least."""
-FAR = 0.015
+FAR = {"vectors": 0.015, "matrices": 0.1}
 """How far weights may move, in parts of their size, before the probe is passed again, whatever the schedule says."""
+JUMP = 0.5
+"""Part of that which no single step takes: a rate that high ruins a model before the probe shows it."""
 WATCHED = 4096
-"""Values of a tensor at most for it to be watched as it moves."""
+"""Values of each tensor that are watched as they move: the first ones."""
 
 
 class Probe(nn.Module):
@@ -95,24 +97,30 @@ def sureness(logits: Tensor) -> Tensor:
 
 
 class Movement:
-    """How far the weights of an adapter have moved since the last look: small tensors stand for all."""
+    """How far the weights of an adapter have moved since the last look, in parts of what they may; above 1 is far."""
 
     def __init__(self, trainable: Mapping[str, nn.Parameter]) -> None:
-        small = (parameter for parameter in trainable.values() if parameter.numel() <= WATCHED)
-        self.watched = [parameter for parameter in small if float(parameter.detach().norm()) > 0]
+        known = [p for p in trainable.values() if p.is_contiguous() and float(p.detach().norm()) > 0]
+        self.watched = [parameter.detach().flatten()[:WATCHED] for parameter in known]  # in the memory of the weights
+        self.groups = {
+            "vectors": [place for place, parameter in enumerate(known) if parameter.ndim < 2],
+            "matrices": [place for place, parameter in enumerate(known) if parameter.ndim > 1],
+        }
         self.mark()
 
-    @torch.no_grad()
     def mark(self) -> None:
         """Measure from here."""
-        self.before = [parameter.detach().clone() for parameter in self.watched]
+        self.before = [part.clone() for part in self.watched]
 
     @torch.no_grad()
     def distance(self) -> Tensor | None:
-        """In parts of their size, on the device; None where nothing is watched."""
-        if not self.watched:
-            return None
-        gaps = torch._foreach_sub([parameter.detach() for parameter in self.watched], self.before)
-        moved = torch.stack(torch._foreach_norm(gaps)).norm()
-        size: Tensor = torch.stack(torch._foreach_norm(self.before)).norm()
-        return torch.div(moved, size.clamp(min=1e-12))
+        """On the device; None where nothing is watched."""
+        found = [self._moved(places) / FAR[name] for name, places in self.groups.items() if places]
+        return torch.stack(found).amax() if found else None
+
+    def _moved(self, places: list[int]) -> Tensor:
+        now, before = [self.watched[place] for place in places], [self.before[place] for place in places]
+        gap, size = (
+            torch.stack(torch._foreach_norm(parts)).norm() for parts in (torch._foreach_sub(now, before), before)
+        )
+        return torch.div(gap, size.clamp(min=1e-12))
