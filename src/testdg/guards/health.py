@@ -26,7 +26,7 @@ SHARE = 0.04
 """Part of the passes of a method that may go into the probe."""
 FORWARDS = 3
 """Passes of a step that learns, at least."""
-FAR = {"vectors": 0.015, "matrices": 0.1}
+FAR = {"vectors": 0.015, "matrices": 0.05}
 """How far weights may move, in parts of their size, before the probe is passed again, whatever the schedule says."""
 JUMP = 0.5
 """Part of that which no single step takes: a rate that high ruins a model before the probe shows it."""
