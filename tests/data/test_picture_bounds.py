@@ -34,7 +34,9 @@ try:
     image_files.read_image(Path(sys.argv[1]))
 except ValueError as error:
     print(error)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+status = Path("/proc/self/status")  # of this process alone; ru_maxrss begins with that of its parent
+lines = status.read_text().splitlines() if status.exists() else []
+print(next((line.split()[1] for line in lines if line.startswith("VmHWM")), 0))
 """
 
 

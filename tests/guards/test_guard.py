@@ -191,3 +191,27 @@ def test_a_batch_that_is_refused_changes_nothing(digits: Digits) -> None:
             adapter(bad)
     assert adapter.values() == values
     assert all(torch.equal(value, before[name]) for name, value in adapter.tensors().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"patience": 0}, "patience of a guard must be 1 or more; got 0"),
+        ({"snapshots": 0}, "snapshots of a guard must be 1 or more; got 0"),
+        ({"probe": torch.zeros(3, 3, 32, 32, dtype=torch.uint8)}, "images must be float in .0, 1.; got torch.uint8"),
+        ({"probe": torch.full((3, 3, 32, 32), 9.0)}, "images must be in .0, 1.; got 9 to 9"),
+    ],
+)
+def test_wrong_options_are_a_sentence(options: dict[str, Any], told: str, digits: Digits) -> None:
+    with pytest.raises(UserError, match=told):
+        guard(adapt(digits.model, "tent"), **options)
+
+
+def test_after_a_fall_nothing_that_was_learnt_comes_back(digits: Digits) -> None:
+    adapter, stream = digits.guarded("tent", learning_rate=10.0), digits.shuffled(30)
+    source = {name: value.clone() for name, value in adapter.adapter.tensors().items()}
+    while not adapter.counts["fall back"]:
+        adapter(next(stream))
+    (kept, _), *others = adapter.ring
+    assert not others
+    assert all(torch.equal(kept[name], value) for name, value in source.items())

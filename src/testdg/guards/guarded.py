@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from testdg.errors import UserError
 from testdg.guards.health import JUMP, SAMPLE, Movement, Probe
 from testdg.guards.inputs import REASONS, Inputs
 from testdg.methods import Adapter
@@ -228,6 +229,8 @@ class Guard:
         if self.troubles >= self.patience:
             self.pause = PAUSE * 2 ** self.counts["fall back"]
             self.adapter.reset()
+            self.ring.clear()
+            self._keep()
             told = f"{reason}, again: the source predicts, and nothing is learnt from the next {self.pause} images"
             self._decide("fall back", told)
         else:
@@ -333,4 +336,7 @@ def guard(
     unhealthy looks without as many healthy ones between, the source predicts, and nothing is learnt for a while.
     `on_decision` is told everything that the guard does; `counts` and `decisions` have it, too.
     """
-    return Guard(adapter, probe, patience, snapshots, on_decision)
+    for name, value in (("patience", patience), ("snapshots", snapshots)):
+        if value < 1:
+            raise UserError(f"{name} of a guard must be 1 or more; got {value}")
+    return Guard(adapter, None if probe is None else adapter._checked(probe), patience, snapshots, on_decision)
