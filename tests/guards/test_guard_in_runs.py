@@ -62,5 +62,7 @@ def test_the_screen_says_what_the_guard_did(tmp_path: Path) -> None:
 
 def test_updates_that_were_left_out_are_told(tmp_path: Path) -> None:
     result = run(**SMALL, out=tmp_path, settings={"learning_rate": 1e30})
+    events = [json.loads(line) for line in (result.folder / "events.jsonl").read_text().splitlines()]
+    assert events[-1]["skipped_updates"] == result.skipped_updates
     assert result.skipped_updates > 0
     assert f"{result.skipped_updates} updates were left out" in caution_lines("TENT", result)[0]

@@ -15,6 +15,7 @@ from testdg.data.stream import Batch, Stream
 from testdg.evaluation.scores import Score, measure
 from testdg.evaluation.views import Views
 from testdg.methods import Adapter
+from testdg.methods.parts.learner import Learner
 
 Event = dict[str, Any]
 _GROUP = 32  # batches whose numbers come to the host together
@@ -84,12 +85,13 @@ def run_stream(
     and KeyboardInterrupt raised.
     """
     recorder, saved = Recorder(score, write), time.monotonic()
+    learners = list(adapter.learners().values())
     for batch in stream.batches(start):
         if resets and batch.number and stream.starts_domain(batch.number):
             adapter.reset()
         logits = _predict(adapter, batch, views or Views())
         parts, sums = measure(score, stream, batch, logits)
-        recorder.add(Pending(_about(batch), parts, sums, _told(adapter) if batch.learn else {}))
+        recorder.add(Pending(_about(batch), parts, sums, _told(adapter, learners) if batch.learn else {}))
         stopping = stop()
         late = stopping or time.monotonic() - saved >= save_every
         if late or stream.ends_domain(batch.number):
@@ -122,9 +124,12 @@ def _about(batch: Batch) -> Event:
     }
 
 
-def _told(adapter: Adapter) -> dict[str, Tensor | float | bool]:
-    """What the adapter tells about a batch, still on the device."""
-    return {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in adapter.diagnostics.items()}
+def _told(adapter: Adapter, learners: list[Learner]) -> dict[str, Tensor | float | bool]:
+    """What the adapter tells about a batch, still on the device, and how many updates it has left out so far."""
+    told = {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in adapter.diagnostics.items()}
+    if learners:
+        told["skipped_updates"] = torch.stack([learner.skipped for learner in learners]).sum()
+    return told
 
 
 def _to_host(tensors: list[Tensor]) -> Iterator[list[float]]:
