@@ -14,7 +14,6 @@ from testdg.data.stream import to_float
 from testdg.errors import UserError
 from testdg.evaluation import source_model
 from testdg.guards import Decision, Guard, guard
-from testdg.methods.state import read_folder
 from testdg.models import VisionModel
 
 METHODS = ("tent", "eata", "sar", "cotta", "roid", "align", "testdg", "testdg_aligned")
@@ -160,9 +159,7 @@ def test_a_saved_guard_goes_on_as_if_nothing_had_happened(method: str, digits: D
     for images in stream[:4]:
         one(images)
     one.save(tmp_path / "state")
-    other = digits.guarded(method, learning_rate=3e-3)
-    tensors, about = read_folder(tmp_path / "state")
-    other.load_state(tensors, about["values"])
+    other = Guard.load(tmp_path / "state", digits.model)
     assert other.counts == one.counts
     for images in [*stream[4:], *digits.shuffled(4)]:
         assert torch.equal(one(images), other(images))
@@ -215,3 +212,28 @@ def test_after_a_fall_nothing_that_was_learnt_comes_back(digits: Digits) -> None
     (kept, _), *others = adapter.ring
     assert not others
     assert all(torch.equal(kept[name], value) for name, value in source.items())
+
+
+def test_a_folder_of_another_kind_is_a_sentence(digits: Digits, tmp_path: Path) -> None:
+    adapter = digits.guarded("tent")
+    adapter(next(digits.shuffled(1)))
+    adapter.save(tmp_path / "guard")
+    adapter.adapter.save(tmp_path / "plain")
+    with pytest.raises(UserError, match="is not a saved guard"):
+        Guard.load(tmp_path / "plain", digits.model)
+    with pytest.raises(UserError):
+        testdg.Adapter.load(tmp_path / "guard", digits.model)
+
+
+def test_a_guard_is_not_lost_on_the_way_to_a_device(digits: Digits) -> None:
+    with pytest.raises(UserError, match="bring the model to its device"):
+        digits.guarded("tent").to("cpu")
+
+
+def test_a_pause_is_told_and_tells_nothing_old(digits: Digits) -> None:
+    adapter, stream = digits.guarded("testdg_aligned"), digits.shuffled(3)
+    adapter(next(stream))
+    assert "gap" in adapter.diagnostics
+    adapter.pause = 50
+    adapter(next(stream))
+    assert adapter.diagnostics == {"guard_pause": 30}

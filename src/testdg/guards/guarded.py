@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.guards.health import JUMP, SAMPLE, Movement, Probe
 from testdg.guards.inputs import REASONS, Inputs
-from testdg.methods import Adapter
+from testdg.methods import Adapter, find_method
 from testdg.methods.parts.teacher import frozen_copy
+from testdg.methods.state import read_folder
 
 Action = Literal["skip", "roll back", "fall back"]
 WINDOW = 60
@@ -69,7 +70,8 @@ class Guard:
         self.batch = self.seen = self.troubles = self.healthy = 0
         self.pause = 0  # images that will not be learnt from
         self.window: list[int] = []
-        self.told: dict[str, Any] = {}
+        self.told: dict[str, Any] = {}  # of the last batch
+        self.learnt = False
         self.ring.clear()
         self.recent: Tensor | None = None  # images that were learnt from last
         self.inputs.forget()
@@ -79,6 +81,8 @@ class Guard:
         """Everything else is the adapter's."""
         if name == "adapter":  # not made yet
             raise AttributeError(name)
+        if name in ("to", "cuda", "cpu"):  # would give the adapter without its guard
+            raise UserError("a guard stays where its adapter is: bring the model to its device before adapt()")
         return getattr(self.adapter, name)
 
     # What a user calls
@@ -86,7 +90,7 @@ class Guard:
     def __call__(self, images: Tensor) -> Tensor:
         """Predict a batch, and learn from it if it is worth it and harms nothing."""
         images = self.adapter._accept(images)
-        self.told = {}
+        self.told, self.learnt = {}, False
         before = self.inputs.thumbnails
         try:
             if not self.ring:
@@ -123,10 +127,25 @@ class Guard:
         whole: Any = self
         Adapter.save(whole, folder, note)
 
+    @classmethod
+    def load(
+        cls, folder: str | Path, model: str | nn.Module, on_decision: Callable[[Decision], None] | None = None
+    ) -> Guard:
+        """Bring a saved guard and its adapter back, around the model that the adapter was made from."""
+        tensors, about = read_folder(Path(folder))
+        if "guard" not in about.get("values", {}):
+            raise UserError(f"{folder} is not a saved guard: use Adapter.load for an adapter without one")
+        adapter = find_method(about["method"])(model, **about["settings"])
+        adapter.check_origin(about)
+        own = about["values"]["guard"]
+        found = cls(adapter, None, own["patience"], own["snapshots"], on_decision)
+        found.load_state(tensors, about["values"])
+        return found
+
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """What the adapter tells of the last batch, and what the guard decided."""
-        return {**self.adapter.diagnostics, **self.told} if self.told.get("guard") != "skip" else dict(self.told)
+        """What the guard decided about the last batch, and what the adapter tells if it was learnt from."""
+        return {**(self.adapter.diagnostics if self.learnt else {}), **self.told}
 
     # The three answers
 
@@ -146,8 +165,10 @@ class Guard:
 
     def _answer(self, images: Tensor) -> Tensor:
         if self.pause > 0:
+            logits: Tensor = self.adapter.predict(images)
             self.pause -= len(images)
-            return self.adapter.predict(images)
+            self.told = {"guard_pause": max(0, self.pause)}
+            return logits
         flags = self.inputs.look(images).cpu()
         worth = ~flags.any(1)
         if 2 * int(worth.sum()) < len(worth) or not worth.any():
@@ -167,6 +188,7 @@ class Guard:
 
     def _learn(self, images: Tensor, worth: Tensor) -> Tensor:
         """Learn from the images that are worth it, and predict the others."""
+        self.learnt = True
         if worth.all():
             logits: Tensor = self.adapter(images)
             self.probe.collect(images, logits)
@@ -287,6 +309,7 @@ class Guard:
             key: getattr(self, key)
             for key in ("batch", "seen", "troubles", "healthy", "pause", "moved", "window", "counts")
         }
+        own |= {"patience": self.patience, "snapshots": self.ring.maxlen}
         own |= {"origin": self.probe.origin, "ring": [values for _, values in self.ring]}
         own |= {"decisions": [asdict(decision) for decision in self.decisions]}
         return {**self.adapter.values(), "guard": own}
