@@ -2,9 +2,11 @@
 
     python benchmarks/guard.py --out FILE.jsonl                                   # the embedded digits
     python benchmarks/guard.py --arrays DIR --model DIR --jobs 12 --out FILE.jsonl  # CIFAR-10 arrays of quality.py
+    python benchmarks/guard.py --cost --arrays DIR --model DIR --out FILE.jsonl   # milliseconds of a batch; --large
 
 Each cell is a fresh adapter that meets 150 batches: black, white, noise, one frame, one class, sorted by class, or
 honest clean images at a rate that is 10, 100, 10,000 times the method's. Batches of 20; of 1 and 2 with `--batches`.
+The cost is the mean over batches of 40 clean images, the device drained after each; `--large` is a ViT-B/16 at 384 px.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing as mp
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,7 +55,7 @@ class Case:
             self.images, self.labels = read("clean").float() / 255, read("labels")
             self.train, self.train_labels = read("train").float() / 255, read("train_labels")
 
-    def adapter(self, method: str, scale: float) -> Any:
+    def adapter(self, method: str, scale: float, precision: str = "fp32") -> Any:
         """An adapter that has seen what it wants to of the source; None where there is no rate to scale."""
         from testdg import adapt
         from testdg.methods import find_method
@@ -64,7 +67,7 @@ class Case:
             if rate is None:
                 return None
             settings["learning_rate"] = rate * scale
-        adapter = adapt(self.model, method, **settings)
+        adapter = adapt(self.model, method, precision=precision, **settings)
         if adapter.awaits_source:
             order = torch.arange(adapter.source_images()) % len(self.train)
             adapter.warm_up((self.train[part], self.train_labels[part]) for part in order.split(64))
@@ -107,6 +110,56 @@ class Case:
         about = {"method": method, "stream": kind, "rate": scale, "batch": size, "guarded": guarded}
         return {**about, "clean_error": round(self.clean_error(adapter), 2), **counts}
 
+    def enlarge(self) -> None:
+        """Put a ViT-B/16 at 384 px, of random weights, whose predictions are of all classes, in place of the model."""
+        import torch.nn.functional as F
+        from step_cost import vit_base
+
+        self.images, self.train = (
+            F.interpolate(images[:count], size=384, mode="bilinear").clamp(0, 1)
+            for images, count in ((self.images, 2000), (self.train, 256))
+        )
+        self.model = vit_base(384).to(self.model.device)
+        head = self.model.network.classifier
+        with torch.no_grad():
+            shown = self.model(self.train[:40].to(self.model.device)).logits
+            head.weight.mul_(100)  # the rows differ from image to image by little
+            head.bias.copy_(-100 * (shown - head.bias).mean(0))
+
+    def cost(self, method: str) -> dict[str, Any]:
+        """Mean milliseconds of a batch without and with a guard, after its first looks, with nothing to object to."""
+        from testdg import guard
+
+        precision = "bf16" if self.model.device.type == "cuda" else "fp32"
+        row: dict[str, Any] = {"method": method, "model": self.model.name}
+        for name in ("without", "with"):
+            adapter = self.adapter(method, 1e-6, precision) or self.adapter(method, 1, precision)
+            if name == "with":
+                adapter = guard(adapter, self.train[-100:])
+            parts = self.images.to(self.model.device).split(40)[:50]
+            times = [milliseconds(adapter, parts[number % len(parts)]) for number in range(250)]
+            row[name] = round(sum(times[125:]) / 125, 2)
+            row["median " + name] = round(sorted(times[125:])[62], 2)
+        return row | {"guard": dict(adapter.counts), "ratio": round(row["with"] / row["without"], 3)}
+
+
+def milliseconds(call: Any, images: Tensor) -> float:
+    """How long a call takes, until its prediction is known."""
+    began = time.perf_counter()
+    call(images).argmax(1).cpu()
+    return 1000 * (time.perf_counter() - began)
+
+
+def measure_cost(arguments: argparse.Namespace) -> None:
+    """Write what a guard costs each method."""
+    case = Case(arguments.arrays, arguments.model)
+    if arguments.large:
+        case.enlarge()
+    with arguments.out.open("w") as file:
+        for method in arguments.methods:
+            print(json.dumps(row := case.cost(method)), file=file, flush=True)
+            print(*row.values(), flush=True)
+
 
 def serve(arguments: argparse.Namespace, todo: Any, done: Any) -> None:
     case = Case(arguments.arrays, arguments.model)
@@ -124,9 +177,13 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--batches", type=int, nargs="+", default=[20], help="images of a batch")
     parser.add_argument("--without", action="store_true", help="without a guard, too")
+    parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--large", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
+    if arguments.cost:
+        return measure_cost(arguments)
     kinds = [(kind, 1.0) for kind in STREAMS] + [("honest", rate) for rate in RATES]
     cells = [
         (method, kind, scale, size, guarded)

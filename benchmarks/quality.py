@@ -6,7 +6,8 @@
 
 DIR of `--data` holds `cifar-10-batches-py/` and, if there are photographs of frost, `frost/`. A grid is a list of
 `[[run]]` tables: name, method, preset, settings, domains, images, seeds, rounds, batch, sampling ("sorted" by class, or
-"dirichlet"), guard (true for one, whose probe are 100 training images), and `fork`: after that many domains the adapter
+"dirichlet"), severities (in each domain one after the other; 5 if left out), guard (true for one, whose probe are 100
+training images), and `fork`: after that many domains the adapter
 is frozen and tested on the domains that follow (the held-out protocol; `alone`: each image by itself, too), then it
 goes on adapting. Each line of the result is one run, with its error per domain in percent.
 """
@@ -50,7 +51,7 @@ def corrupt_one(job: tuple[str, int, Path, Path]) -> str:
     return name
 
 
-def corrupt_all(data: Path, arrays: Path, severity: int, jobs: int) -> None:
+def corrupt_all(data: Path, arrays: Path, severities: list[int], jobs: int) -> None:
     import numpy as np
 
     from testdg.data.cifar import read_test, read_train
@@ -64,7 +65,7 @@ def corrupt_all(data: Path, arrays: Path, severity: int, jobs: int) -> None:
         train = read_train(data)
         np.save(arrays / "train.npy", train.images.numpy())
         np.save(arrays / "train_labels.npy", train.labels.numpy())
-    work = [(name, severity, data, arrays) for name in (*STANDARD_ORDER, *EXTRA)]
+    work = [(name, severity, data, arrays) for severity in severities for name in (*STANDARD_ORDER, *EXTRA)]
     with mp.get_context("spawn").Pool(jobs) as pool:
         for name in pool.imap_unordered(corrupt_one, work):
             print(name, flush=True)
@@ -124,7 +125,7 @@ class Worker:
         """Error in percent over the first images of a domain, and the number of changes that were detected."""
         import torch
 
-        data = self.load("clean" if domain == "clean" else f"{domain}_5")
+        data = self.load(domain)
         order = self.order(entry)
         wrong, changes = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         for rows in torch.split(order, entry.get("batch", 40)):
@@ -151,6 +152,7 @@ class Worker:
         from testdg.data.corruptions import STANDARD_ORDER
 
         order = EXTRA_ORDERS[entry["domains"]] or list(STANDARD_ORDER)
+        order = [f"{domain}_{level}" for domain in order for level in entry.get("severities", [5])]
         order = order * entry.get("rounds", 1)
         preset = entry.get("preset")
         adapter = adapt(self.model, entry["method"], preset=preset, seed=entry["seed"], **entry["settings"])
@@ -169,13 +171,15 @@ class Worker:
         mean = sum(domains) / len(domains)
         result = {k: entry[k] for k in ("name", "method", "domains", "images", "seed", "fork")}
         result["settings"] = asdict(adapter.settings)
-        wanted = ("title", "preset", "given", "rounds", "batch", "sampling", "guard")
+        wanted = ("title", "preset", "given", "rounds", "batch", "sampling", "severities", "guard")
         result |= {key: entry[key] for key in wanted if key in entry}
         result |= {"order": result.pop("domains"), "domains": domains, "mean": round(mean, 3), "changes": changes}
         for name, errors in after.items():
             result |= {name: errors, f"{name}_mean": round(sum(errors) / len(errors), 3)}
         if entry.get("guard"):
             result["guard"] = dict(adapter.counts)
+            told = [d for d in adapter.decisions if d.action != "skip"]
+            result["undone"] = [f"batch {decision.batch}: {decision.reason}" for decision in told]
         return result | {"skipped": adapter.skipped, "seconds": round(time.time() - began, 1)}
 
     def frozen(self, adapter: Any, order: list[str], entry: dict[str, Any]) -> dict[str, list[float]]:
@@ -189,7 +193,7 @@ class Worker:
 
             @torch.no_grad()
             def call(images: torch.Tensor) -> torch.Tensor:
-                with adapter._autocast():
+                with adapter.autocast():
                     return model(model.prepare(images)).logits
 
             found["alone"] = [round(self.errors(call, d, entry)[0], 3) for d in order]
@@ -275,6 +279,7 @@ def main() -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     one = verbs.add_parser("corrupt")
     one.add_argument("--data", type=Path, required=True)
+    one.add_argument("--severities", type=int, nargs="+", default=[5])
     two = verbs.add_parser("run")
     two.add_argument("grid", type=Path)
     two.add_argument("--model", required=True)
@@ -291,7 +296,7 @@ def main() -> None:
         verb.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     if arguments.verb == "corrupt":
-        corrupt_all(arguments.data, arguments.arrays, 5, arguments.jobs)
+        corrupt_all(arguments.data, arguments.arrays, arguments.severities, arguments.jobs)
     elif arguments.verb == "best":
         choose_best(arguments)
     else:

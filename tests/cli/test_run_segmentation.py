@@ -45,6 +45,11 @@ def test_miou_per_round_and_domain_a_figure_and_a_panel(
     assert "panel" not in capsys.readouterr().out
 
 
+def test_a_guarded_run_has_a_panel_too(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*arguments, "--guard", "--protocol", "cyclic,rounds=1"]) == 0
+    assert "panel.png" in capsys.readouterr().out
+
+
 def test_the_json_has_every_visit_and_every_class(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert execute([*arguments, "--protocol", "cyclic,rounds=2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

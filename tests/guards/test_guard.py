@@ -237,3 +237,29 @@ def test_a_pause_is_told_and_tells_nothing_old(digits: Digits) -> None:
     adapter.pause = 50
     adapter(next(stream))
     assert adapter.diagnostics == {"guard_pause": 30}
+
+
+def test_a_guard_that_was_made_before_the_warm_up_knows_what_that_made_of_the_model(digits: Digits) -> None:
+    adapter = guard(adapt(digits.model, "ecotta", source_images=64), digits.train[-100:])
+    with pytest.raises(UserError, match="warm_up"):
+        adapter(digits.images[:20])
+    assert not adapter.ring
+    adapter.warm_up([(digits.train[:64], digits.train_labels[:64])])
+    for images in digits.shuffled(3):
+        adapter(images)
+    assert adapter.counts["roll back"] == 0
+    images = digits.images[:20]
+    adapter.adapter.reset()
+    assert torch.equal(adapter._source(images), adapter.adapter.predict(images))
+
+
+def test_dear_methods_are_looked_at_more_often(digits: Digits) -> None:
+    passes = {}
+    for method in ("align", "tent", "testdg"):
+        adapter = digits.guarded(method)
+        for images in digits.shuffled(2):
+            adapter(images)
+        passes[method] = adapter.passes
+    assert passes["align"] == 1
+    assert passes["tent"] == 3  # there and back
+    assert passes["testdg"] > 3

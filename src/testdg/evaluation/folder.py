@@ -17,6 +17,7 @@ from testdg.errors import UserError
 from testdg.evaluation.loop import Event
 from testdg.evaluation.result import Result
 from testdg.files import Lock, checksum, locked, remove_leftovers, replace_text, writing
+from testdg.guards import Guard
 from testdg.methods import Adapter
 from testdg.methods.state import read_folder, tidy
 from testdg.models import VisionModel
@@ -178,7 +179,8 @@ def load_adapted(folder: Path, model: VisionModel) -> Adapter:
     """Bring back the adapter as a complete run left it, around the model that the run began with."""
     path = folder / "state" / "state.json"
     try:
-        note = json.loads(path.read_text(encoding="utf-8"))["note"]
+        about = json.loads(path.read_text(encoding="utf-8"))
+        note, guarded = about["note"], "guard" in about["values"]
         mine = note["run"] == folder.name and note["events"] == _read_values(folder)[EVENTS]
     except UserError:
         raise
@@ -186,7 +188,8 @@ def load_adapted(folder: Path, model: VisionModel) -> Adapter:
         raise damaged(folder, "state", error) from error
     if not mine:
         raise damaged(folder, "state", "it does not belong to the result beside it")
-    return Adapter.load(folder / "state", model)
+    state = folder / "state"
+    return Guard.load(state, model).adapter if guarded else Adapter.load(state, model)
 
 
 def _read_values(folder: Path) -> dict[str, Any]:

@@ -17,19 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.guards.health import JUMP, SAMPLE, Movement, Probe
+from testdg.guards.health import BACKWARD, JUMP, LIKE_ONE, RECENT, Movement, Probe, counting
 from testdg.guards.inputs import REASONS, Inputs
+from testdg.guards.mix import MIXED, Mix, spread
 from testdg.methods import Adapter, find_method
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.state import read_folder
 
 Action = Literal["skip", "roll back", "fall back"]
-WINDOW = 60
-"""Predictions whose classes are counted."""
-LEAST_SEEN = 20
-"""Predictions without which nothing is known about the mix of classes."""
-LEAST_SPREAD = 0.2
-"""How far the classes of the window reach from one (0) to all, evenly (1), for it to be learnt from."""
 PAUSE = 1000
 """Images without learning after the first fall; twice as many after each further one."""
 PREFIX = "guard."
@@ -58,6 +53,7 @@ class Guard:
         self.adapter, self.patience, self.on_decision = adapter, patience, on_decision
         device = adapter.model.device
         self.inputs = Inputs().to(device)
+        self.mix = Mix(adapter.model.classes if adapter.model.task == "classification" else 1)
         self.probe = Probe(None if probe is None else probe.to(device), adapter.model.task)
         self.ring: deque[tuple[dict[str, Tensor], dict[str, Any]]] = deque(maxlen=snapshots)
         self.decisions: deque[Decision] = deque(maxlen=100)
@@ -69,10 +65,12 @@ class Guard:
         self.counts: dict[Action, int] = {"skip": 0, "roll back": 0, "fall back": 0}
         self.batch = self.seen = self.troubles = self.healthy = 0
         self.pause = 0  # images that will not be learnt from
-        self.window: list[int] = []
+        self.passes = 0.0  # of an image through the model, as it is learnt from; 0 is unknown
+        self.mix.forget()
         self.told: dict[str, Any] = {}  # of the last batch
         self.learnt = False
         self.ring.clear()
+        self.decisions.clear()
         self.recent: Tensor | None = None  # images that were learnt from last
         self.inputs.forget()
         self._mark()
@@ -89,15 +87,16 @@ class Guard:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Predict a batch, and learn from it if it is worth it and harms nothing."""
-        images = self.adapter._accept(images)
+        self.adapter.require_source()
+        images = self.adapter.checked(images)  # before anything is decided
         self.told, self.learnt = {}, False
-        before = self.inputs.thumbnails
+        before = self.inputs.thumbnails, self.recent
         try:
             if not self.ring:
                 self._begin(images)
             logits = self._answer(images)
         except BaseException:
-            self.inputs.thumbnails = before  # a batch that was refused was not seen
+            self.inputs.thumbnails, self.recent = before  # a batch that was refused was not seen
             raise
         self._count(logits)
         self.batch += 1
@@ -149,15 +148,32 @@ class Guard:
 
     # The three answers
 
+    def _count(self, logits: Tensor) -> None:
+        if self.mix.classes > 1:
+            self.mix.add(logits.argmax(1).tolist())
+
     def _begin(self, images: Tensor) -> None:
         """Note what is known before the first batch."""
+        logits = self.adapter.predict(images)
+        self._know_source()
         self.probe.begin(self.adapter.predict)
-        self._count(self.adapter.predict(images))
+        self._count(logits)
         self._keep()
+
+    def _know_source(self) -> None:
+        """Keep the model that `reset` gives, which is what `warm_up` has made of it, and watch its weights."""
+        tensors = {name: value.detach().clone() for name, value in self.adapter.tensors().items()}
+        values = self.adapter.values()
+        self.adapter.reset()
+        self.source = frozen_copy(self.adapter.model)
+        self.movement = Movement(self.adapter.trainable())
+        self.adapter.load_state(tensors, values)
+        self._mark()
 
     @torch.no_grad()
     def _source(self, images: Tensor) -> Tensor:
-        return self.source(self.source.prepare(images)).logits  # type: ignore[no-any-return]
+        with self.adapter.autocast():
+            return self.source(self.source.prepare(images)).logits  # type: ignore[no-any-return]
 
     def _keep(self) -> None:
         tensors = {name: value.detach().clone() for name, value in self.adapter.tensors().items()}
@@ -173,22 +189,39 @@ class Guard:
         worth = ~flags.any(1)
         if 2 * int(worth.sum()) < len(worth) or not worth.any():
             return self._skip(images, REASONS[int(flags.sum(0).argmax())])
-        if (reason := self._one_sided()) is not None:
-            return self._one_sided_answer(images, reason)
-        logits = self._learn(images, worth)
-        self.seen += len(images)
         self._note(images)
+        if not self.mix.known:
+            return self._skip(images, "too few predictions so far to know the mix of classes")
+        if self.mix.look() and (answer := self._one_sided(images)) is not None:
+            return answer
+        logits = self._learn(images, worth)
+        self.seen += max(len(images), LIKE_ONE.get(images.device.type, 1))
         return logits if (trouble := self._trouble(logits)) is None else self._undo(images, trouble)
 
-    def _one_sided_answer(self, images: Tensor, reason: str) -> Tensor:
-        """The stream may show one class, or the model see one everywhere: what it has learnt is looked at first."""
+    def _one_sided(self, images: Tensor) -> Tensor | None:
+        """Predictions of one class: is it the model, the stream, or a domain that is hard to see through?
+
+        What the model has learnt is looked at first. If it is healthy, and the source sees a mix in the same images,
+        the stream is worth learning from, and None is the answer.
+        """
+        assert self.recent is not None
         if self.seen and self.probe.ready and (trouble := self._look()) is not None:
             return self._undo(images, trouble)
-        return self._skip(images, reason)
+        if self.probe.ready and spread(self._source(self.recent).argmax(1).tolist(), self.mix.classes) >= MIXED:
+            return None
+        return self._skip(images, str(self.mix))
 
     def _learn(self, images: Tensor, worth: Tensor) -> Tensor:
         """Learn from the images that are worth it, and predict the others."""
         self.learnt = True
+        if not self.passes:
+            with counting(self.adapter) as passed:
+                logits = self._learn_worth(images, worth)
+            self.passes = sum(passed) / len(images) + (BACKWARD if self.movement.before else 0)
+            return logits
+        return self._learn_worth(images, worth)
+
+    def _learn_worth(self, images: Tensor, worth: Tensor) -> Tensor:
         if worth.all():
             logits: Tensor = self.adapter(images)
             self.probe.collect(images, logits)
@@ -208,8 +241,8 @@ class Guard:
 
     def _note(self, images: Tensor) -> None:
         """Keep the last images, for a question to the source."""
-        fits = self.recent is not None and self.recent.shape[1:] == images.shape[1:]
-        self.recent = torch.cat([self.recent, images] if fits and self.recent is not None else [images])[-SAMPLE:]
+        kept = self.recent if self.recent is not None and self.recent.shape[1:] == images.shape[1:] else images[:0]
+        self.recent = torch.cat([kept, images])[-RECENT[self.adapter.model.task] :]
 
     def _skip(self, images: Tensor, reason: str) -> Tensor:
         logits = self.adapter.predict(images)
@@ -227,7 +260,7 @@ class Guard:
         if jump > JUMP:
             return "the weights jumped further in one step than any step should take them: is the rate too high?"
         far = moved > 1
-        if not self.probe.ready or not (far or self.probe.due(self.seen, bool(self.adapter.trainable()))):
+        if not self.probe.ready or not (far or self.probe.due(self.seen, self.passes)):
             return None
         return self._look()
 
@@ -259,7 +292,8 @@ class Guard:
             self.adapter.load_state(*(self.ring[-1] if len(self.ring) == 1 else self.ring.pop()))
             self._decide("roll back", reason)
         self._mark()
-        self.window, self.seen = [], 0  # of a model that is gone
+        self.seen = 0
+        self.mix.forget()  # of a model that is gone
         return self.adapter.predict(images)
 
     def _decide(self, action: Action, reason: str) -> None:
@@ -269,24 +303,6 @@ class Guard:
         self.told = {"guard": action, "guard_reason": reason}
         if self.on_decision is not None:
             self.on_decision(decision)
-
-    # The mix of classes
-
-    def _one_sided(self) -> str | None:
-        """Whether the last predictions are nearly all of one class: what they teach is that class alone."""
-        classes = self.adapter.model.classes
-        if self.adapter.model.task != "classification" or classes < 2:
-            return None
-        if len(self.window) < LEAST_SEEN:
-            return "too few predictions so far to know the mix of classes"
-        shares = torch.bincount(torch.tensor(self.window)).double() / len(self.window)
-        kinds = float(torch.exp(-(shares * shares.clamp(min=1e-12).log()).sum()))
-        spread = (kinds - 1) / (min(classes, len(self.window)) - 1)
-        return f"the last {len(self.window)} predictions are of {kinds:.1f} classes" if spread < LEAST_SPREAD else None
-
-    def _count(self, logits: Tensor) -> None:
-        if logits.ndim == 2:
-            self.window = [*self.window, *logits.argmax(1).tolist()][-WINDOW:]
 
     # State
 
@@ -299,16 +315,17 @@ class Guard:
             found |= {f"{PREFIX}ring.{number}.{key}": value for key, value in tensors.items()}
         if self.recent is not None:
             found[f"{PREFIX}recent"] = self.recent
-        for number, value in enumerate(self.movement.before):
-            found[f"{PREFIX}moved.{number}"] = value
+        if self.ring:
+            found |= {f"{PREFIX}moved.{name}": value for name, value in self.movement.before.items()}
         return found
 
     def values(self) -> dict[str, Any]:
         """Every plain value that the next batch depends on, ready for JSON."""
         own = {
             key: getattr(self, key)
-            for key in ("batch", "seen", "troubles", "healthy", "pause", "moved", "window", "counts")
+            for key in ("batch", "seen", "troubles", "healthy", "pause", "passes", "moved", "counts")
         }
+        own |= {"window": self.mix.window, "one_sided": self.mix.one_sided}
         own |= {"patience": self.patience, "snapshots": self.ring.maxlen}
         own |= {"origin": self.probe.origin, "ring": [values for _, values in self.ring]}
         own |= {"decisions": [asdict(decision) for decision in self.decisions]}
@@ -320,6 +337,7 @@ class Guard:
         mine = {key.removeprefix(PREFIX): value for key, value in tensors.items() if key.startswith(PREFIX)}
         theirs = {key: value for key, value in tensors.items() if not key.startswith(PREFIX)}
         self.adapter.load_state(theirs, {key: value for key, value in values.items() if key != "guard"})
+        self._know_source()
         device = self.adapter.model.device
         for name in ("inputs.thumbnails", "probe.images", "probe.classes", "probe.sureness"):
             part, key = name.split(".")
@@ -333,12 +351,12 @@ class Guard:
             start = f"ring.{number}."
             parts = {key.removeprefix(start): value.clone() for key, value in mine.items() if key.startswith(start)}
             self.ring.append((parts, kept))
-        self.movement.before = [
-            mine[f"moved.{number}"].to(device, copy=True) for number in range(len(self.movement.watched))
-        ]
-        for key in ("batch", "seen", "troubles", "healthy", "pause", "moved"):
+        if self.ring:
+            for name in self.movement.before:
+                self.movement.before[name] = mine[f"moved.{name}"].to(device, copy=True)
+        for key in ("batch", "seen", "troubles", "healthy", "pause", "passes", "moved"):
             setattr(self, key, own[key])
-        self.window, self.counts = list(own["window"]), dict(own["counts"])
+        self.mix.window, self.mix.one_sided, self.counts = list(own["window"]), own["one_sided"], dict(own["counts"])
         self.decisions.clear()
         self.decisions.extend(Decision(**decision) for decision in own["decisions"])
 
@@ -362,4 +380,4 @@ def guard(
     for name, value in (("patience", patience), ("snapshots", snapshots)):
         if value < 1:
             raise UserError(f"{name} of a guard must be 1 or more; got {value}")
-    return Guard(adapter, None if probe is None else adapter._checked(probe), patience, snapshots, on_decision)
+    return Guard(adapter, None if probe is None else adapter.checked(probe), patience, snapshots, on_decision)

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from testdg.models import VisionModel
+
 IMAGES = {"classification": 100, "segmentation": 4}
 """Images of the probe."""
 STRICT = {"classification": 0.03, "segmentation": 0.1}
-LENIENT = {"classification": 0.2, "segmentation": 0.4}
+LENIENT = 0.4
 """Share of the probe, or of its pixels, that may be predicted otherwise while the stream is like the source, and else.
 
 In a foreign domain a model may forget for a while; a probe that the stream itself gave is judged leniently, too.
 """
 ALIKE = 2.0
 """How many times as unsure as of the probe the source may be of the stream for the two to be alike."""
+RECENT = {"classification": 60, "segmentation": 4}
+"""Last images of the stream, about which the source is asked."""
 SAMPLE = 16
-"""Recent images of the stream that the source is asked about."""
+"""Of these, the ones that tell how foreign the stream is."""
 SURE = 0.8
 """Probability of the predicted class with which an image of the stream enters the probe."""
 SHARE = 0.04
 """Part of the passes of a method that may go into the probe."""
-FORWARDS = 3
-"""Passes of a step that learns, at least."""
+BACKWARD = 2
+"""Passes that a backward pass is worth."""
+LIKE_ONE = {"cpu": 1, "cuda": 8}
+"""Images that a device passes in about the time of one: what a batch counts at least until the next look."""
 FAR = {"vectors": 0.015, "matrices": 0.05}
 """How far weights may move, in parts of their size, before the probe is passed again, whatever the schedule says."""
 JUMP = 0.5
@@ -80,15 +87,28 @@ class Probe(nn.Module):
     def tolerance(self, source: Any, images: Tensor) -> float:
         """Share of the probe that may be predicted otherwise now; `source` predicts as the model did at first."""
         if self.origin == "stream":
-            return LENIENT[self.task]
+            return LENIENT
         assert self.sureness is not None
-        unsure = 1 - float(sureness(source(images)))
-        return (STRICT if unsure <= ALIKE * (1 - float(self.sureness)) else LENIENT)[self.task]
+        unsure = 1 - float(sureness(source(images[-SAMPLE:])))
+        return STRICT[self.task] if unsure <= ALIKE * (1 - float(self.sureness)) else LENIENT
 
-    def due(self, seen: int, learns: bool) -> bool:
-        """Whether so many images since the last look pay for another one."""
+    def due(self, seen: int, passes: float) -> bool:
+        """Whether so many images since the last look, each of which took so many passes, pay for another one."""
         assert self.classes is not None
-        return seen * SHARE * (FORWARDS if learns else 1) >= len(self.classes)
+        return seen * SHARE * passes >= len(self.classes)
+
+
+@contextmanager
+def counting(adapter: nn.Module) -> Iterator[list[int]]:
+    """Note the images of every pass of the adapter's models within."""
+    found: list[int] = []
+    models = [module.network for module in adapter.modules() if isinstance(module, VisionModel)]
+    hooks = [model.register_forward_pre_hook(lambda _, given: found.append(len(given[0]))) for model in models]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def sureness(logits: Tensor) -> Tensor:
@@ -101,26 +121,21 @@ class Movement:
 
     def __init__(self, trainable: Mapping[str, nn.Parameter]) -> None:
         known = [p for p in trainable.values() if p.is_contiguous() and float(p.detach().norm()) > 0]
-        self.watched = [parameter.detach().flatten()[:WATCHED] for parameter in known]  # in the memory of the weights
-        self.groups = {
-            "vectors": [place for place, parameter in enumerate(known) if parameter.ndim < 2],
-            "matrices": [place for place, parameter in enumerate(known) if parameter.ndim > 1],
+        groups = {"vectors": [p for p in known if p.ndim < 2], "matrices": [p for p in known if p.ndim > 1]}
+        self.watched = {  # in the memory of the weights
+            name: [parameter.detach().flatten()[:WATCHED] for parameter in group] for name, group in groups.items()
         }
         self.mark()
 
     def mark(self) -> None:
         """Measure from here."""
-        self.before = [part.clone() for part in self.watched]
+        self.before = {name: torch.cat(parts) for name, parts in self.watched.items() if parts}
 
     @torch.no_grad()
     def distance(self) -> Tensor | None:
         """On the device; None where nothing is watched."""
-        found = [self._moved(places) / FAR[name] for name, places in self.groups.items() if places]
+        found = [
+            (torch.cat(self.watched[name]) - before).norm() / (FAR[name] * before.norm().clamp(min=1e-12))
+            for name, before in self.before.items()
+        ]
         return torch.stack(found).amax() if found else None
-
-    def _moved(self, places: list[int]) -> Tensor:
-        now, before = [self.watched[place] for place in places], [self.before[place] for place in places]
-        gap, size = (
-            torch.stack(torch._foreach_norm(parts)).norm() for parts in (torch._foreach_sub(now, before), before)
-        )
-        return torch.div(gap, size.clamp(min=1e-12))

@@ -15,6 +15,8 @@ UNRELATED = 0.1
 SAME = 0.05
 """Largest difference of two thumbnails, in deviations of their pixels, below which two images are the same frame."""
 THUMBNAIL = 8
+LOOKED_AT = 128
+"""Pixels along the shorter side that are looked at; of larger images every second, third, ... one."""
 RECENT = 64
 """Images before this one that it is compared with."""
 REASONS = (
@@ -37,8 +39,9 @@ class Inputs(nn.Module):
     @torch.no_grad()
     def look(self, images: Tensor) -> Tensor:
         """What speaks against each image, as flags in the order of `REASONS`: (N, 4). The images are remembered."""
-        images = images.float()
-        deviation = images.flatten(1).std(1, correction=0)
+        every = -(-min(images.shape[-2:]) // LOOKED_AT)
+        images = images[..., ::every, ::every].float()
+        deviation = _deviation(images.flatten(1))
         ends = torch.stack([(images <= 1 / 255), (images >= 254 / 255)]).flatten(2).float().mean(2).amax(0)
         related = torch.stack([neighbours(images, -1), neighbours(images, -2)]).abs().amax(0)
         return torch.stack([deviation < FLAT, ends > SATURATED, related < UNRELATED, self._repeated(images)], 1)
@@ -50,13 +53,18 @@ class Inputs(nn.Module):
         before = thumbnails[:0] if kept is None or kept.shape[1] != thumbnails.shape[1] else kept
         gaps = torch.cdist(thumbnails, torch.cat([before, thumbnails]), p=float("inf"))
         later = torch.ones_like(gaps, dtype=torch.bool).triu(len(before))  # itself, and what comes after it
-        own = thumbnails.std(1, correction=0).clamp(min=FLAT)
+        own = _deviation(thumbnails).clamp(min=FLAT)
         self.thumbnails = torch.cat([before, thumbnails])[-RECENT:]
         return ((gaps < SAME * own[:, None]) & ~later).any(1)
 
     def forget(self) -> None:
         """Begin anew."""
         self.thumbnails = None
+
+
+def _deviation(rows: Tensor) -> Tensor:
+    """Standard deviation of each row; several times as fast as `std`."""
+    return (rows.square().mean(1) - rows.mean(1).square()).clamp(min=0).sqrt()
 
 
 def neighbours(images: Tensor, axis: int) -> Tensor:

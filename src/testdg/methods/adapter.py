@@ -126,15 +126,14 @@ class Adapter(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Predict a batch, then learn from it: (N, 3, H, W) in [0, 1] to logits."""
-        if self.awaits_source:
-            raise UserError(f"{self.name} needs source data for {self.source_data}: call warm_up(batches) first")
-        images = self._accept(images)
+        self.require_source()
+        images = self.accept(images)
         with torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images
             self._range = torch.stack(torch.aminmax(images.detach()))
             if not self.checks_input_late:
                 self.to_host()
-            with self._refusing_small(images), self._whole(), self._autocast():
+            with self._refusing_small(images), self._whole(), self.autocast():
                 logits = self.step(self.model.prepare(images))
         self.batches += 1
         self.images += len(images)
@@ -147,8 +146,8 @@ class Adapter(nn.Module):
     @torch.no_grad()
     def predict_by(self, look: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], images: Tensor) -> Tensor:
         """Predict a batch by a function of `infer` and the prepared images, such as a mean over views."""
-        images = self._checked(images)
-        with self._refusing_small(images), self._autocast():
+        images = self.checked(images)
+        with self._refusing_small(images), self.autocast():
             return look(self.infer, self.model.prepare(images)).float()
 
     def warm_up(self, batches: Iterable[Tensor | tuple[Tensor, Tensor]]) -> None:
@@ -159,7 +158,7 @@ class Adapter(nn.Module):
         if self.batches or self._warm:
             raise UserError(f"{self.name} has begun already: make a new adapter and warm that one up")
         mark = self._mark()
-        with torch.inference_mode(False), torch.enable_grad(), self._autocast():
+        with torch.inference_mode(False), torch.enable_grad(), self.autocast():
             self.learn_source(self._prepared(batch) for batch in batches)
         before, now = self._source[0], {name: value.cpu() for name, value in self.tensors().items()}
         changed = [name for name in now if name not in before or not torch.equal(now[name], before[name])]
@@ -187,6 +186,11 @@ class Adapter(nn.Module):
     def awaits_source(self) -> bool:
         """Whether `warm_up` must come before the first batch."""
         return self.source_images() > 0 and not self._warm
+
+    def require_source(self) -> None:
+        """Refuse to go on without the source images that the method needs."""
+        if self.awaits_source:
+            raise UserError(f"{self.name} needs source data for {self.source_data}: call warm_up(batches) first")
 
     def reset(self) -> None:
         """Go back to the source (after `warm_up`, to what that gave), bit for bit."""
@@ -376,10 +380,11 @@ class Adapter(nn.Module):
         images, labels = (batch, None) if isinstance(batch, Tensor) else batch
         if labels is None and self.source_labels:
             raise UserError(f"{self.name} needs source images with labels: warm_up takes pairs of both")
-        images = self.model.prepare(self._checked(images))
+        images = self.model.prepare(self.checked(images))
         return images, images.new_empty(0) if labels is None else labels.to(self.model.device)
 
-    def _accept(self, images: Tensor) -> Tensor:
+    def accept(self, images: Tensor) -> Tensor:
+        """Bring a batch to the device, or say what is wrong with its kind and shape."""
         if not isinstance(images, Tensor):
             raise UserError(f"images must be a torch tensor; got {type(images).__name__}")
         require_dense(images)
@@ -395,14 +400,15 @@ class Adapter(nn.Module):
             raise UserError(f"the batch is empty: shape {tuple(images.shape)}")
         return images.to(self.model.device, torch.float32, non_blocking=True)
 
-    def _checked(self, images: Tensor) -> Tensor:
+    def checked(self, images: Tensor) -> Tensor:
         """Accept a batch after a look at its values, which waits for the device."""
-        images = self._accept(images)
+        images = self.accept(images)
         self._range = torch.stack(torch.aminmax(images))
         self.to_host()
         return images
 
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Passes within are in the precision that was asked for."""
         if self.settings.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.model.device.type, torch.bfloat16)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.files import checksum, file_checksum, sync_folder
+from testdg.files import checksum, file_checksum, sync_folder, writing
 
 TENSORS, VALUES = "state.safetensors", "state.json"
 CHECKSUMS = "checksums"
@@ -19,11 +19,26 @@ CHECKSUMS = "checksums"
 
 def write_folder(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     """Write a state folder beside its place, force it to disk, then rename it into place."""
-    from safetensors.torch import save_file
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
     fresh, old = _beside(folder)
     shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        with writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            _write(fresh, tensors, about)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)  # half a state would take the room that is missing
+        raise
+    if folder.exists():  # otherwise the old one is the only whole state that there is
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+    fresh.rename(folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(fresh: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    from safetensors.torch import save_file
+
     fresh.mkdir()
     save_file({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}, fresh / TENSORS)
     sums = {"tensors": file_checksum(fresh / TENSORS), "values": checksum(about)}
@@ -32,12 +47,6 @@ def write_folder(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]
         with path.open("rb") as file:
             os.fsync(file.fileno())
     sync_folder(fresh)
-    if folder.exists():  # otherwise the old one is the only whole state that there is
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
-    fresh.rename(folder)
-    sync_folder(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -72,8 +72,8 @@ class Networks(Adapter):
     @torch.no_grad()
     def embed(self, images: Tensor, model: VisionModel | None = None) -> Tensor:
         """Domain embeddings of images in [0, 1]: of the student, or of another model's features; nothing changes."""
-        images = self.model.prepare(self._checked(images))
-        with self._autocast():
+        images = self.model.prepare(self.checked(images))
+        with self.autocast():
             return self._embed(self._run(images) if model is None else model(images))
 
     def adapted_model(self) -> VisionModel:

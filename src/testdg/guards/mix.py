@@ -1,0 +1,58 @@
+"""The mix of classes: who sees one class alone learns that class alone."""
+
+from __future__ import annotations
+
+import torch
+
+WINDOW = 60
+"""Predictions whose classes are counted."""
+LEAST_SEEN = 20
+"""Predictions without which nothing is known about the mix of classes."""
+LEAST_SPREAD = 0.2
+"""How far the classes of the window reach from one (0) to all, evenly (1), for it to be learnt from."""
+SPREAD_AGAIN = 0.35
+"""How far they must reach after they did not: where one class follows the other, two at a time are no mix."""
+MIXED = 0.25
+"""How far the classes that the source sees in a stream must reach for it to be a mix, whatever the model sees."""
+
+
+class Mix:
+    """The classes of the last predictions."""
+
+    def __init__(self, classes: int) -> None:
+        self.classes = classes
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.window: list[int] = []
+        self.one_sided = False
+
+    def add(self, classes: list[int]) -> None:
+        """Count predictions."""
+        self.window = [*self.window, *classes][-WINDOW:]
+
+    @property
+    def known(self) -> bool:
+        """Whether there are predictions enough to judge."""
+        return self.classes < 2 or len(self.window) >= LEAST_SEEN
+
+    def look(self) -> bool:
+        """Whether the last predictions are nearly all of one class."""
+        least = SPREAD_AGAIN if self.one_sided else LEAST_SPREAD
+        self.one_sided = self.classes > 1 and spread(self.window, self.classes) < least
+        return self.one_sided
+
+    def __str__(self) -> str:
+        return f"the last {len(self.window)} predictions are of {kinds(self.window):.1f} classes"
+
+
+def kinds(found: list[int]) -> float:
+    """How many classes predictions are of; a rare one counts less (exponential of the entropy)."""
+    shares = torch.bincount(torch.tensor(found)).double() / len(found)
+    return float(torch.exp(-(shares * shares.clamp(min=1e-12).log()).sum()))
+
+
+def spread(found: list[int], classes: int) -> float:
+    """How far predictions reach from one class (0) to all that there could be, evenly (1)."""
+    return (kinds(found) - 1) / max(1, min(classes, len(found)) - 1)
