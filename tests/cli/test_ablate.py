@@ -49,7 +49,10 @@ def test_the_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["compnents"], "unknown ablation 'compnents'; did you mean 'components'?"),
         (["queue", "--set", "queue_length=3"], "ablation queue varies queue_length itself: leave out --set"),
-        (["queue", "--set", "thresholt=3"], "unknown setting 'thresholt'; did you mean 'threshold'?"),
+        (
+            ["queue", "--set", "thresholt=3"],
+            "ablation queue: testdg: unknown setting 'thresholt'; did you mean 'threshold'?",
+        ),
         (
             ["queue", "--benchmarks", "digits-d"],
             "ablation queue: unknown benchmark 'digits-d'; did you mean 'digits-c'?",

@@ -67,7 +67,7 @@ def test_the_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:
         (["attention", "--methods", "tent"], "attention compares variants of testdg alone; got ['tent']: leave out"),
         (["gap", "--out", "vit/model.safetensors"], "vit/model.safetensors is a file: choose a folder with --out"),
         (["gap", "--runs", "vit/model.safetensors"], "vit/model.safetensors is a file: choose a folder with --runs"),
-        (["gap", "--set", "tent.steps=2"], "--set tent.steps=2 is for tent, which is not among the methods testdg"),
+        (["gap", "--set", "tent.steps=2"], "--set tent.steps=2 names none of the methods testdg"),
         (["overview"], "runs holds no complete runs: name their parent folder with --runs, or run a bench first"),
         (["drift", "--set", "testdg.threshold=1"], "no domain change was detected on this stream"),
     ],

@@ -78,10 +78,14 @@ def test_a_file_with_a_failing_run_gives_the_rest_and_code_1(
         (["--methods", "tent,tentt"], "the grid: unknown method 'tentt'; did you mean 'tent'?"),
         (
             ["--methods", "tent", "--set", "tent.stepz=1"],
-            "the grid: TENT: unknown setting 'stepz'; did you mean 'steps'?",
+            "the grid: tent: unknown setting 'stepz'; did you mean 'steps'?",
         ),
-        (["--methods", "tent", "--set", "steps=1"], "--set takes METHOD.KEY=VALUE, as in tent.learning_rate=1e-4; got"),
-        (["--methods", "tent", "--set", "cotta.rst=1"], "--set cotta.rst=1 is for cotta, which is not among the"),
+        (["--methods", "tent", "--set", "steps"], "--set takes key=value; got 'steps'"),
+        (
+            ["--methods", "tent,t3a", "--set", "steps=1"],
+            "--set steps=1 names none of the methods tent, t3a: write it as",
+        ),
+        (["--methods", "tent", "--set", "cotta.rst=1"], "--set cotta.rst=1 names none of the methods tent"),
         (["--methods", "tent", "--out", "file"], "file is a file: choose a folder with --out"),
         (["--methods", "tent", "--seeds", "0,x"], "the grid: seeds must be a whole number of at least 0 or a list"),
         (["--methods", "tent", "--jobs", "0"], "jobs must be at least 1; got 0"),

@@ -48,7 +48,7 @@ def test_unreadable_files_end_the_run_or_are_counted(arguments: list[str], capsy
 
 def test_what_does_not_apply_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for options, sentence in (
-        ([*arguments, "--preprocessing", "papper"], "unknown preprocessing 'papper'; did you mean 'paper'?"),
+        ([*arguments, "--preprocessing", "papper"], "preprocessing must be one of model, paper; got 'papper'"),
         (["run", "--preprocessing", "paper"], "the paper has no digits-c: leave out --preprocessing paper"),
         (["run", "--subset", "first:1"], "digits-c is not made of image files: leave out subset"),
     ):

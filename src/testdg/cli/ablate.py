@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from testdg.cli.bench import BenchRequest, given_values, run_grid
+from testdg.cli.bench import Places, read_settings, run_grid
+from testdg.experiments import Engine
 from testdg.experiments.ablations import ABLATIONS, METHOD, find_ablation
-from testdg.methods import find_method, parse_settings
 from testdg.report.ablation import Layout
 
 
-def ablate_command(name: str, request: BenchRequest, *, as_json: bool) -> bool:
+def ablate_command(
+    name: str, values: Mapping[str, Any], pairs: Sequence[str], places: Places, engine: Engine, *, as_json: bool
+) -> bool:
     """Run an ablation and show its tables, or list all of them; False where a run failed."""
     if name == "list":
         list_ablations(as_json)
         return True
     ablation = find_ablation(name)
-    grid = ablation.grid(given_values(request.lists, request.values), _settings(request.pairs))
-    return run_grid(grid, request, Layout(ablation), as_json=as_json)
+    grid = ablation.grid(values, read_settings(pairs, [METHOD]).get(METHOD, {}))
+    return run_grid(grid, places, engine, Layout(ablation), as_json=as_json)
 
 
 def list_ablations(as_json: bool) -> None:
@@ -31,8 +33,3 @@ def list_ablations(as_json: bool) -> None:
         return
     lines = ((ablation.name, f"{len(ablation.rows)} rows", ablation.title) for ablation in ABLATIONS.values())
     print("\n".join(f"{name:<18}{rows:<8}  {title}" for name, rows, title in lines))
-
-
-def _settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Settings of TestDG from KEY=VALUE; those of a bench, METHOD.KEY=VALUE, are understood too."""
-    return parse_settings(find_method(METHOD).Settings, [pair.removeprefix(f"{METHOD}.") for pair in pairs])

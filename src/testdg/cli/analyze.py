@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from testdg.cli.bar import Bar
-from testdg.cli.bench import Training, check_folder, complain, given_values, quieten, read_settings
+from testdg.cli.bench import Training, check_folder, complain, grid_of, quieten
 from testdg.cli.bench_progress import BenchDisplay
 from testdg.errors import UserError, unknown
 from testdg.experiments import Cell, Complete, Failed, Grid, Local, bench, expand, prepare
@@ -25,12 +25,11 @@ from testdg.report.style import check_suffix
 SPACES = ("embeddings", "features")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AnalyzeRequest:
     """What the user asked for."""
 
     name: str
-    lists: Mapping[str, str | None]
     values: Mapping[str, Any]
     pairs: Sequence[str]
     jobs: int
@@ -85,8 +84,7 @@ def list_analyses(as_json: bool) -> None:
 
 
 def _grid(analysis: Analysis, request: AnalyzeRequest) -> Grid:
-    given = given_values(request.lists, request.values)
-    return analysis.grid({**given, "settings": read_settings(request.pairs, given["method"])})
+    return analysis.grid(grid_of(request.values, request.pairs).defaults)
 
 
 def _run(cells: Sequence[Cell], out: Path, engine: Local, console: Console) -> dict[Cell, Complete | Failed]:

@@ -35,119 +35,108 @@ from testdg.files import replace_text, writing
 from testdg.report.ablation import Layout
 
 
-@dataclass(frozen=True)
-class BenchRequest:
-    """What the user asked for."""
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where runs and tables go."""
 
-    grid: Path | None
-    lists: Mapping[str, str | None]
-    """Values that are separated by commas."""
-    values: Mapping[str, Any]
-    pairs: Sequence[str]
-    jobs: int
-    out: str
-    csv: Path | None
-    markdown: Path | None
-    engine: str = "local"
-    address: str | None = None
-    gpus: float | None = None
+    out: str = "runs"
+    csv: Path | None = None
+    markdown: Path | None = None
     track: str | None = None
 
+    def check(self) -> None:
+        """Refuse places that cannot be written, and trackers that are not there, before anything is computed."""
+        check_tracker(self.track)
+        if isinstance(out := find_out(self.out), Remote):
+            out.open()
+        else:
+            check_folder(out, "--out")
+        for path in (self.csv, self.markdown):
+            if path is not None and (path.is_dir() or not path.parent.is_dir()):
+                raise UserError(f"{path} cannot be written: name a file in a folder that exists")
 
-def bench_command(request: BenchRequest, *, as_json: bool) -> bool:
+    def write(self, layout: Layout, tables: Sequence[BenchTable]) -> None:
+        """Write the tables into the files that were asked for."""
+        for path, make in ((self.csv, layout.csv), (self.markdown, layout.markdown)):
+            if path is not None:
+                with writing(path.parent):
+                    replace_text(path, make(tables))
+
+
+def bench_command(
+    file: Path | None, values: Mapping[str, Any], pairs: Sequence[str], places: Places, engine: Engine, *, as_json: bool
+) -> bool:
     """Run the grid that was asked for and show its tables; False where a run failed."""
-    return run_grid(make_grid(request), request, Layout(), as_json=as_json)
+    return run_grid(make_grid(file, values, pairs), places, engine, Layout(), as_json=as_json)
 
 
-def run_grid(grid: Grid, request: BenchRequest, layout: Layout, *, as_json: bool) -> bool:
+def run_grid(grid: Grid, places: Places, engine: Engine, layout: Layout, *, as_json: bool) -> bool:
     """Run a grid and show its tables; False where a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    _check_places(request)
-    cells = [replace(cell, track=request.track) for cell in expand(grid)]
-    engine = make_engine(request)
+    places.check()
+    cells = [replace(cell, track=places.track) for cell in expand(grid)]
     quieten(cells)
     with Bar(console) as bar:
         prepare(cells, Training(bar), devices=isinstance(engine, Local))
     with BenchDisplay(console, cells, engine.jobs) as display:
-        ends = bench(cells, request.out, engine=engine, tell=display.tell)
+        ends = bench(cells, places.out, engine=engine, tell=display.tell)
     tables = summarise(cells, ends)
-    _write(request, layout, tables)
+    places.write(layout, tables)
     failed = [end for end in ends if isinstance(end, Failed)]
     if as_json:
         print(json.dumps({**layout.plain(tables), "failed": _told(cells, failed)}, indent=2))
     elif tables:
-        console.print(f"\n{layout.text(tables)}\n\nruns  {request.out}", markup=False)
+        console.print(f"\n{layout.text(tables)}\n\nruns  {places.out}", markup=False)
     complain(cells, failed)
     return not failed
 
 
-def make_engine(request: BenchRequest) -> Engine:
+def make_engine(name: str, *, jobs: int, address: str | None, gpus: float | None) -> Engine:
     """The engine that was asked for."""
-    if request.engine == "ray":
+    if name == "ray":
         from testdg.experiments.ray_engine import Ray
 
-        return Ray(request.address, jobs=request.jobs, gpus=request.gpus)
-    if request.engine != "local":
-        raise unknown("engine", request.engine, ("local", "ray"))
-    for option, value in (("--address", request.address), ("--gpus-per-cell", request.gpus)):
+        return Ray(address, jobs=jobs, gpus=gpus)
+    if name != "local":
+        raise unknown("engine", name, ("local", "ray"))
+    for option, value in (("--address", address), ("--gpus-per-cell", gpus)):
         if value is not None:
             raise UserError(f"{option} is for a Ray cluster: add --engine ray, or leave it out")
-    return Local(request.jobs)
+    return Local(jobs)
 
 
-def make_grid(request: BenchRequest) -> Grid:
+def make_grid(file: Path | None, values: Mapping[str, Any], pairs: Sequence[str]) -> Grid:
     """The grid of a file or of the options alone; options win over the file."""
-    given = given_values(request.lists, request.values)
-    if request.grid is None:
-        if "method" not in given:
+    if file is None:
+        if "method" not in values:
             raise UserError("bench needs a grid file, or --methods, as in --methods source,tent,testdg")
-        return Grid({**given, "settings": read_settings(request.pairs, given["method"])})
-    if request.pairs or "method" in given:
-        raise UserError(f"{request.grid} says which methods run and how: leave out --methods and --set")
-    return read_grid(request.grid).override(given)
+        return grid_of(values, pairs)
+    if pairs or "method" in values:
+        raise UserError(f"{file} says which methods run and how: leave out --methods and --set")
+    return read_grid(file).override(values)
 
 
-def given_values(lists: Mapping[str, str | None], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a grid that options give; `lists` are separated by commas."""
-    several = {key: _split(key, text) for key, text in lists.items() if text is not None}
-    return {**several, **{key: value for key, value in values.items() if value is not None}}
-
-
-def _split(key: str, text: str) -> list[Any]:
-    """Parts between commas; options of a protocol stay with its name, and seeds become numbers."""
-    parts: list[Any] = []
-    for part in (part.strip() for part in text.split(",") if part.strip()):
-        if key == "protocol" and "=" in part and parts:
-            parts[-1] += f",{part}"
-        else:
-            parts.append(int(part) if key == "seeds" and part.isdecimal() else part)
-    return parts
+def grid_of(values: Mapping[str, Any], pairs: Sequence[str], title: str = "the grid") -> Grid:
+    """The grid of options alone."""
+    return Grid({**values, "settings": read_settings(pairs, values["method"])}, title=title)
 
 
 def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Settings of each method from METHOD.KEY=VALUE; the methods are those that run."""
-    found: dict[str, dict[str, str]] = {}
+    """Settings of each method from METHOD.KEY=VALUE; of one method alone, from KEY=VALUE, too."""
+    settings: dict[str, dict[str, str]] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         method, dot, key = name.partition(".")
-        if not (equals and dot):
-            raise UserError(f"--set takes METHOD.KEY=VALUE, as in tent.learning_rate=1e-4; got {pair!r}")
-        if method not in methods:
-            raise UserError(f"--set {pair} is for {method}, which is not among the methods {', '.join(methods)}")
-        found.setdefault(method, {})[key] = value
-    return found
-
-
-def _check_places(request: BenchRequest) -> None:
-    """Refuse places that cannot be written, and trackers that are not there, before anything is computed."""
-    check_tracker(request.track)
-    if isinstance(out := find_out(request.out), Remote):
-        out.open()
-    else:
-        check_folder(out, "--out")
-    for path in (request.csv, request.markdown):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise UserError(f"{path} cannot be written: name a file in a folder that exists")
+        if not equals:
+            raise UserError(f"--set takes key=value; got {pair!r}")
+        if dot and method in methods:
+            settings.setdefault(method, {})[key] = value
+        elif len(methods) == 1 and not dot:
+            settings.setdefault(methods[0], {})[name] = value
+        else:
+            remedy = f": write it as {methods[-1]}.{pair}" if methods and not dot else ""
+            raise UserError(f"--set {pair} names none of the methods {', '.join(methods)}{remedy}")
+    return settings
 
 
 def check_folder(path: Path, option: str) -> None:
@@ -173,13 +162,6 @@ class Training(Observer):
     def training(self, step: int, steps: int) -> None:
         """Move the bar."""
         self.bar.update("training the source model", step, steps)
-
-
-def _write(request: BenchRequest, layout: Layout, tables: Sequence[BenchTable]) -> None:
-    for path, make in ((request.csv, layout.csv), (request.markdown, layout.markdown)):
-        if path is not None:
-            with writing(path.parent):
-                replace_text(path, make(tables))
 
 
 def _told(cells: Sequence[Cell], failed: Sequence[Failed]) -> list[dict[str, str]]:

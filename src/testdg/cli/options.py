@@ -1,32 +1,23 @@
-"""What commands share: options, most of them of grids of runs, and what torch must know before it is imported."""
+"""What commands share: options, most of them of runs, and what torch must know before it is imported."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from testdg.choices import CHOICES, Choice, chosen
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
-Protocols = Annotated[
-    str | None, typer.Option(help="Protocols, separated by commas; options follow as in cyclic,rounds=5.")
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Setting of a method; of several, METHOD.KEY=VALUE; repeatable."),
 ]
-Seeds = Annotated[str | None, typer.Option(help="Seeds, separated by commas.")]
-Model = Annotated[str | None, typer.Option(help="Model: a folder or a hub id.")]
-Data = Annotated[str | None, typer.Option(help="Folder of the benchmarks' data.")]
-Preset = Annotated[str | None, typer.Option(metavar="NAME", help="Published settings of a benchmark.")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
-BatchSize = Annotated[int | None, typer.Option(help="Images per batch; the benchmark's own if left out.")]
-Precision = Annotated[str | None, typer.Option(help="fp32 or bf16.")]
-Images = Annotated[int | None, typer.Option(help="First images of each domain; all if left out.")]
-Severity = Annotated[int | None, typer.Option(help="Severity of the corruptions, 1 to 5.")]
-Domains = Annotated[str | None, typer.Option(help="Domains in order, separated by commas.")]
-Subset = Annotated[
-    str | None, typer.Option(metavar="all|first:N|FILE", help="Images of a set of image files; all if left out.")
-]
-Preprocessing = Annotated[str | None, typer.Option(help="model or paper.")]
+Subset = Annotated[str | None, typer.Option(metavar=CHOICES["subset"].metavar, help=CHOICES["subset"].help)]
 Jobs = Annotated[int, typer.Option(help="Runs at the same time, a process each; with Ray, runs that share a GPU.")]
 Engine = Annotated[str, typer.Option(metavar="local|ray", help="Where runs go: this machine, or a Ray cluster.")]
 Address = Annotated[
@@ -40,18 +31,42 @@ Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Write th
 Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as CSV, too.")]
 Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown, too.")]
 
-_LISTS = {"benchmark": "benchmarks", "protocol": "protocols", "seeds": "seeds", "domains": "domains"}
-_VALUES = (
-    "model", "data", "preset", "device", "batch_size", "precision", "images", "severity", "subset", "preprocessing",
-)  # fmt: skip
+
+def with_choices(*left_out: str, **defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for every choice about a run; it gets what was chosen as `values`."""
+    keys = [key for key in CHOICES if key not in left_out]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**options: Any) -> None:
+            values = chosen({key: options.pop(key) for key in keys})
+            command(values=values, **options)
+
+        signature = inspect.signature(command, eval_str=True)
+        own = [parameter for name, parameter in signature.parameters.items() if name != "values"]
+        parameters = [*own, *(_parameter(key, CHOICES[key], defaults.get(key)) for key in keys)]
+        run.__signature__ = inspect.Signature(sorted(parameters, key=_place))  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        return run
+
+    return decorate
 
 
-def choose(options: Mapping[str, Any]) -> tuple[dict[str, str | None], dict[str, Any]]:
-    """Of all options of a command, those with commas and the single values that belong to a grid."""
-    lists = {key: options[name] for key, name in _LISTS.items()}
-    if "method" in options:
-        lists["method"] = options["method"]
-    return lists, {key: options[key] for key in _VALUES}
+def _parameter(key: str, choice: Choice, default: str | None) -> inspect.Parameter:
+    """The option of a choice."""
+    names = [f"--{key.removesuffix('s') if choice.plural else key}".replace("_", "-")]
+    names += [f"{names[0]}s"] if choice.plural else []
+    kind, otherwise = (bool, False) if choice.type is bool else (choice.type | None, default)
+    about = typer.Option(*names, metavar=choice.metavar, help=choice.help)
+    return inspect.Parameter(
+        key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=otherwise, annotation=Annotated[kind, about]
+    )
+
+
+def _place(parameter: inspect.Parameter) -> int:
+    """Arguments first, then what is run, then where it goes and how it is shown."""
+    kinds = [type(note).__name__ for note in getattr(parameter.annotation, "__metadata__", ())]
+    return 0 if "ArgumentInfo" in kinds else 1 if parameter.name in CHOICES else 2
 
 
 def prepare_torch(*, bf16: bool) -> None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from testdg.cli.bench import grid_of, quieten
 from testdg.cli.progress import Display, make_display
-from testdg.data.benchmarks import Benchmark, load_benchmark
+from testdg.data.benchmarks import Benchmark
 from testdg.errors import UserError
-from testdg.evaluation import Plan, Result, read_plans, run, source_model
+from testdg.evaluation import Result
 from testdg.evaluation.device import find_device
-from testdg.evaluation.run import choose_preset
 from testdg.evaluation.samples import take_samples
 from testdg.evaluation.tracking import check_tracker, tracked
-from testdg.methods import find_method, parse_settings
-from testdg.methods.settings import make_settings
+from testdg.experiments import Cell, expand
+from testdg.experiments.engine import load_parts, run_here
+from testdg.methods import find_method
 from testdg.models import VisionModel
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
 from testdg.report.figure import read_events
@@ -29,142 +30,49 @@ from testdg.report.protocol import protocol_lines, protocol_note
 from testdg.report.tables import leaves_one_out, run_names
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for."""
-
-    benchmark: str
-    method: str
-    model: str | None
-    data: Path | None
-    pairs: list[str]
-    preset: str | None
-    seed: int
-    device: str
-    batch_size: int | None
-    protocol: str | None
-    precision: str
-    images: int | None
-    severity: int
-    domains: str | None
-    out: Path
-    subset: str | None = None
-    skip_unreadable: bool = False
-    preprocessing: str = "model"
-    track: str | None = None
-    source: Path | None = None
-    guard: bool = False
-
-    @property
-    def methods(self) -> list[str]:
-        """The methods by name, in the order of the columns; Source stands beside them in any case."""
-        return [name for name in dict.fromkeys(part.strip() for part in self.method.split(",")) if name]
-
-    def settings(self) -> dict[str, dict[str, Any]]:
-        """Settings of every method; of several methods, each setting names its own as in tent.learning_rate=1e-4."""
-        common = {"seed": self.seed, "precision": self.precision}
-        pairs: dict[str, list[str]] = {name: [] for name in self.methods}
-        for pair in self.pairs:
-            name, dot, rest = pair.partition(".")
-            if len(pairs) == 1 and name not in pairs:
-                pairs[self.methods[0]].append(pair)
-            elif dot and name in pairs:
-                pairs[name].append(rest)
-            else:
-                told = f"--set {pair} names none of the methods {', '.join(pairs)}"
-                raise UserError(f"{told}: write it as {self.methods[-1]}.{pair}")
-        return {name: {**common, **parse_settings(find_method(name).Settings, own)} for name, own in pairs.items()}
-
-
-def run_command(request: Request, *, as_json: bool) -> None:
-    """Run Source and the method, and show both; a protocol of several orders is one run of both for each."""
-    _quieten(request)
+def run_command(
+    values: Mapping[str, Any], pairs: Sequence[str], out: Path, track: str | None, *, as_json: bool
+) -> None:
+    """Run Source and the methods, and show them; a protocol of several orders is one run of all for each."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    check_tracker(request.track)
+    check_tracker(track)
+    cells = make_cells(values, pairs)
+    quieten(cells)
+    device = find_device(cells[0].device).type
     with make_display(console) as display:
-        benchmark, model, runs = run_methods(request, display)
+        benchmark, model = load_parts(cells[0].parts, device, display)
+        streams = [list(group) for _, group in groupby(cells, lambda cell: cell.plan)]
+        runs = [run_cells(group, out, display, track) for group in streams]
     if as_json:
-        print(json.dumps(as_json_values(request.methods, runs), indent=2))
+        print(json.dumps(as_json_values(list(dict.fromkeys(values["method"])), runs), indent=2))
     elif len(runs) == 1:
         show(console, runs[0], benchmark, model)
     else:
         show_orders(console, runs)
 
 
+def make_cells(values: Mapping[str, Any], pairs: Sequence[str]) -> list[Cell]:
+    """Source and the methods that were asked for, on one stream, or on each order of it."""
+    if not values["method"]:
+        raise UserError("--method names no method: see `testdg methods`")
+    for key in ("benchmark", "protocol", "seeds"):
+        if len(values.get(key, ())) > 1:
+            raise UserError(f"run shows one stream: name one {key.removesuffix('s')}, or use testdg bench")
+    return expand(grid_of(values, pairs, title=""))
+
+
+def run_cells(cells: Sequence[Cell], out: Path, display: Display, track: str | None) -> list[Result]:
+    """Run cells of one stream one after the other, and show how it goes."""
+    display.expect({cell.method: find_method(cell.method).title for cell in cells})
+    with tracked(display, track) as observer:
+        return [run_here(cell, out, observer) for cell in cells]
+
+
 def as_json_values(methods: list[str], runs: list[list[Result]]) -> Any:
     """The result of the method, or its spread over several streams; of several methods, a list."""
-    columns = list(zip(*(results[-len(methods) :] for results in runs), strict=True))
-    found = [column[0].to_dict() if len(column) == 1 else spread(list(column)) for column in columns]
+    by_method = {name: [one for results in runs for one in results if one.method["name"] == name] for name in methods}
+    found = [column[0].to_dict() if len(column) == 1 else spread(column) for column in by_method.values()]
     return found[0] if len(found) == 1 else found
-
-
-def _quieten(request: Request) -> None:
-    """Keep other libraries' chatter away; only the download of a model keeps its bar."""
-    for library in ("TRANSFORMERS", "HF_HUB"):
-        os.environ.setdefault(f"{library}_VERBOSITY", "error")
-    if request.model is None or Path(request.model).is_dir():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-
-
-def run_methods(request: Request, display: Display) -> tuple[Benchmark, VisionModel, list[list[Result]]]:
-    """Run Source and then the methods (Source alone where it is the method) on the stream of each plan."""
-    if not request.methods:
-        raise UserError("--method names no method: see `testdg methods`")
-    settings = request.settings()
-    read = None if request.protocol is None else read_plans(request.protocol)
-    benchmark = _load_benchmark(request)
-    plans = [plan for one in read or read_plans(benchmark.protocol) for plan in one.expand(benchmark)]
-    device = find_device(request.device)
-    # Mistakes that the run would find by itself, but only after a source model was trained and Source has run.
-    for name, own in settings.items():
-        kind = find_method(name)
-        make_settings(kind.Settings, {**kind.preset(choose_preset(kind, benchmark, request.preset)), **own})
-    for plan in plans:
-        plan.stream(plan.choose(benchmark), request.batch_size)
-    model = source_model(benchmark, request.model, device=device, observer=display, preprocessing=request.preprocessing)
-    return benchmark, model, [_run_plan(request, plan, benchmark, model, settings, display) for plan in plans]
-
-
-def _run_plan(
-    request: Request,
-    plan: Plan,
-    benchmark: Benchmark,
-    model: VisionModel,
-    settings: dict[str, dict[str, Any]],
-    display: Display,
-) -> list[Result]:
-    titles = {name: find_method(name).title for name in ("source", *request.methods)}
-    display.expect(titles)
-    common: dict[str, Any] = {
-        "model": model,
-        "protocol": plan,
-        "batch_size": request.batch_size,
-        "device": model.device.type,
-        "out": request.out,
-    }
-    with tracked(display, request.track) as observer:
-        common["observer"] = observer
-        found = []
-        if "source" not in request.methods:
-            found.append(run(benchmark, "source", settings={"precision": request.precision}, **common))
-        for name, own in settings.items():
-            common |= {"preset": request.preset, "source": request.source, "guard": request.guard}
-            found.append(run(benchmark, name, settings=own, **common))
-        return found
-
-
-def _load_benchmark(request: Request) -> Benchmark:
-    names = None if request.domains is None else [name.strip() for name in request.domains.split(",")]
-    domains = None if names is None else [name for name in names if name]
-    return load_benchmark(
-        request.benchmark,
-        request.data,
-        images=request.images,
-        severity=request.severity,
-        domains=domains,
-        subset=request.subset,
-        skip_unreadable=request.skip_unreadable,
-    )
 
 
 def show(console: Console, results: list[Result], benchmark: Benchmark, model: VisionModel) -> None:

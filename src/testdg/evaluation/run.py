@@ -20,11 +20,10 @@ from testdg.evaluation.loop import Event, run_stream
 from testdg.evaluation.observer import Observer
 from testdg.evaluation.plan import Plan
 from testdg.evaluation.plans import read_plan
-from testdg.evaluation.protocol import RESETS, Protocol, make_protocol, plain_values
+from testdg.evaluation.protocol import Protocol, make_protocol, plain_values
 from testdg.evaluation.result import Result, Tally, versions
 from testdg.evaluation.scores import find_score
 from testdg.evaluation.source_model import source_model
-from testdg.evaluation.views import Views
 from testdg.evaluation.warm_up import source_batches, warm_up
 from testdg.methods import Adapter, find_method
 
@@ -74,7 +73,7 @@ def run(
     remarks += ["with a guard"] if guard else []
     about = make_protocol(plan, bench, stream, adapter, tuning="; ".join(remarks), fingerprint=adapted.fingerprint())
     adapter = put_guard(adapter, bench, folder) if guard else adapter
-    return _Run(adapter, bench, stream, about, plan.looks(), Path(out), observer, save_every, folder).result()
+    return _Run(adapter, bench, stream, about, plan, Path(out), observer, save_every, folder).result()
 
 
 def choose_preset(method: type[Adapter], benchmark: Benchmark, wanted: str | None) -> str | None:
@@ -100,7 +99,7 @@ class _Run:
         benchmark: Benchmark,
         stream: Stream,
         protocol: Protocol,
-        views: Views,
+        plan: Plan,
         out: Path,
         observer: Observer,
         save_every: float,
@@ -108,7 +107,7 @@ class _Run:
     ) -> None:
         self.source = source
         self.adapter, self.benchmark, self.stream, self.protocol = adapter, benchmark, stream, protocol
-        self.views, self.observer, self.save_every = views, observer, save_every
+        self.plan, self.observer, self.save_every = plan, observer, save_every
         self.score = find_score(protocol.task)
         method = {"name": adapter.name, "settings": plain_values(dataclasses.asdict(adapter.settings))}
         config = {"protocol": protocol.to_dict(), "method": method}
@@ -138,8 +137,8 @@ class _Run:
                 self.adapter,
                 self.stream,
                 self.score,
-                resets=self.protocol.resets == RESETS["domain"],
-                views=self.views,
+                resets=self.plan.resets == "domain",
+                views=self.plan.looks(),
                 start=done,
                 write=self._write,
                 save=self._save,

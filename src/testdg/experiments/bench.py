@@ -11,7 +11,7 @@ from typing import Any
 from testdg.errors import UserError
 from testdg.evaluation import Observer
 from testdg.evaluation.device import find_device
-from testdg.experiments.engine import Complete, Engine, Failed, News, Running, load_parts
+from testdg.experiments.engine import Complete, Engine, Failed, News, Running, forget_parts, load_parts
 from testdg.experiments.grid import Cell
 from testdg.experiments.grid_rules import Mistakes
 from testdg.experiments.local import Local
@@ -32,7 +32,7 @@ def prepare(cells: Sequence[Cell], observer: Observer | None = None, *, devices:
         for method in dict.fromkeys(cell.method for cell in cells if found and cell.parts == parts):
             if found and (reason := find_method(method).refuses(found[1])):
                 mistakes.note(f"{method} cannot adapt {found[1].name}: {reason}")
-    load_parts.cache_clear()
+    forget_parts()
     mistakes.tell("the grid")
 
 

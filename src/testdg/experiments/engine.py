@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -133,29 +132,46 @@ def _run(cell: Cell, out: Out, teller: Observer) -> Result:
 
 
 def _run_here(cell: Cell, out: Path, teller: Observer) -> Result:
-    benchmark, model = load_parts(cell.parts, find_device(cell.device).type)
     with tracked(teller, cell.track) as observer:
-        return run(
-            benchmark,
-            cell.method,
-            model=model,
-            settings={"seed": cell.seed, "precision": cell.precision, **dict(cell.settings)},
-            preset=cell.preset,
-            protocol=cell.plan,
-            batch_size=cell.batch_size,
-            device=model.device.type,
-            out=out,
-            observer=observer,
-        )
+        return run_here(cell, out, observer)
 
 
-@lru_cache(maxsize=1)
+def run_here(cell: Cell, out: Path, observer: Observer) -> Result:
+    """Run a cell in this process into a folder of this machine."""
+    benchmark, model = load_parts(cell.parts, find_device(cell.device).type, observer)
+    return run(
+        benchmark,
+        cell.method,
+        model=model,
+        settings=cell.fixed,
+        preset=cell.preset,
+        protocol=cell.plan,
+        batch_size=cell.batch_size,
+        device=model.device.type,
+        source=cell.source,
+        guard=cell.guard,
+        out=out,
+        observer=observer,
+    )
+
+
+_loaded: dict[tuple[Parts, str], tuple[Benchmark, VisionModel]] = {}
+
+
 def load_parts(parts: Parts, device: str, observer: Observer | None = None) -> tuple[Benchmark, VisionModel]:
     """The benchmark and the source model of a cell; the last ones are kept for the next cell."""
-    benchmark = load_benchmark(parts.benchmark, parts.data, **dict(parts.options))
-    prepared = parts.preprocessing
-    model = source_model(benchmark, parts.model, device=device, observer=observer, preprocessing=prepared)
-    return benchmark, model
+    if (parts, device) not in _loaded:
+        forget_parts()
+        benchmark = load_benchmark(parts.benchmark, parts.data, **dict(parts.options))
+        prepared = parts.preprocessing
+        model = source_model(benchmark, parts.model, device=device, observer=observer, preprocessing=prepared)
+        _loaded[parts, device] = benchmark, model
+    return _loaded[parts, device]
+
+
+def forget_parts() -> None:
+    """Give the memory of the last benchmark and model back."""
+    _loaded.clear()
 
 
 class _Teller(Observer):

@@ -7,12 +7,13 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from testdg.choices import CHOICES, choices_of
 from testdg.data.benchmarks import Benchmark, find_benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.evaluation import Plan, read_plans
 from testdg.evaluation.run import choose_preset
 from testdg.experiments.grid import SOURCE, Cell, Grid, Pairs
-from testdg.experiments.grid_rules import FIELDS, OPTIONS, RUN, TOP, Mistakes, sound
+from testdg.experiments.grid_rules import RUN, TOP, Mistakes, sound
 from testdg.methods import Adapter, find_method, parse_settings
 from testdg.methods.settings import Settings, make_settings
 
@@ -79,7 +80,7 @@ class _Expansion:
 
     def _check_keys(self, table: Table) -> None:
         """Values that differ between benchmarks must name benchmarks."""
-        for key in (*FIELDS, *OPTIONS):
+        for key in CHOICES.keys() - choices_of("axis").keys():
             for name in table[key] if isinstance(table.get(key), dict) else ():
                 self.mistakes.hear(key, find_benchmark, name)
 
@@ -94,9 +95,10 @@ class _Expansion:
         """What the cells of a method on a benchmark share."""
         name = table.get("name", kind.title)
         settings: dict[str, Any] = {}
-        for pair in {**table["common"].get(kind.name, {}), **table.get("settings", {})}.items():
-            settings |= self.mistakes.hear(name, _read_setting, kind, *pair) or {}
-        fields = {key: value for key in FIELDS if (value := _pick(table, key, benchmark.name)) is not None}
+        for where, given in ((kind.name, table["common"].get(kind.name, {})), (name, table.get("settings", {}))):
+            for pair in given.items():
+                settings |= self.mistakes.hear(where, _read_setting, kind, *pair) or {}
+        fields = {key: value for key in choices_of("run") if (value := _pick(table, key, benchmark.name)) is not None}
         fields.pop("batch_size", None)
         fields["precision"] = settings.pop("precision", fields.get("precision", "fp32"))
         preset = self.mistakes.hear(name, _find_preset, kind, benchmark, fields.get("preset"), settings)
@@ -156,7 +158,9 @@ def _pick(table: Table, key: str, benchmark: str) -> Any:
 
 
 def _options(table: Table, benchmark: str) -> Pairs:
-    return _pairs({key: value for key in OPTIONS if (value := _pick(table, key, benchmark)) is not None})
+    return _pairs(
+        {key: value for key in choices_of("benchmark") if (value := _pick(table, key, benchmark)) is not None}
+    )
 
 
 def _pairs(values: Table) -> Pairs:

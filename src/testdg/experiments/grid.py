@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from testdg.errors import UserError
 from testdg.evaluation import Plan
+from testdg.methods import Adapter, find_method
+from testdg.models import VisionModel
 
 SOURCE = "source"
 Pairs = tuple[tuple[str, Any], ...]
@@ -49,6 +51,9 @@ class Cell:
     device: str = "auto"
     options: Pairs = ()
     """Options of the benchmark."""
+    source: str | None = None
+    """Folder of clean images in place of the benchmark's training images."""
+    guard: bool = False
     track: str | None = None
     """What else keeps the numbers of the run, such as tensorboard; they do not depend on it."""
 
@@ -59,7 +64,17 @@ class Cell:
 
     def reference(self) -> Cell:
         """Source on the same stream; it draws no random numbers, so all seeds share it."""
-        return replace(self, name="Source", method=SOURCE, seed=0, settings=(), preset="none")
+        return replace(self, name="Source", method=SOURCE, seed=0, settings=(), preset="none", source=None, guard=False)
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """Settings that the user chose; they win over those of the preset."""
+        return {"seed": self.seed, "precision": self.precision, **dict(self.settings)}
+
+    def adapter(self, model: VisionModel) -> Adapter:
+        """The method around a model, before anything was learnt."""
+        kind = find_method(self.method)
+        return kind(model, **{**kind.preset(None if self.preset == "none" else self.preset), **self.fixed})
 
     def __str__(self) -> str:
         order = f", order {self.plan.order}" if isinstance(self.plan.order, int) else ""

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from testdg.choices import CHOICES, is_text
 from testdg.errors import UserError
-from testdg.evaluation.device import DEVICES
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,68 +33,22 @@ class Mistakes:
             return None
 
     def tell(self, title: str) -> None:
-        """Raise one error with all mistakes, if there are any."""
+        """Raise one error with all mistakes, if there are any; of options, which need no title, too."""
         if len(self.sentences) == 1:
-            raise UserError(f"{title}: {next(iter(self.sentences))}")
+            raise UserError(f"{title}: {next(iter(self.sentences))}".removeprefix(": "))
         if self.sentences:
             listed = "; ".join(f"({number}) {text}" for number, text in enumerate(self.sentences, 1))
-            raise UserError(f"{title} has {len(self.sentences)} mistakes: {listed}")
+            raise UserError(f"{title or 'the command'} has {len(self.sentences)} mistakes: {listed}")
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and value.strip() != ""
-
-
-def _whole(low: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and value >= low
-
-
-def _listed(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(fits(item) for item in value)
-
-
-def _one_or_more(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: fits(value) or _listed(fits)(value)
-
-
-def _one_of(choices: Collection[str]) -> Rule:
-    return (lambda value: isinstance(value, str) and value in choices), f"one of {', '.join(choices)}"
-
-
-_NAMES: Rule = (_one_or_more(_text), "a name or a list of names")
-_TEXT: Rule = (_text, "a text")
-_COUNT: Rule = (_whole(1), "a whole number of at least 1")
-AXES: dict[str, Rule] = {
-    "method": _NAMES,
-    "benchmark": _NAMES,
-    "protocol": _NAMES,
-    "seeds": (_one_or_more(_whole(0)), "a whole number of at least 0 or a list of them"),
-}
-FIELDS: dict[str, Rule] = {
-    "preset": _TEXT,
-    "model": _TEXT,
-    "data": _TEXT,
-    "preprocessing": _one_of(("model", "paper")),
-    "precision": _one_of(("fp32", "bf16")),
-    "device": _one_of(DEVICES),
-    "batch_size": _COUNT,
-}
-OPTIONS: dict[str, Rule] = {
-    "images": _COUNT,
-    "severity": (lambda value: type(value) is int and 1 <= value <= 5, "a whole number from 1 to 5"),
-    "domains": (_listed(_text), "a list of names"),
-    "corruption_seed": (_whole(0), "a whole number of at least 0"),
-    "subset": _TEXT,
-    "skip_unreadable": (lambda value: isinstance(value, bool), "true or false"),
-    "workers": _COUNT,
-}
 _TABLE: Rule = (lambda value: isinstance(value, dict), "a table")
 _TABLES: Rule = (
     lambda value: isinstance(value, dict) and all(isinstance(item, dict) for item in value.values()),
     "a table for each method, as in [settings.tent]",
 )
-RUN: dict[str, Rule] = {"name": _TEXT, **AXES, **FIELDS, **OPTIONS, "settings": _TABLE}
-TOP: dict[str, Rule] = {**AXES, **FIELDS, **OPTIONS, "settings": _TABLES}
+_CHOSEN: dict[str, Rule] = {key: (choice.fits, choice.rule) for key, choice in CHOICES.items()}
+RUN: dict[str, Rule] = {"name": (is_text, "a text"), **_CHOSEN, "settings": _TABLE}
+TOP: dict[str, Rule] = {**_CHOSEN, "settings": _TABLES}
 
 
 def sound(values: Mapping[str, Any], rules: Mapping[str, Rule], where: str, mistakes: Mistakes) -> dict[str, Any]:
@@ -112,7 +66,7 @@ def sound(values: Mapping[str, Any], rules: Mapping[str, Rule], where: str, mist
 
 def _by_benchmark(key: str, value: Any) -> Collection[Any]:
     """The values of a key: one, or one for each benchmark."""
-    several = isinstance(value, dict) and key in {**FIELDS, **OPTIONS}
+    several = isinstance(value, dict) and key in CHOICES and CHOICES[key].of != "axis"
     return value.values() if several else (value,)
 
 

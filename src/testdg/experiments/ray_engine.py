@@ -182,8 +182,8 @@ def knock(address: str) -> None:
 def _absolute(cell: Cell) -> Cell:
     """The cell with paths that mean the same wherever a process is started."""
     options = {key: os.path.abspath(value) if _is_file(key, value) else value for key, value in cell.options}
-    data = None if cell.data is None else os.path.abspath(cell.data)
-    return replace(cell, data=data, options=tuple(options.items()))
+    data, source = (None if path is None else os.path.abspath(path) for path in (cell.data, cell.source))
+    return replace(cell, data=data, source=source, options=tuple(options.items()))
 
 
 def _is_file(key: str, value: Any) -> bool:

@@ -22,7 +22,7 @@ from testdg.evaluation.run import describe_tuning
 from testdg.evaluation.warm_up import warm_up
 from testdg.experiments.engine import load_parts
 from testdg.experiments.grid import SOURCE, Cell
-from testdg.methods import Adapter, find_method
+from testdg.methods import Adapter
 from testdg.methods.testdg import TestDG
 from testdg.models import VisionModel
 
@@ -87,10 +87,7 @@ class Scene:
 
     def adapter(self) -> Adapter:
         """The method as it stands before the first batch."""
-        kind = find_method(self.cell.method)
-        preset = kind.preset(None if self.cell.preset == "none" else self.cell.preset)
-        fixed = {"seed": self.cell.seed, "precision": self.cell.precision}
-        adapter = kind(self.model, **{**preset, **dict(self.cell.settings), **fixed})
+        adapter = self.cell.adapter(self.model)
         warm_up(adapter, self.benchmark)
         return adapter
 
