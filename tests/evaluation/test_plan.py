@@ -238,3 +238,24 @@ def test_the_example_of_the_documents_runs(model: VisionModel, tmp_path: Path) -
     assert len(result.domains) == 3 * 3 * 2
     assert result.held_out is not None
     assert [(d.name, d.severity) for d in result.held_out] == [("brightness", s) for s in (1, 3, 5)]
+
+
+def test_a_test_in_the_middle_comes_before_the_domains_that_it_is_on() -> None:
+    plan = read_plan("continual,held_out=2,then=adapt")
+    chosen = digits(domains=["fog", "snow", "contrast"])
+    assert plan.split(chosen) == (("fog", "snow", "contrast"), ("snow", "contrast"))
+    visits = make_visits(*plan.split(chosen), 5, 1)
+    assert [(visit.name, visit.learn) for visit in visits] == [
+        ("fog", True), ("snow", False), ("contrast", False), ("snow", True), ("contrast", True),
+    ]  # fmt: skip
+    for text in ("continual,then=adapt", "leave-one-out,then=adapt", "mixed,held_out=1,then=adapt"):
+        with pytest.raises(UserError, match="then = adapt goes on to the domains that were held out"):
+            read_plan(text)
+
+
+def test_classes_one_by_one() -> None:
+    stream = read_plan("continual,sampling=sorted").stream(digits(domains=["fog"], images=50), 10)
+    labels = [label for batch in stream.batches() for label in batch.labels.tolist()]
+    assert labels == sorted(labels)
+    with pytest.raises(UserError, match="seed belongs to sampling mixed or dirichlet; sampling is sorted"):
+        read_plan("continual,sampling=sorted,seed=1")

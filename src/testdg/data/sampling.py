@@ -1,4 +1,4 @@
-"""In which order a stream shows its images: file order, domains mixed, or classes bunched together."""
+"""In which order a stream shows its images: file order, domains mixed, classes bunched together or one by one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Kind = Literal["file", "mixed", "dirichlet"]
+Kind = Literal["file", "mixed", "dirichlet", "sorted"]
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The order of images. `concentration` is for "dirichlet" alone; `seed` is for all but "file"."""
+    """The order of images. `concentration` is for "dirichlet" alone; `seed` is for it and "mixed"."""
 
     kind: Kind = "file"
     concentration: float = 0.1
@@ -26,6 +26,8 @@ class Sampling:
         random = np.random.default_rng([self.seed, number])
         if self.kind == "file":
             return torch.arange(len(labels))
+        if self.kind == "sorted":
+            return labels.sort(stable=True).indices
         if self.kind == "mixed":
             return torch.from_numpy(random.permutation(len(labels)))
         return torch.from_numpy(_dirichlet(labels.numpy(), self.concentration, random))

@@ -38,6 +38,7 @@ class Plan:
     severity: Literal["benchmark", "gradual"] | tuple[int, ...] = "benchmark"
     rounds: int = 1
     held_out: int | Literal["each"] | tuple[str, ...] = 0
+    then: Literal["end", "adapt"] = "end"
     sampling: Kind = "file"
     concentration: float = 0.1
     seed: int = 0
@@ -76,7 +77,7 @@ class Plan:
         if len(tested) >= len(names):
             which = f"the last {self.held_out} domains" if isinstance(self.held_out, int) else ", ".join(tested)
             raise UserError(f"{self.name} tests on {which}; the stream has only {len(names)}")
-        return tuple(name for name in names if name not in tested), tested
+        return tuple(name for name in names if self.then == "adapt" or name not in tested), tested
 
     def _tested(self, names: Sequence[str]) -> tuple[str, ...]:
         if self.held_out == "each":
@@ -101,8 +102,9 @@ class Plan:
 
     def stream(self, benchmark: Benchmark, batch_size: int | None = None) -> Stream:
         """The stream of a benchmark under this plan."""
-        if self.sampling == "dirichlet" and benchmark.task != "classification":
-            raise UserError(f"sampling dirichlet needs one label per image; {benchmark.name} is for {benchmark.task}")
+        if self.sampling in ("dirichlet", "sorted") and benchmark.task != "classification":
+            told = f"sampling {self.sampling} needs one label per image"
+            raise UserError(f"{told}; {benchmark.name} is for {benchmark.task}")
         if not self.looks().plain and benchmark.task != "segmentation":
             raise UserError(f"views and windows are for segmentation; {benchmark.name} is for {benchmark.task}")
         severity = self.levels(benchmark)
@@ -122,9 +124,13 @@ def has_severities(benchmark: Benchmark) -> bool:
 
 
 def make_visits(domains: Sequence[str], held_out: Sequence[str], severity: Severity, rounds: int) -> list[Visit]:
-    """Every visit of a stream, in order: the rounds over the domains, then the tests."""
+    """Every visit of a stream, in order: the rounds over the domains, and the tests.
+
+    Tests come at the end, or, of domains that are adapted to later on, before the first of these.
+    """
     stations = [(name, number, True) for number in range(1, rounds + 1) for name in domains]
-    stations += [(name, 1, False) for name in held_out]
+    fork = next((place for place, (name, _, _) in enumerate(stations) if name in held_out), len(stations))
+    stations[fork:fork] = [(name, 1, False) for name in held_out]
     return [
         Visit(name, level, number, learn)
         for place, (name, number, learn) in enumerate(stations)

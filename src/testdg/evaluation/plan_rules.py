@@ -50,6 +50,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: _whole(0, 10_000)(value) or _text(value) or _list_of(_text)(value),
         "a whole number of domains, 0 or more, a domain, a list of them or each",
     ),
+    "then": (lambda value: value in ("end", "adapt"), "end or adapt"),
     "sampling": (lambda value: value in _KINDS, f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"),
     "concentration": (lambda value: type(value) in (int, float) and 1e-6 <= value <= 1e6, "a number from 1e-6 to 1e6"),
     "seed": (_whole(0, 2**32 - 1), "a whole number from 0 to 4294967295"),
@@ -82,10 +83,12 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
         found.append("gradual severities come one after the other; sampling is mixed")
     if resets and values.get("held_out"):
         found.append("held_out tests what was learnt from all domains; resets = domain forgets it")
+    if values.get("then") == "adapt" and (mixed or not values.get("held_out") or values.get("held_out") == "each"):
+        found.append("then = adapt goes on to the domains that were held out, one after the other: name some")
     if values["concentration"] != 0.1 and sampling != "dirichlet":
         found.append(f"concentration belongs to sampling dirichlet; sampling is {sampling}")
-    if values["seed"] != 0 and sampling == "file":
-        found.append("seed belongs to sampling mixed or dirichlet; sampling is file")
+    if values["seed"] != 0 and sampling in ("file", "sorted"):
+        found.append(f"seed belongs to sampling mixed or dirichlet; sampling is {sampling}")
     window, stride = read_size(str(values["window"])), read_size(str(values["stride"]))
     if (window is None) != (stride is None):
         found.append("window and stride belong together, as in window=1024x1024,stride=768x768")

@@ -50,8 +50,11 @@ def _course(protocol: dict[str, Any]) -> str:
         f"{rounds} rounds" if rounds > 1 else "",
         _severity(protocol),
     ]
-    tested = f"; then frozen and tested on {len(protocol['held_out'])} more" if protocol["held_out"] else ""
-    return ", ".join(part for part in parts if part) + tested
+    tested, later = len(protocol["held_out"]), {*protocol["held_out"]} <= {*protocol["domains"]}
+    words = (
+        f"before the last {tested}, frozen and tested on them" if later else f"then frozen and tested on {tested} more"
+    )
+    return ", ".join(part for part in parts if part) + (f"; {words}" if tested else "")
 
 
 def _severity(protocol: dict[str, Any]) -> str:
@@ -79,6 +82,8 @@ def _batches(protocol: dict[str, Any]) -> str:
     text = f"batches of {protocol['batch_size']}"
     if sampling == "mixed":
         return f"{text}, domains mixed (seed {seed})"
+    if sampling == "sorted":
+        return "sorted by class"
     if sampling == "dirichlet":
         return f"{text}, classes bunched (Dirichlet {protocol['concentration']:g}, seed {seed})"
     return text
