@@ -14,9 +14,9 @@ from rich.console import Console
 from testdg.cli.bar import Bar
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.registry import find_benchmark
-from testdg.evaluation.fine_tuning import fine_tune
-from testdg.evaluation.recipes import make_recipe
+from testdg.evaluation.fine_tune import fine_tune
 from testdg.models.segformer import SEGFORMERS
+from testdg.training.recipe import make_recipe
 
 
 @dataclass(frozen=True)
