@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from testdg.cli.app import execute
-from testdg.evaluation.recipes import FineTuning
 from testdg.models import TinyCNN, load_model
+from testdg.training.recipe import ClassTuning
 
 SMALL = ["--images", "40", "--epochs", "1", "--batch-size", "20", "--device", "cpu"]
 
@@ -50,7 +50,7 @@ def test_json_and_the_second_time(arguments: list[str], capsys: pytest.CaptureFi
 
 
 def test_the_defaults_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[FineTuning] = []
+    asked: list[ClassTuning] = []
 
     def remember(*values: Any, **_: Any) -> None:
         asked.append(values[3])
@@ -58,7 +58,7 @@ def test_the_defaults_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr("testdg.cli.train.fine_tune", remember)
     assert execute(["train", "--benchmark", "digits-c", "--model", "tiny", "--out", str(tmp_path / "out")]) == 130
-    assert asked == [FineTuning()]
+    assert asked == [ClassTuning()]
 
 
 @pytest.mark.parametrize(

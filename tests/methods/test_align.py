@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
-from testdg.evaluation.source_model import starting_model
 from testdg.methods.align import Align
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.alignment import Alignment, Site, Statistics
 from testdg.testing import stream
+from testdg.training.start import starting_model
 
 EVER = 1e9
 """A threshold that no gap reaches."""

@@ -59,7 +59,12 @@ def corrupt(
     corrupt_command(benchmark, data, out, images, plan, as_json=json)
 
 
+_NO_RECIPE = ("benchmark", "model", "out", "data", "subset", "device", "json")
+"""Options of `train` that are no values of its recipe; all others are."""
+
+
 def train(
+    ctx: typer.Context,
     benchmark: Annotated[str, typer.Option(help="Benchmark; see `testdg benchmarks`.")],
     model: Annotated[
         str,
@@ -102,22 +107,5 @@ def train(
     prepare_torch(bf16=precision == "bf16")
     from testdg.cli.train import TrainRequest, train_command
 
-    recipe = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "weight_decay": weight_decay,
-        "smoothing": smoothing,
-        "image_size": image_size,
-        "images": images,
-        "flip": flip,
-        "colour": colour,
-        "head_rate": head_rate,
-        "scale_from": scale_from,
-        "scale_to": scale_to,
-        "balance": balance,
-        "overlap": overlap,
-        "precision": precision,
-        "seed": seed,
-    }
+    recipe = {name: value for name, value in ctx.params.items() if name not in _NO_RECIPE and value is not None}
     train_command(TrainRequest(benchmark, data, model, out, device, recipe, subset), as_json=json)

@@ -14,9 +14,9 @@ from rich.console import Console
 from testdg.cli.bar import Bar
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.registry import find_benchmark
-from testdg.evaluation.fine_tuning import fine_tune
-from testdg.evaluation.recipes import make_recipe
+from testdg.evaluation.fine_tune import fine_tune
 from testdg.models.segformer import SEGFORMERS
+from testdg.training.recipe import make_recipe
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TrainRequest:
     out: Path
     device: str
     recipe: dict[str, Any]
-    """Values of the task's recipe; None where its default applies."""
+    """Values of the task's recipe; defaults apply to what is not there."""
     subset: str | None = None
 
 
@@ -61,7 +61,6 @@ def _train(request: TrainRequest, bar: Bar) -> dict[str, Any]:
     def tell(done: int, steps: int, loss: float, error: float) -> None:
         bar.update(f"step {done} of {steps}, loss {loss:.3f}, error {error:.1f} %", done, steps)
 
-    asked = {name: value for name, value in request.recipe.items() if value is not None}
-    recipe = make_recipe(find_benchmark(request.benchmark).task, asked)
+    recipe = make_recipe(find_benchmark(request.benchmark).task, request.recipe)
     benchmark = load_benchmark(request.benchmark, request.data, subset=request.subset)
     return fine_tune(benchmark, request.model, request.out, recipe, device=request.device, tell=tell)

@@ -19,9 +19,9 @@ from testdg.data.benchmarks import Benchmark
 from testdg.data.image_files import find_images, read_image
 from testdg.data.stream import to_float
 from testdg.errors import UserError
-from testdg.evaluation.training import cache_folder
 from testdg.files import checksum, replacing
 from testdg.methods import Adapter
+from testdg.training.cache import cache_folder
 from testdg.version import __version__
 
 RECIPE = 4

@@ -7,9 +7,9 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from testdg.evaluation.training import cache_folder
 from testdg.experiments.engine import load_parts
 from testdg.experiments.grid import Cell, Parts
+from testdg.training.cache import cache_folder
 
 
 @dataclass(frozen=True)

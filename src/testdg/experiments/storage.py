@@ -12,7 +12,7 @@ from typing import Any
 
 from testdg.errors import UserError
 from testdg.evaluation import Observer
-from testdg.evaluation.training import cache_folder
+from testdg.training.cache import cache_folder
 
 _RESULT = "result.json"
 _LIGHT = ("config.toml", "events.jsonl", _RESULT)  # what reading a run back needs; the result comes last

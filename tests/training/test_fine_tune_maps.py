@@ -16,13 +16,14 @@ from testdg.data.benchmarks.streets import Streets
 from testdg.data.stream import Samples, to_float
 from testdg.data.streets import draw_scenes
 from testdg.errors import UserError
-from testdg.evaluation.fine_tuning import fine_tune
-from testdg.evaluation.map_training import random_view
-from testdg.evaluation.map_tuning import MapTraining, cross_entropy, overlap_loss
-from testdg.evaluation.recipes import FineTuning, MapTuning, make_recipe
-from testdg.evaluation.source_model import starting_model
-from testdg.evaluation.training_folder import TrainingFolder
+from testdg.evaluation.fine_tune import fine_tune
 from testdg.models import load_model
+from testdg.training.folder import TrainingFolder
+from testdg.training.losses import cross_entropy, overlap_loss
+from testdg.training.recipe import ClassTuning, MapTuning, make_recipe
+from testdg.training.start import starting_model
+from testdg.training.steps import Training
+from testdg.training.views import map_view
 
 SHORT = MapTuning(epochs=3, batch_size=4)
 
@@ -84,7 +85,7 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(tmp_path: Path) 
 def test_the_decoder_has_its_own_learning_rate_and_every_weight_is_learnt_once(tmp_path: Path) -> None:
     bench, recipe = Small(), MapTuning(learning_rate=1e-4, head_rate=10.0, weight_decay=0.01)
     model = starting_model(bench, "tiny")
-    training = MapTraining(model, bench.train(), recipe, TrainingFolder(tmp_path, {}), lambda *_: None, 60.0)
+    training = Training(model, bench.train(), recipe, TrainingFolder(tmp_path, {}), lambda *_: None, 60.0)
     rates = {id(p): (g["lr"], g["weight_decay"]) for g in training.optimizer.param_groups for p in g["params"]}
     assert sum(len(g["params"]) for g in training.optimizer.param_groups) == len(list(model.parameters()))
     for name, parameter in model.network.named_parameters():
@@ -125,7 +126,7 @@ def test_the_overlap_of_certain_predictions_is_their_iou() -> None:
 def test_what_lies_beyond_a_smaller_image_is_ignored(seed: int, scale: float) -> None:
     labels = torch.arange(8 * 10).view(1, 8, 10).expand(3, -1, -1)
     images = (labels[:, None] / 100).expand(-1, 3, -1, -1).contiguous()
-    view, found = random_view(images, labels, (scale, scale), generator(seed), mirror=False)
+    view, found = map_view(images, labels, (scale, scale), generator(seed), mirror=False)
     assert view.shape == images.shape
     seen = (found != 255).float().mean().item()
     assert seen == pytest.approx(min(1, scale) ** 2, abs=0.15)
@@ -137,7 +138,7 @@ def test_what_lies_beyond_a_smaller_image_is_ignored(seed: int, scale: float) ->
 def test_maps_that_are_larger_than_their_images_are_read_at_the_same_place() -> None:
     large = torch.arange(4).view(2, 2).repeat_interleave(8, 0).repeat_interleave(8, 1)[None]  # (1, 16, 16)
     images = large[:, None, ::2, ::2].expand(-1, 3, -1, -1) / 4
-    view, found = random_view(images, large, (1, 1), generator(), mirror=False)
+    view, found = map_view(images, large, (1, 1), generator(), mirror=False)
     assert found.shape == (1, 8, 8)
     torch.testing.assert_close(view[:, 0] * 4, found.float())
 
@@ -177,6 +178,6 @@ def test_a_recipe_is_checked(values: dict[str, Any], sentence: str) -> None:
 
 def test_a_recipe_of_another_task_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the recipe is for classification; streets is for segmentation"):
-        fine_tune(Small(), "tiny", tmp_path / "out", FineTuning(), device="cpu")
+        fine_tune(Small(), "tiny", tmp_path / "out", ClassTuning(), device="cpu")
     with pytest.raises(UserError, match="training for classification has no overlap: leave out --overlap"):
         make_recipe("classification", {"overlap": 1.0})

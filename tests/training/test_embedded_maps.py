@@ -9,14 +9,15 @@ from testdg.data.benchmarks.streets import Streets
 from testdg.data.stream import Samples
 from testdg.data.streets import draw_scenes
 from testdg.errors import UserError
-from testdg.evaluation.map_training import MapRecipe, class_weights, random_view, train_maps
-from testdg.evaluation.training import Recipe, default_recipe
 from testdg.models import VisionModel
+from testdg.training.embedded import EmbeddedClasses, EmbeddedMaps, default_recipe, train
+from testdg.training.losses import class_weights
+from testdg.training.views import map_view
 
 
 def test_each_task_has_a_recipe() -> None:
-    assert default_recipe(load_benchmark("streets", images=1)) == MapRecipe()
-    assert default_recipe(load_benchmark("digits-c", images=1)) == Recipe()
+    assert default_recipe(load_benchmark("streets", images=1)) == EmbeddedMaps()
+    assert default_recipe(load_benchmark("digits-c", images=1)) == EmbeddedClasses()
 
 
 def test_rare_classes_weigh_more_and_the_mean_pixel_weighs_one() -> None:
@@ -32,7 +33,7 @@ def test_labels_go_along_with_the_view() -> None:
     labels = torch.zeros(6, 32, 48, dtype=torch.int64)
     labels[:, 8:20, 10:30], labels[:, :, 40:] = 1, 2
     images = (labels[:, None].float() / 2).expand(-1, 3, -1, -1)
-    view, found = random_view(images, labels, (1, 1.5), torch.Generator().manual_seed(0))
+    view, found = map_view(images, labels, (1, 1.5), torch.Generator().manual_seed(0))
     assert ((view[:, 0] * 2 - found).abs() < 0.5).float().mean() > 0.97  # apart from blended borders
     assert not torch.equal(found, labels)
     mirrored = [bool((one[:, :4] == 2).all()) for one in found]
@@ -56,11 +57,11 @@ def accuracy(model: VisionModel, samples: Samples) -> float:
 
 def test_training_learns_its_scenes_and_is_repeatable() -> None:
     bench, told = Small(), []
-    recipe = MapRecipe(epochs=6, batch_size=4)
-    model = train_maps(bench, recipe, lambda done, steps: told.append((done, steps)), "small")
+    recipe = EmbeddedMaps(epochs=6, batch_size=4)
+    model = train(bench, recipe, lambda done, steps: told.append((done, steps)), "small")
     assert (told[-1], model.name, model.training, model.classes) == ((12, 12), "small", False, 9)
     assert accuracy(model, bench.train()) > 0.5  # the largest class has a third of the pixels
-    again = train_maps(bench, recipe, lambda *_: None, "small")
+    again = train(bench, recipe, lambda *_: None, "small")
     assert again.fingerprint() == model.fingerprint()
 
 

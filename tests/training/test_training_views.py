@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testdg.data.training_views import random_crop, random_flip, training_view
+from testdg.training.views import class_view, random_crop, random_flip
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -36,9 +36,9 @@ def test_crops_go_everywhere_and_half_of_the_images_are_mirrored() -> None:
 
 def test_a_view_stays_in_range_and_nothing_is_nothing() -> None:
     images = torch.rand(4, 3, 32, 32, generator=generator())
-    view = training_view(images, generator())
+    view = class_view(images, generator())
     assert view.shape == images.shape
     assert 0 <= view.min() <= view.max() <= 1
-    assert torch.equal(view, training_view(images, generator()))
+    assert torch.equal(view, class_view(images, generator()))
     small = images[..., :4, :4].contiguous()  # an eighth of 4 pixels is none
-    assert torch.equal(training_view(small, generator(), flip=False, colour=0.0), small)
+    assert torch.equal(class_view(small, generator(), flip=False, colour=0.0), small)

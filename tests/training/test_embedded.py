@@ -8,10 +8,11 @@ from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
 from testdg.errors import UserError
 from testdg.evaluation import source_model
-from testdg.evaluation.training import Recipe, augment, cache_folder, train, trained_model
 from testdg.models import TinyViT, load_model
+from testdg.training.cache import cache_folder
+from testdg.training.embedded import EmbeddedClasses, train, trained_model
 
-SHORT = Recipe(width=16, depth=1, heads=2, epochs=1)
+SHORT = EmbeddedClasses(width=16, depth=1, heads=2, epochs=1)
 
 
 def test_the_source_model_of_digits_c_knows_clean_digits(shared_cache: Path) -> None:
@@ -48,12 +49,14 @@ def test_training_depends_on_its_seed_alone() -> None:
 
 
 def test_augmentation_changes_images_a_little() -> None:
-    images = to_float(load_benchmark("digits-c").train().images[:8])
-    changed = augment(images, Recipe(), torch.Generator().manual_seed(0))
+    samples = load_benchmark("digits-c").train().first(8)
+    images = to_float(samples.images)
+    changed, labels = EmbeddedClasses().view(images, samples.labels, torch.Generator().manual_seed(0))
+    assert torch.equal(labels, samples.labels)
     assert changed.shape == images.shape
     assert 0 <= changed.min() <= changed.max() <= 1
-    still = Recipe(degrees=0, zoom=0, shift=0)
-    assert torch.allclose(augment(images, still, torch.Generator().manual_seed(0)), images, atol=1e-5)
+    still, _ = EmbeddedClasses(degrees=0, zoom=0, shift=0).view(images, labels, torch.Generator().manual_seed(0))
+    assert torch.allclose(still, images, atol=1e-5)
     assert (changed - images).abs().mean() > 0.01
 
 

@@ -16,12 +16,12 @@ from torch import nn
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
 from testdg.errors import UserError
-from testdg.evaluation.fine_tuning import clean_scores, fine_tune
-from testdg.evaluation.recipes import FineTuning
-from testdg.evaluation.source_model import starting_model
+from testdg.evaluation.fine_tune import clean_scores, fine_tune
 from testdg.models import TinyCNN, TinyViT, VisionModel, load_model
+from testdg.training.recipe import ClassTuning
+from testdg.training.start import starting_model
 
-SHORT = FineTuning(epochs=2, images=96, batch_size=16, learning_rate=1e-3, flip=False)
+SHORT = ClassTuning(epochs=2, images=96, batch_size=16, learning_rate=1e-3, flip=False)
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def stopping(at: int) -> Any:
 
 def test_training_learns_and_tells(tmp_path: Path) -> None:
     told: list[tuple[int, int, float, float]] = []
-    recipe = FineTuning(epochs=4, batch_size=50, learning_rate=1e-2, flip=False, colour=0.0)
+    recipe = ClassTuning(epochs=4, batch_size=50, learning_rate=1e-2, flip=False, colour=0.0)
     bench = load_benchmark("digits-c")
     about = fine_tune(bench, TinyCNN(width=8), tmp_path / "out", recipe, device="cpu", tell=lambda *a: told.append(a))
     assert [(done, steps) for done, steps, _, _ in told] == [(20, 80), (40, 80), (60, 80), (80, 80)]
@@ -93,9 +93,9 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(start: Path, tmp
 SCRIPT = """
 import sys
 from testdg.data.benchmarks import load_benchmark
-from testdg.evaluation.fine_tuning import fine_tune
-from testdg.evaluation.recipes import FineTuning
-recipe = FineTuning(epochs=20, images=96, batch_size=16, learning_rate=1e-3, flip=False)
+from testdg.evaluation.fine_tune import fine_tune
+from testdg.training.recipe import ClassTuning
+recipe = ClassTuning(epochs=20, images=96, batch_size=16, learning_rate=1e-3, flip=False)
 fine_tune(load_benchmark("digits-c"), sys.argv[1], sys.argv[2], recipe, device="cpu", save_every=0.0)
 """
 
@@ -111,7 +111,7 @@ def test_a_killed_training_goes_on(start: Path, tmp_path: Path) -> None:
         time.sleep(0.001)
     assert process.returncode == -signal.SIGKILL
     assert not (tmp_path / "killed").exists()
-    recipe = FineTuning(epochs=20, images=96, batch_size=16, learning_rate=1e-3, flip=False)
+    recipe = ClassTuning(epochs=20, images=96, batch_size=16, learning_rate=1e-3, flip=False)
     for name in ("killed", "whole"):
         fine_tune(load_benchmark("digits-c"), start, tmp_path / name, recipe, device="cpu")
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
@@ -144,13 +144,13 @@ def test_a_complete_training_is_read_back(start: Path, tmp_path: Path) -> None:
 
 
 def test_another_training_does_not_mix_in(start: Path, tmp_path: Path) -> None:
-    bench, other = load_benchmark("digits-c"), FineTuning(**{**vars(SHORT), "seed": 3})
+    bench, other = load_benchmark("digits-c"), ClassTuning(**{**vars(SHORT), "seed": 3})
     with pytest.raises(KeyboardInterrupt):
         fine_tune(bench, start, tmp_path / "out", SHORT, device="cpu", tell=stopping(5), save_every=0.0)
     with pytest.raises(UserError, match=r"out\.training holds a training with seed 0, not 3: choose another"):
         fine_tune(bench, start, tmp_path / "out", other, device="cpu")
     fine_tune(bench, start, tmp_path / "out", SHORT, device="cpu")
-    longer = FineTuning(**{**vars(SHORT), "epochs": 9})
+    longer = ClassTuning(**{**vars(SHORT), "epochs": 9})
     with pytest.raises(UserError, match="out holds a training with epochs 2, not 9"):
         fine_tune(bench, start, tmp_path / "out", longer, device="cpu")
 
@@ -193,7 +193,7 @@ def test_a_loss_that_explodes_ends_the_training(tmp_path: Path) -> None:
 
 
 def test_bf16_trains_and_keeps_full_weights(start: Path, tmp_path: Path) -> None:
-    recipe = FineTuning(**{**vars(SHORT), "precision": "bf16"})
+    recipe = ClassTuning(**{**vars(SHORT), "precision": "bf16"})
     fine_tune(load_benchmark("digits-c"), start, tmp_path / "half", recipe, device="cpu")
     fine_tune(load_benchmark("digits-c"), start, tmp_path / "full", SHORT, device="cpu")
     half, full = load_model(tmp_path / "half"), load_model(tmp_path / "full")
@@ -215,7 +215,7 @@ def test_bf16_trains_and_keeps_full_weights(start: Path, tmp_path: Path) -> None
 )
 def test_a_recipe_is_checked(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        FineTuning(**values)
+        ClassTuning(**values)
 
 
 def test_starting_models(start: Path) -> None:

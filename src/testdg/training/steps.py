@@ -5,61 +5,44 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
 
 import torch
-import torch.nn.functional as F
-from torch import Generator, Tensor, nn
+from torch import Tensor
 
 from testdg.data.stream import Samples, to_float
-from testdg.data.training_views import training_view
 from testdg.errors import UserError
-from testdg.evaluation.recipes import FineTuning, MapTuning
-from testdg.evaluation.training_folder import TrainingFolder
 from testdg.fitting import fit, load_moments, moments
 from testdg.models import VisionModel
+from testdg.training.folder import TrainingFolder
+from testdg.training.losses import at_size_of, share_wrong
+from testdg.training.recipe import Tuning
 
 Tell = Callable[[int, int, float, float], None]
 """Hears the steps done and to do, and of the steps since the last time the mean loss and the error in percent."""
-
-R = TypeVar("R", FineTuning, MapTuning)
 
 _TELL_EVERY = 20  # steps whose scalars come to the host together
 _CLIP = 1.0  # norm of the gradient
 
 
-class Training(ABC, Generic[R]):
-    """One training, from whatever its folder holds to the last step; a task adds its groups, views and losses.
+class Training:
+    """One training, from whatever its folder holds to the last step; the recipe gives groups, views and the loss.
 
     All random numbers are keyed by the seed and the number of the step, so that a state needs no generators.
     """
 
     def __init__(
-        self, model: VisionModel, samples: Samples, recipe: R, folder: TrainingFolder, tell: Tell, save_every: float
+        self, model: VisionModel, samples: Samples, recipe: Tuning, folder: TrainingFolder, tell: Tell, pause: float
     ) -> None:
-        self.recipe: R = recipe
-        self.model, self.folder = model, folder
-        self.tell, self.save_every, self.device = tell, save_every, model.device
+        self.model, self.recipe, self.folder, self.tell = model, recipe, folder, tell
+        self.pause, self.device = pause, model.device  # pause: seconds between two saved states
         self.samples = brought_near(samples, self.device)
         self.batch_size = min(recipe.batch_size, len(samples))
         self.epoch = len(samples) // self.batch_size  # steps; a short last batch is left out
         self.steps = recipe.epochs * self.epoch
-        self.optimizer = torch.optim.AdamW(self.groups(), recipe.learning_rate)
+        self.optimizer = torch.optim.AdamW(recipe.groups(model), recipe.learning_rate)
+        self.loss = recipe.loss(self.samples.labels, model.classes, self.device)
         self.scalars = torch.zeros(2, device=self.device)  # summed loss and share of errors; since they were told
-
-    def groups(self) -> list[dict[str, Any]]:
-        """What the optimiser learns, and how."""
-        return decayed(self.model, self.recipe.weight_decay)
-
-    @abstractmethod
-    def view(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Augment images in [0, 1], and their labels where they must go along."""
-
-    @abstractmethod
-    def losses(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss, and the share of errors, both on the device."""
 
     def run(self) -> float:
         """Train to the end, leave the model in evaluation mode, and give the seconds that it took in all."""
@@ -68,7 +51,7 @@ class Training(ABC, Generic[R]):
         self.model.train()
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             batches = self._batches(start)
-            fit(self._loss, self.optimizer, batches, steps=self.steps, start=start, clip=_CLIP, after=self._after)
+            fit(self._step, self.optimizer, batches, steps=self.steps, start=start, clip=_CLIP, after=self._after)
         self.model.eval()
         return self._elapsed()
 
@@ -83,22 +66,23 @@ class Training(ABC, Generic[R]):
             chosen = order[place * self.batch_size : (place + 1) * self.batch_size]
             torch.manual_seed(self._key("network", number))  # dropout draws from the global generator
             generator.manual_seed(self._key("view", number))
-            yield self.view(to_float(images[chosen].to(self.device)), labels[chosen].to(self.device), generator)
+            yield self.recipe.view(to_float(images[chosen].to(self.device)), labels[chosen].to(self.device), generator)
 
     def _key(self, what: str, number: int) -> int:
         digest = hashlib.blake2b(f"{self.recipe.seed}/{what}/{number}".encode(), digest_size=7).digest()
         return int.from_bytes(digest, "little")
 
-    def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
+    def _step(self, images: Tensor, labels: Tensor) -> Tensor:
         prepared = self.model.prepare(images)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16"):
             logits = self.model(prepared).logits
-        loss, errors = self.losses(logits.float(), labels)
-        self.scalars += torch.stack([loss.detach(), errors])
+        logits = at_size_of(labels, logits.float())
+        loss = self.loss(logits, labels)
+        self.scalars += torch.stack([loss.detach(), share_wrong(logits, labels)])
         return loss
 
     def _after(self, done: int, loss: Tensor) -> None:
-        due = time.monotonic() - self.saved >= self.save_every
+        due = time.monotonic() - self.saved >= self.pause
         if due or done % _TELL_EVERY == 0 or done == self.steps:
             self._tell(done)
         if due and done < self.steps:
@@ -122,38 +106,16 @@ class Training(ABC, Generic[R]):
         if (found := self.folder.load()) is None:
             return 0, 0.0
         tensors, note = found
-        parts = {
-            part: {name.removeprefix(part): value for name, value in tensors.items() if name.startswith(part)}
-            for part in ("model.", "optimizer.")
-        }
-        self.model.network.load_state_dict(parts["model."])
-        load_moments(self.optimizer, parts["optimizer."])
+        self.model.network.load_state_dict(_part(tensors, "model."))
+        load_moments(self.optimizer, _part(tensors, "optimizer."))
         return int(note["step"]), float(note["seconds"])
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.begun
 
 
-class ClassTraining(Training[FineTuning]):
-    """Training of a classifier."""
-
-    def view(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        """A shifted crop, a mirror image, light colours."""
-        return training_view(images, generator, flip=self.recipe.flip, colour=self.recipe.colour), labels
-
-    def losses(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross entropy, and the share of wrong answers."""
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.recipe.smoothing)
-        return loss, (logits.argmax(1) != labels).float().mean()
-
-
-def decayed(module: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Groups of an optimiser: decay matrices and kernels, not biases, scales and other vectors."""
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def brought_near(samples: Samples, device: torch.device) -> Samples:

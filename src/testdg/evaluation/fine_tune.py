@@ -15,14 +15,13 @@ from testdg.data.benchmarks.base import fingerprint
 from testdg.data.stream import Samples, to_float
 from testdg.errors import UserError
 from testdg.evaluation.device import find_device
-from testdg.evaluation.map_tuning import MapTraining
-from testdg.evaluation.recipes import FineTuning, MapTuning, make_recipe
 from testdg.evaluation.result import versions
 from testdg.evaluation.scores import find_score
-from testdg.evaluation.source_model import starting_model
-from testdg.evaluation.training_folder import TrainingFolder
-from testdg.evaluation.training_steps import ClassTraining, Tell
 from testdg.models import VisionModel
+from testdg.training.folder import TrainingFolder
+from testdg.training.recipe import ClassTuning, Tuning, make_recipe
+from testdg.training.start import starting_model
+from testdg.training.steps import Tell, Training
 
 SAVE_EVERY = 60.0  # seconds between two saved states
 _TEST_BATCH = {"classification": 200, "segmentation": 8}
@@ -32,7 +31,7 @@ def fine_tune(
     benchmark: Benchmark,
     model: str | Path | nn.Module,
     out: str | Path,
-    recipe: FineTuning | MapTuning | None = None,
+    recipe: Tuning | None = None,
     *,
     device: str = "auto",
     tell: Tell | None = None,
@@ -47,7 +46,7 @@ def fine_tune(
     if recipe.task != benchmark.task:
         raise UserError(f"the recipe is for {recipe.task}; {benchmark.name} is for {benchmark.task}")
     train, test = benchmark.train().first(recipe.images), benchmark.test()
-    size = recipe.image_size if isinstance(recipe, FineTuning) else None
+    size = recipe.image_size if isinstance(recipe, ClassTuning) else None
     start = starting_model(benchmark, model, size, recipe.seed).to(place)
     about = {
         "benchmark": benchmark.name,
@@ -61,11 +60,7 @@ def fine_tune(
     if (found := folder.result()) is not None:
         return found
     with folder.held():
-        rest = (folder, tell or (lambda *_: None), save_every)
-        if isinstance(recipe, MapTuning):
-            seconds = MapTraining(start, train, recipe, *rest).run()
-        else:
-            seconds = ClassTraining(start, train, recipe, *rest).run()
+        seconds = Training(start, train, recipe, folder, tell or (lambda *_: None), save_every).run()
         scores = clean_scores(start, test, benchmark.classes)
         outcome = {"test_images": len(test), **scores, "seconds": round(seconds, 1), "device": place.type}
         return folder.finish(start, {**about, **outcome, "versions": versions()})

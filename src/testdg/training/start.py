@@ -1,0 +1,54 @@
+"""The model that a training starts from: the user's, with other classes where need be, or random weights."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import torch
+
+from testdg.data.benchmarks import Benchmark
+from testdg.errors import UserError
+from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
+from testdg.models.alignment import detach
+from testdg.models.architectures import architecture_name
+from testdg.models.segformer import SEGFORMERS, random_segformer
+from testdg.models.transfer import with_classes, with_size
+
+
+def starting_model(
+    benchmark: Benchmark, model: str | Path | torch.nn.Module, size: int | None = None, seed: int = 0
+) -> VisionModel:
+    """Give a model to train for a benchmark: with a new classifier where classes differ, and for images of a size.
+
+    "tiny" stands for a small vision transformer with random weights, or for a small SegFormer where every pixel has
+    a class; "segformer-b0" to "segformer-b5" for SegFormers of these sizes with random weights.
+    """
+    if isinstance(model, str) and model in ("tiny", *SEGFORMERS):
+        return _random(benchmark, model, size, seed)
+    with torch.random.fork_rng(devices=[]):  # networks draw initial weights before they read their own
+        found = copy.deepcopy(load_model(model))
+    detach(found)  # statistics of a stream say nothing about other weights
+    if found.task != benchmark.task:
+        raise UserError(f"model {found.name} is for {found.task}; {benchmark.name} is for {benchmark.task}")
+    if not hasattr(found.network, "save_pretrained") and architecture_name(found.network) is None:
+        remedy = "use a model of transformers, or one of this package"
+        raise UserError(f"model {found.name} cannot be written as a folder that is read back: {remedy}")
+    if found.classes != len(benchmark.classes):
+        found = with_classes(found, benchmark.classes, seed)
+    return found if size is None else with_size(found, size)
+
+
+def _random(benchmark: Benchmark, name: str, size: int | None, seed: int) -> VisionModel:
+    """A model with random weights, for the task of the benchmark."""
+    if benchmark.task == "segmentation":
+        return random_segformer(name, benchmark.classes, seed)
+    if name != "tiny":
+        raise UserError(f"model {name} is for segmentation; {benchmark.name} is for {benchmark.task}")
+    side = size or 32
+    if side % 4:
+        raise UserError(f"the tiny model takes images whose side is a multiple of 4; got {side}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = TinyViT(len(benchmark.classes), side)
+    return VisionModel(network, "head", Preprocessing((side, side), mean=(0.5,) * 3, std=(0.5,) * 3), "tiny")
