@@ -209,7 +209,7 @@ def test_after_a_fall_nothing_that_was_learnt_comes_back(digits: Digits) -> None
     source = {name: value.clone() for name, value in adapter.adapter.tensors().items()}
     while not adapter.counts["fall back"]:
         adapter(next(stream))
-    (kept, _), *others = adapter.ring
+    (kept, _), *others = adapter.snapshots.kept
     assert not others
     assert all(torch.equal(kept[name], value) for name, value in source.items())
 
@@ -243,7 +243,7 @@ def test_a_guard_that_was_made_before_the_warm_up_knows_what_that_made_of_the_mo
     adapter = guard(adapt(digits.model, "ecotta", source_images=64), digits.train[-100:])
     with pytest.raises(UserError, match="warm_up"):
         adapter(digits.images[:20])
-    assert not adapter.ring
+    assert not adapter.snapshots
     adapter.warm_up([(digits.train[:64], digits.train_labels[:64])])
     for images in digits.shuffled(3):
         adapter(images)

@@ -48,6 +48,12 @@ def test_noise_is_not() -> None:
     assert against(noise) == [{REASONS[2]}] * 10
 
 
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_stripes_are_a_picture_though_they_differ_at_random(axis: int) -> None:
+    lines = torch.rand(4, 3, 32, generator=torch.Generator().manual_seed(0))
+    assert against(lines.unsqueeze(axis).expand(-1, -1, 32, 32)) == [set()] * 4
+
+
 def test_a_noisy_picture_is() -> None:
     noise = 0.2 * torch.randn(10, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert against((smooth(10) + noise).clamp(0, 1)) == [set()] * 10

@@ -20,6 +20,7 @@ from testdg.errors import UserError
 from testdg.guards.health import BACKWARD, JUMP, LIKE_ONE, RECENT, Movement, Probe, counting
 from testdg.guards.inputs import REASONS, Inputs
 from testdg.guards.mix import MIXED, Mix, spread
+from testdg.guards.snapshots import Snapshots
 from testdg.methods import Adapter, find_method
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.state import read_folder
@@ -55,7 +56,7 @@ class Guard:
         self.inputs = Inputs().to(device)
         self.mix = Mix(adapter.model.classes if adapter.model.task == "classification" else 1)
         self.probe = Probe(None if probe is None else probe.to(device), adapter.model.task)
-        self.ring: deque[tuple[dict[str, Tensor], dict[str, Any]]] = deque(maxlen=snapshots)
+        self.snapshots = Snapshots(snapshots)
         self.decisions: deque[Decision] = deque(maxlen=100)
         self.movement = Movement(adapter.trainable())
         self.source = frozen_copy(adapter.model)
@@ -69,7 +70,7 @@ class Guard:
         self.mix.forget()
         self.told: dict[str, Any] = {}  # of the last batch
         self.learnt = False
-        self.ring.clear()
+        self.snapshots.clear()
         self.decisions.clear()
         self.recent: Tensor | None = None  # images that were learnt from last
         self.inputs.forget()
@@ -92,7 +93,7 @@ class Guard:
         self.told, self.learnt = {}, False
         before = self.inputs.thumbnails, self.recent
         try:
-            if not self.ring:
+            if not self.snapshots:
                 self._begin(images)
             logits = self._answer(images)
         except BaseException:
@@ -158,7 +159,7 @@ class Guard:
         self._know_source()
         self.probe.begin(self.adapter.predict)
         self._count(logits)
-        self._keep()
+        self.snapshots.keep(self.adapter)
 
     def _know_source(self) -> None:
         """Keep the model that `reset` gives, which is what `warm_up` has made of it, and watch its weights."""
@@ -174,10 +175,6 @@ class Guard:
     def _source(self, images: Tensor) -> Tensor:
         with self.adapter.autocast():
             return self.source(self.source.prepare(images)).logits  # type: ignore[no-any-return]
-
-    def _keep(self) -> None:
-        tensors = {name: value.detach().clone() for name, value in self.adapter.tensors().items()}
-        self.ring.append((tensors, self.adapter.values()))
 
     def _answer(self, images: Tensor) -> Tensor:
         if self.pause > 0:
@@ -275,7 +272,7 @@ class Guard:
             return f"only {agreement:.0%} of {whose} are predicted as before"
         self.healthy += 1
         self.troubles = 0 if self.healthy >= self.patience else self.troubles
-        self._keep()
+        self.snapshots.keep(self.adapter)
         return None
 
     def _undo(self, images: Tensor, reason: str) -> Tensor:
@@ -284,12 +281,12 @@ class Guard:
         if self.troubles >= self.patience:
             self.pause = PAUSE * 2 ** self.counts["fall back"]
             self.adapter.reset()
-            self.ring.clear()
-            self._keep()
+            self.snapshots.clear()
+            self.snapshots.keep(self.adapter)
             told = f"{reason}, again: the source predicts, and nothing is learnt from the next {self.pause} images"
             self._decide("fall back", told)
         else:
-            self.adapter.load_state(*(self.ring[-1] if len(self.ring) == 1 else self.ring.pop()))
+            self.snapshots.restore(self.adapter)
             self._decide("roll back", reason)
         self._mark()
         self.seen = 0
@@ -311,11 +308,10 @@ class Guard:
         found = dict(self.adapter.tensors())
         for name in ("inputs", "probe"):
             found |= {f"{PREFIX}{name}.{key}": value for key, value in getattr(self, name).state_dict().items()}
-        for number, (tensors, _) in enumerate(self.ring):
-            found |= {f"{PREFIX}ring.{number}.{key}": value for key, value in tensors.items()}
+        found |= {f"{PREFIX}ring.{key}": value for key, value in self.snapshots.tensors().items()}
         if self.recent is not None:
             found[f"{PREFIX}recent"] = self.recent
-        if self.ring:
+        if self.snapshots:
             found |= {f"{PREFIX}moved.{name}": value for name, value in self.movement.before.items()}
         return found
 
@@ -326,8 +322,8 @@ class Guard:
             for key in ("batch", "seen", "troubles", "healthy", "pause", "passes", "moved", "counts")
         }
         own |= {"window": self.mix.window, "one_sided": self.mix.one_sided}
-        own |= {"patience": self.patience, "snapshots": self.ring.maxlen}
-        own |= {"origin": self.probe.origin, "ring": [values for _, values in self.ring]}
+        own |= {"patience": self.patience, "snapshots": self.snapshots.kept.maxlen}
+        own |= {"origin": self.probe.origin, "ring": self.snapshots.values()}
         own |= {"decisions": [asdict(decision) for decision in self.decisions]}
         return {**self.adapter.values(), "guard": own}
 
@@ -346,12 +342,9 @@ class Guard:
         recent = mine.get("recent")
         self.recent = None if recent is None else recent.to(device, copy=True)
         self.probe.origin = own["origin"]
-        self.ring.clear()
-        for number, kept in enumerate(own["ring"]):
-            start = f"ring.{number}."
-            parts = {key.removeprefix(start): value.clone() for key, value in mine.items() if key.startswith(start)}
-            self.ring.append((parts, kept))
-        if self.ring:
+        kept = {key.removeprefix("ring."): value for key, value in mine.items() if key.startswith("ring.")}
+        self.snapshots.load(kept, own["ring"])
+        if self.snapshots:
             for name in self.movement.before:
                 self.movement.before[name] = mine[f"moved.{name}"].to(device, copy=True)
         for key in ("batch", "seen", "troubles", "healthy", "pause", "passes", "moved"):
