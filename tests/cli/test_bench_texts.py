@@ -92,3 +92,10 @@ def test_a_mistake_sends_no_command_to_a_terminal(tmp_path: Path, capsys: pytest
     told = capsys.readouterr().err
     assert r"tent\x1b[2J" in told
     assert "\x1b" not in told
+
+
+def test_a_path_in_a_mistake_sends_no_command_to_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["report", str(tmp_path / "\x1b[2J"), "--out", str(tmp_path / "page")]) == 2
+    told = capsys.readouterr().err
+    assert r"\x1b[2J" in told
+    assert "\x1b" not in told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import colorsys
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from testdg.data.corruptions.filters import Border, clamp, correlate, gaussian, 
 from testdg.data.corruptions.levels import from_levels, to_levels
 from testdg.data.corruptions.plasma import plasma
 from testdg.data.corruptions.sampling import box_resize, motion, warp, zoom
+from testdg.data.corruptions.weather import brightness
 
 IMAGES = torch.rand(2, 3, 20, 17, generator=torch.Generator().manual_seed(0))
 SCIPY_MODES = [(clamp, "nearest"), (reflect, "mirror"), (mirror, "reflect")]
@@ -124,6 +127,15 @@ def test_grey_levels_come_back() -> None:
     levels = torch.arange(256).to(torch.uint8)
     assert torch.equal(to_levels(from_levels(levels)), levels)
     assert to_levels(torch.tensor([-1.0, 2.0, 0.999])).tolist() == [0, 255, 254]
+
+
+@pytest.mark.parametrize("added", [0.05, 0.3])
+def test_brightness_is_added_to_the_value_of_the_colour(added: float) -> None:
+    colours = [(0.0, 0.0, 0.0), (0.2, 0.2, 0.2), (0.5, 0.1, 0.0), (0.3, 0.9, 0.6), (1.0, 1.0, 1.0)]
+    hues = [colorsys.rgb_to_hsv(*colour) for colour in colours]
+    theirs = np.array([colorsys.hsv_to_rgb(hue, saturation, min(1, value + added)) for hue, saturation, value in hues])
+    pixels = torch.tensor(colours).T[None, :, None]  # (1, 3, 1, 5)
+    assert close(brightness(pixels, ImageNoise(0, "x", 1, [0]), added)[0, :, 0].T, theirs)
 
 
 class TestImageNoise:

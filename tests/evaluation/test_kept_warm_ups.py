@@ -13,8 +13,8 @@ from testdg.methods import Adapter, adapt
 from testdg.models import TinyViT, load_model
 
 
-def fresh(seed: int = 0) -> Adapter:
-    torch.manual_seed(0)
+def fresh(seed: int = 0, weights: int = 0) -> Adapter:
+    torch.manual_seed(weights)
     return adapt(load_model(TinyViT()), "vida", source_images=128, high_rank=4, views=2, flip=False, seed=seed)
 
 
@@ -37,3 +37,13 @@ def test_a_second_adapter_begins_where_the_first_one_did(tmp_path: Path, monkeyp
     kept.write_bytes(b"broken")
     with pytest.raises(pytest.fail.Exception):  # what cannot be read is learnt again
         warm_up(fresh(), benchmark)
+
+
+def test_every_model_keeps_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTDG_CACHE", str(tmp_path))
+    benchmark = load_benchmark("digits-c", images=8)
+    for weights in (0, 1):
+        warm_up(fresh(weights=weights), benchmark)
+    monkeypatch.setattr(Adapter, "warm_up", lambda *_: pytest.fail("it was learnt already"))
+    for weights in (0, 1):
+        warm_up(fresh(weights=weights), benchmark)

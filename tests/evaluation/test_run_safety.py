@@ -97,6 +97,17 @@ def test_many_at_once_start_one_run_and_the_others_are_told_so(model: VisionMode
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "config.toml"]
 
 
+def test_a_folder_is_free_once_its_run_ends_or_fails(tmp_path: Path) -> None:
+    config = {"protocol": {"benchmark": "b"}, "method": {"name": "m"}}
+    first, second, third = (RunFolder(tmp_path / "run", config) for _ in range(3))  # all of them stay alive
+    with first.held(), pytest.raises(Busy):
+        second.held().__enter__()
+    with pytest.raises(ZeroDivisionError), second.held():
+        raise ZeroDivisionError
+    with third.held():
+        pass
+
+
 def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
     with replacing(tmp_path / "a") as one, replacing(tmp_path / "a") as other:
         assert one != other
@@ -118,18 +129,41 @@ def test_leftovers_of_a_crash_are_tidied(model: VisionModel, tmp_path: Path) -> 
     assert {path.name for path in folder.iterdir()} == {".lock", "config.toml", "events.jsonl", "state", "result.json"}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be opened there")
-def test_renames_are_forced_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[str] = []
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int]]:
+    """Files and folders that are forced to disk, in order, each with its size at that moment."""
+    if not os.path.exists("/proc/self/fd"):
+        pytest.skip("needs the names of open files")
+    found: list[tuple[Path, int]] = []
     plain = os.fsync
 
     def fsync(number: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{number}") if os.path.exists("/proc/self/fd") else str(tmp_path))
+        found.append((Path(os.readlink(f"/proc/self/fd/{number}")), os.fstat(number).st_size))
         plain(number)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    replace_text(tmp_path / "a", "1")
-    assert synced[-1] == str(tmp_path)
+    return found
+
+
+def test_a_file_is_forced_to_disk_and_then_its_name(tmp_path: Path, synced: list[tuple[Path, int]]) -> None:
+    replace_text(tmp_path / "a", "123")
+    (file, size), (folder, _) = synced
+    assert (file.parent, size) == (tmp_path, 3)
+    assert folder == tmp_path
+
+
+def test_events_are_on_disk_before_the_state_that_counts_them(
+    model: VisionModel, tmp_path: Path, synced: list[tuple[Path, int]]
+) -> None:
+    lines = (small_run(model, tmp_path).folder / "events.jsonl").read_bytes().splitlines(keepends=True)
+    on_disk = states = 0
+    for path, size in synced:
+        if path.name == "events.jsonl":
+            on_disk = size
+        elif path.name == "state.json":  # one after every batch
+            states += 1
+            assert on_disk == sum(map(len, lines[:states]))
+    assert states == len(lines) == 6
 
 
 # Ctrl-C

@@ -105,6 +105,14 @@ def test_the_first_and_the_last_bin() -> None:
     assert sure[4:].nonzero().flatten().tolist() == [14]
 
 
+def test_a_confidence_at_the_edge_of_two_bins_belongs_to_the_lower_one() -> None:
+    shares = torch.tensor([[number / 15, 1 - number / 15] for number in range(8, 15)])
+    rows = SCORE.rows(shares.log(), torch.zeros(7, dtype=torch.int64), torch.zeros(7, dtype=torch.bool))
+    exact = [n for n in range(7) if float(shares[n].log().softmax(0)[0] * 15) == 8 + n]  # the others are rounded
+    assert exact
+    assert [rows[n, 4:].nonzero().flatten().tolist() for n in exact] == [[7 + n] for n in exact]
+
+
 def test_what_is_not_finite_has_no_likelihood_but_an_error_and_spoils_no_other_domain() -> None:
     stream = make_stream([4, 4], 8, Sampling("mixed"))
     (batch,) = stream

@@ -77,7 +77,9 @@ def test_more_columns_come_from_the_events_and_published_numbers_stay_apart(tmp_
     runs = [
         run("Source", tmp_path / "a", [{}, {}]),
         run("selection mmd", tmp_path / "b", told),
-        run("selection mmd", tmp_path / "c", [{"change": True, "prototype_mmd2": 0.04}], seed=1),
+        run(
+            "selection mmd", tmp_path / "c", [{"prototype_mmd2": 0.0}, {"change": True, "prototype_mmd2": 0.08}], seed=1
+        ),
         run("selection fifo", tmp_path / "d", [{"change": False}]),
     ]
     tables = summarise([cell for cell, _ in runs], [Complete(number, one) for number, (_, one) in enumerate(runs)])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from testdg.methods.parts.jumps import JumpDetector
@@ -68,6 +68,7 @@ def test_noise_is_not_significant_and_a_shift_is() -> None:
     new=st.lists(st.integers(0, 100), min_size=2, max_size=4),
     significance=st.floats(0.5, 6),
 )
+@example(old=[0, 10, 20], new=[40, 50], significance=4.5)  # with a degree of freedom more it would be significant
 def test_significance_is_that_of_the_two_sample_t_test(old: list[int], new: list[int], significance: float) -> None:
     values = [value / 100 for value in [*old, *new]]
     first, second = np.array(values[: len(old)]), np.array(values[len(old) :])

@@ -12,6 +12,7 @@ import torch
 
 from testdg import adapt
 from testdg.errors import UserError
+from testdg.files import file_checksum
 from testdg.methods import Adapter
 from testdg.methods.state import read_folder, write_folder
 from testdg.models import VisionModel
@@ -44,6 +45,18 @@ def test_tensors_of_every_kind_come_back(tmp_path: Path) -> None:
     for name, value in given.items():
         assert tensors[name].dtype == value.dtype
         assert torch.equal(tensors[name], value.detach())
+
+
+def test_a_checksum_knows_every_byte_of_a_large_file(tmp_path: Path) -> None:
+    path, content = tmp_path / "large", bytearray(40 << 20)
+    found = set()
+    for place in (None, 0, 20 << 20, len(content) - 1):
+        changed = bytearray(content)
+        if place is not None:
+            changed[place] = 1
+        path.write_bytes(changed)
+        found.add(file_checksum(path))
+    assert len(found) == 4
 
 
 def cut(path: Path) -> None:

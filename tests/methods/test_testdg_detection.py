@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from testdg.methods.testdg.detection import ChangeDetector
@@ -68,6 +68,7 @@ def test_the_code_sees_a_slide_that_the_text_does_not() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(confidences=HUNDREDTHS, split=st.integers(0, 30), late=st.booleans())
+@example(confidences=[0.5, 0.9, 0.9], split=2, late=True)  # a change is noticed before, and acted on behind
 def test_the_state_is_all_that_the_next_decision_needs(confidences: list[float], split: int, late: bool) -> None:
     first, other = (ChangeDetector(0.1, 2, late) for _ in range(2))
     changes(first, confidences[:split])

@@ -28,6 +28,7 @@ class Page(HTMLParser):
         self.text = ""
         self.addresses: list[str] = []
         self.ids: list[str] = []
+        self.attributes: set[str] = set()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -35,6 +36,7 @@ class Page(HTMLParser):
         if tag not in ("meta", "link", "img", "br"):
             self.open.append(tag)
         values = dict(attrs)
+        self.attributes |= values.keys()
         self.ids += [values["id"] or ""] if "id" in values else []
         self.addresses += [value or "" for key, value in attrs if key in ("href", "src", "xlink:href")]
 
@@ -75,6 +77,16 @@ def test_what_comes_from_files_is_only_ever_text(tmp_path: Path) -> None:
     assert sum(r"\$\textbackslash{}\%\&\#" in line for line in latex) > 5
     assert not any("$\\%" in line for line in latex)
     assert all(re.fullmatch(r"(figures/)?[a-z0-9.-]+", name) for name in files)
+
+
+def test_no_name_of_a_file_leaves_its_attribute(tmp_path: Path) -> None:
+    name, more = '" onclick="alert(1)', {"kind": "leave-one-out"}
+    for number, (learnt, left) in enumerate([("fog", name), (name, "fog")]):  # captions name what is left out
+        write_run(tmp_path / f"a{number}", "source", {learnt: 0.0}, held_out={left: 20.0}, **more)
+        write_run(tmp_path / f"b{number}", "tent", {learnt: 0.0}, held_out={left: 10.0}, **more)
+    page = read_page(make_report([tmp_path]).files)
+    assert page.text.count(name) > 3
+    assert not [attribute for attribute in page.attributes if attribute.startswith("on")]
 
 
 def test_the_same_runs_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
