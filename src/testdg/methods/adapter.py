@@ -17,10 +17,10 @@ from testdg.errors import UserError, unknown
 from testdg.methods.misfit import MARK, WARM, misfit
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.teacher import frozen_copy, uses_batch
-from testdg.methods.parts.undo import Undo
 from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.settings import make_settings
 from testdg.methods.state import read_folder, write_folder
+from testdg.methods.undo import Undo
 from testdg.models import VisionModel, load_model
 from testdg.models.preprocessing import require_dense
 

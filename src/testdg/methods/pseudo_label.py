@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from testdg.methods.parts.affine import AffineAdapter, AffineSettings
+from testdg.methods.affine import AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy
 from testdg.methods.registry import register
 from testdg.methods.settings import option

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.parts.affine import AffineAdapter, AffineSettings
+from testdg.methods.affine import AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, symmetric_cross_entropy
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register

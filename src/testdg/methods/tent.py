@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.methods.parts.affine import AffineAdapter, AffineSettings
+from testdg.methods.affine import AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy
 from testdg.methods.registry import register
 from testdg.methods.settings import option

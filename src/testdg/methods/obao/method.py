@@ -12,9 +12,9 @@ from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods.adapter import Adapter
+from testdg.methods.obao.class_graph import class_means, relation_loss, relations
+from testdg.methods.obao.memory import CertainMemory
 from testdg.methods.parts.blocks import run_to_head
-from testdg.methods.parts.certain_memory import CertainMemory
-from testdg.methods.parts.class_graph import class_means, relation_loss, relations
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean, symmetric_cross_entropy
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels

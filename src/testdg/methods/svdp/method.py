@@ -13,11 +13,11 @@ from testdg.methods.adapter import Adapter
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
 from testdg.methods.parts.restore import restore, weights_and_biases
-from testdg.methods.parts.sparse_prompts import SparsePrompts, dropout_uncertainty
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
+from testdg.methods.svdp.prompts import SparsePrompts, dropout_uncertainty
 from testdg.models import Output, VisionModel
 
 

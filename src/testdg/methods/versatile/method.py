@@ -11,13 +11,13 @@ from torch import Tensor
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
 from testdg.methods.adapter import Adapter
-from testdg.methods.parts.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
+from testdg.methods.versatile.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
 from testdg.models import VisionModel
 
 

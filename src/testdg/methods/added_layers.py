@@ -15,35 +15,35 @@ from testdg.methods.parts.teacher import frozen_copy
 from testdg.models import VisionModel, load_model
 
 
-class Part(nn.Module):
+class AddedLayer(nn.Module):
     """A layer that is added to a network; its methods are the hooks, so that a copy of the model has its own."""
 
     seen: list[Tensor] | None = None
     """What passes leave for a loss, while someone watches."""
 
-    def tell(self, value: Tensor) -> None:
+    def report(self, value: Tensor) -> None:
         """Leave a tensor for whoever watches."""
         if self.seen is not None:
             self.seen.append(value)
 
 
-def equip(model: VisionModel, parts: Sequence[Part]) -> None:
+def add_layers(model: VisionModel, parts: Sequence[AddedLayer]) -> None:
     """Make parts belong to a model, whose layers call them already."""
     model.add_module("parts", nn.ModuleList(parts))
 
 
-def parts_of(model: VisionModel) -> nn.ModuleList:
+def added_layers(model: VisionModel) -> nn.ModuleList:
     """The parts of a model."""
     parts = model.get_submodule("parts")
     assert isinstance(parts, nn.ModuleList)
     return parts
 
 
-def strip(model: VisionModel) -> None:
+def remove_added_layers(model: VisionModel) -> None:
     """Take away the parts that an earlier adapter has put into a model."""
     for layer in model.modules():
         for hooks in (layer._forward_hooks, layer._forward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Part)]:
+            for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), AddedLayer)]:
                 del hooks[key]
     if hasattr(model, "parts"):
         del model.parts
@@ -52,7 +52,7 @@ def strip(model: VisionModel) -> None:
 @contextmanager
 def watched(model: VisionModel) -> Iterator[list[list[Tensor]]]:
     """Collect what the parts of a model tell in the passes within, one list for each."""
-    parts = [part for part in parts_of(model) if isinstance(part, Part)]
+    parts = [part for part in added_layers(model) if isinstance(part, AddedLayer)]
     for part in parts:
         part.seen = []
     try:
@@ -62,12 +62,12 @@ def watched(model: VisionModel) -> Iterator[list[list[Tensor]]]:
             part.seen = None
 
 
-class EquippedAdapter(Adapter):
-    """A method that adds layers to the network: `build` calls `equip`. Those of an earlier adapter are not kept."""
+class AddedLayersAdapter(Adapter):
+    """A method that adds layers to the network, by `add_layers`. Those of an earlier adapter are not kept."""
 
     def __init__(self, model: str | nn.Module, **settings: Any) -> None:
         plain = frozen_copy(load_model(model))
-        strip(plain)
+        remove_added_layers(plain)
         super().__init__(plain, **settings)
 
     def export(self, folder: str | Path) -> None:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods.adapter import Adapter
-from testdg.methods.parts.domain_adapters import DomainAdapters, allotment, uncertainty
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.restore import Anchor, restore
 from testdg.methods.parts.teacher import ema_update, frozen_copy
@@ -19,6 +18,7 @@ from testdg.methods.parts.views import following_loss, over_views
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
+from testdg.methods.vida.domain_adapters import DomainAdapters, allotment, uncertainty
 from testdg.models import VisionModel
 
 

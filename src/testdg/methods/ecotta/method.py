@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from testdg.methods.added_layers import AddedLayersAdapter, added_layers, watched
+from testdg.methods.ecotta.meta_networks import add_to_classifier, add_to_segformer, begin_as_identity, refused
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
-from testdg.methods.parts.equipment import EquippedAdapter, parts_of, watched
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.meta_networks import add_to_classifier, add_to_segformer, begin_as_identity, refused
 from testdg.methods.parts.multiscale import FOUR_RATIOS, multiscale_probabilities
 from testdg.methods.parts.normalisation import use_batch_statistics
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
@@ -37,7 +37,7 @@ class EcottaSettings(Settings):
 
 
 @register
-class Ecotta(EquippedAdapter):
+class Ecotta(AddedLayersAdapter):
     """Train small networks beside a frozen one on sure predictions, and keep what they change small."""
 
     name = "ecotta"
@@ -85,7 +85,7 @@ class Ecotta(EquippedAdapter):
             add_to_classifier(self.model, self.generator)
         if self._of_batch:
             use_batch_statistics(self.model)
-        self.learner = Learner([{"params": parts_of(self.model).parameters(), "lr": s.learning_rate}], s.optimizer)
+        self.learner = Learner([{"params": added_layers(self.model).parameters(), "lr": s.learning_rate}], s.optimizer)
 
     @property
     def _of_batch(self) -> bool:
@@ -107,7 +107,7 @@ class Ecotta(EquippedAdapter):
         kinds = {"adam": torch.optim.AdamW, "momentum": torch.optim.SGD}
         more = {"momentum": 0.9} if s.optimizer == "momentum" else {}
         optimizer = kinds[s.optimizer](self.learner.parameters_, s.warm_up_learning_rate, **more)
-        metas = parts_of(self.model).train()
+        metas = added_layers(self.model).train()
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             return supervised_loss(self.infer(images), labels)

@@ -11,12 +11,12 @@ from torch import Tensor
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
 from testdg.methods.adapter import Adapter
-from testdg.methods.parts.balanced_memory import BalancedMemory
 from testdg.methods.parts.entropy import entropy, soft_cross_entropy
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters, batch_norms, follow_statistics, use_slow_statistics
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.registry import register
+from testdg.methods.rotta.memory import BalancedMemory
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 

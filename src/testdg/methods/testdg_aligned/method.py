@@ -16,7 +16,6 @@ from testdg.methods.parts.alignment import first_images
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entropy
 from testdg.methods.parts.graphs import Function, Recorded
-from testdg.methods.parts.lean import lean_norms, passed_again
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import batch_norms, follow_statistics
 from testdg.methods.parts.restore import Anchor
@@ -25,6 +24,7 @@ from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
 from testdg.methods.settings import option
 from testdg.methods.testdg.learning import domain_features
+from testdg.methods.testdg_aligned.lean import lean_norms, passed_again
 from testdg.models import Output, VisionModel
 from testdg.models.alignment import class_shares
 
