@@ -14,6 +14,9 @@ from testdg.methods.adapter import Adapter
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.models import VisionModel, load_model
 
+IN_MODEL = "parts"
+"""Name of the added layers among the modules of a model, which saved states know."""
+
 
 class AddedLayer(nn.Module):
     """A layer that is added to a network; its methods are the hooks, so that a copy of the model has its own."""
@@ -27,43 +30,43 @@ class AddedLayer(nn.Module):
             self.seen.append(value)
 
 
-def add_layers(model: VisionModel, parts: Sequence[AddedLayer]) -> None:
-    """Make parts belong to a model, whose layers call them already."""
-    model.add_module("parts", nn.ModuleList(parts))
+def add_layers(model: VisionModel, layers: Sequence[AddedLayer]) -> None:
+    """Make added layers belong to a model, whose own layers call them already."""
+    model.add_module(IN_MODEL, nn.ModuleList(layers))
 
 
 def added_layers(model: VisionModel) -> nn.ModuleList:
-    """The parts of a model."""
-    parts = model.get_submodule("parts")
-    assert isinstance(parts, nn.ModuleList)
-    return parts
+    """The layers that were added to a model."""
+    layers = model.get_submodule(IN_MODEL)
+    assert isinstance(layers, nn.ModuleList)
+    return layers
 
 
 def remove_added_layers(model: VisionModel) -> None:
-    """Take away the parts that an earlier adapter has put into a model."""
-    for layer in model.modules():
-        for hooks in (layer._forward_hooks, layer._forward_pre_hooks):
+    """Take away the layers that an earlier adapter has added to a model."""
+    for module in model.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), AddedLayer)]:
                 del hooks[key]
-    if hasattr(model, "parts"):
-        del model.parts
+    if hasattr(model, IN_MODEL):
+        delattr(model, IN_MODEL)
 
 
 @contextmanager
 def watched(model: VisionModel) -> Iterator[list[list[Tensor]]]:
-    """Collect what the parts of a model tell in the passes within, one list for each."""
-    parts = [part for part in added_layers(model) if isinstance(part, AddedLayer)]
-    for part in parts:
-        part.seen = []
+    """Collect what the added layers of a model report in the passes within, one list for each."""
+    layers = [layer for layer in added_layers(model) if isinstance(layer, AddedLayer)]
+    for layer in layers:
+        layer.seen = []
     try:
-        yield [part.seen for part in parts if part.seen is not None]
+        yield [layer.seen for layer in layers if layer.seen is not None]
     finally:
-        for part in parts:
-            part.seen = None
+        for layer in layers:
+            layer.seen = None
 
 
 class AddedLayersAdapter(Adapter):
-    """A method that adds layers to the network, by `add_layers`. Those of an earlier adapter are not kept."""
+    """A method that adds layers to the network (`add_layers`, in `build`); those of an earlier adapter are not kept."""
 
     def __init__(self, model: str | nn.Module, **settings: Any) -> None:
         plain = frozen_copy(load_model(model))
