@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -13,15 +13,22 @@ from testdg.methods.parts.normalisation import affine_parameters, batch_norms, u
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
+OPTIMIZERS = "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
+TENT_PRESETS: dict[str, dict[str, Any]] = {
+    "digits-c": {"learning_rate": 1e-3},
+    "cifar10-c": {"learning_rate": 1e-3},
+    "cifar100-c": {"learning_rate": 3e-4},
+    "imagenet-c": {"learning_rate": 1e-4, "optimizer": "sgd"},
+}
+"""Published for TENT, and taken over where a method has none of its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AffineSettings(Settings):
     """Settings of a method that trains normalisation layers."""
 
     learning_rate: float = option(1e-4, "step size on the normalisation layers", low=0)
-    optimizer: Literal["adam", "sgd", "momentum"] = option(
-        "adam", "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
-    )
+    optimizer: Literal["adam", "sgd", "momentum"] = option("adam", OPTIMIZERS)
     batch_statistics: bool = option(True, "BatchNorm layers use the statistics of the batch, as in the paper")
 
 

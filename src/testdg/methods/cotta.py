@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.adapter import Adapter
+from testdg.methods.adapter import TeacherAdapter
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
 from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
@@ -38,7 +38,7 @@ class CottaSettings(Settings):
 
 
 @register
-class Cotta(Adapter):
+class Cotta(TeacherAdapter):
     """Follow an averaged teacher, which looks at many views where the source is unsure; restore weights at random."""
 
     name = "cotta"
@@ -78,10 +78,6 @@ class Cotta(Adapter):
         self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
         self.augment = Augmentation(flip=s.flip)
 
-    def infer(self, images: Tensor) -> Tensor:
-        """Predict with the teacher, without views."""
-        return self.teacher(images).logits  # type: ignore[no-any-return]
-
     def step(self, images: Tensor) -> Tensor:
         """Predict with the teacher, follow it, move it, and put some weights back."""
         s = self.settings
@@ -115,7 +111,3 @@ class Cotta(Adapter):
         sure = sure_pixels(self.anchor, images, self.settings.threshold)
         self.diagnostics["augmented"] = 1 - sure.float().mean()
         return choose_pixels(sure, plain, mean)
-
-    def adapted_model(self) -> VisionModel:
-        """The teacher."""
-        return frozen_copy(self.teacher)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from testdg.methods.affine import AffineAdapter, AffineSettings
+from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register
@@ -22,9 +22,7 @@ class EataSettings(AffineSettings):
     """Settings of EATA."""
 
     learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
-    optimizer: Literal["adam", "sgd", "momentum"] = option(
-        "momentum", "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
-    )
+    optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
     margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
     redundancy: float = option(0.05, "a new prediction is less like the running mean than this (cosine)", low=0)
     momentum: float = option(0.9, "of the running mean prediction", low=0, high=1)

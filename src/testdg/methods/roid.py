@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.affine import AffineAdapter, AffineSettings
+from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, symmetric_cross_entropy
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register
@@ -23,9 +23,7 @@ class RoidSettings(AffineSettings):
     """Settings of ROID."""
 
     learning_rate: float = option(2.5e-4, "step size on the normalisation layers", low=0)
-    optimizer: Literal["adam", "sgd", "momentum"] = option(
-        "momentum", "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
-    )
+    optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
     temperature: float = option(1 / 3, "of the weights: smaller, and the best images weigh more", low=1e-3)
     momentum: float = option(0.9, "of the running mean prediction", low=0, high=1)
     source_share: float = option(0.01, "how far the weights go back to the source after a step", low=0, high=1)

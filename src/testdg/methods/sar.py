@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from testdg.methods.affine import AffineAdapter, AffineSettings
+from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register
@@ -23,9 +23,7 @@ class SarSettings(AffineSettings):
     """Settings of SAR."""
 
     learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
-    optimizer: Literal["adam", "sgd", "momentum"] = option(
-        "momentum", "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
-    )
+    optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
     margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
     radius: float = option(0.05, "how far away the sharpness is looked at", low=0)
     fixed: float = option(0.28, "share of the normalisation layers, from the last, that stay fixed", low=0, high=0.99)

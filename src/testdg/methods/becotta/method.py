@@ -89,10 +89,6 @@ class Becotta(AddedLayersAdapter):
             return [rank for rank, depth in zip(ranks, network.config.depths, strict=True) for _ in range(depth)]
         return [self.settings.rank for _ in transformer_blocks(self.model)]
 
-    def source_images(self) -> int:
-        """As many as the warm-up takes."""
-        return self.settings.source_images
-
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Train experts and routers, with noise on the scores of the routers."""
         s = self.settings

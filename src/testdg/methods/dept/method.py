@@ -105,10 +105,6 @@ class Dept(AddedLayersAdapter):
         free = [*tuned, *self.projections.parameters()]
         self.learner = Learner([{"params": free, "lr": s.learning_rate, "weight_decay": 1e-4}], "sgd")
 
-    def source_images(self) -> int:
-        """As many as the first training takes."""
-        return self.settings.source_images
-
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Train prompts, classifier and projections; student and teacher then begin with the same values."""
         s = self.settings

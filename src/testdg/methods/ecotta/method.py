@@ -97,10 +97,6 @@ class Ecotta(AddedLayersAdapter):
         """Whether this is the released baseline, which is for maps."""
         return self.settings.as_released and self.model.task == "segmentation"
 
-    def source_images(self) -> int:
-        """As many as the warm-up takes."""
-        return self.settings.source_images
-
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Train the meta networks alone; their BatchNorm layers keep the statistics that they meet."""
         s = self.settings

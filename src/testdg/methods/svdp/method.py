@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from testdg.errors import UserError
-from testdg.methods.adapter import Adapter
+from testdg.methods.adapter import TeacherAdapter
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
 from testdg.methods.parts.restore import restore, weights_and_biases
@@ -38,7 +38,7 @@ class SvdpSettings(Settings):
 
 
 @register
-class Svdp(Adapter):
+class Svdp(TeacherAdapter):
     """Follow a teacher that looks at many views, with learnt offsets on the most uncertain pixels."""
 
     name = "svdp"
@@ -121,10 +121,10 @@ class Svdp(Adapter):
         """Predict one view with the teacher and its prompts; dropout draws the same numbers every time."""
         generator = torch.Generator(images.device).manual_seed(self.settings.seed)
         unsure = self._uncertainty(images, generator)
-        return self.teacher(self.teacher_prompts(images, unsure, self.model.std)).logits  # type: ignore[no-any-return]
+        return super().infer(self.teacher_prompts(images, unsure, self.model.std))
 
     def adapted_model(self) -> VisionModel:
         """The teacher, which is the whole of it only while the prompts are nothing."""
         if bool(self.teacher_prompts.offsets.any()):
             raise UserError("svdp learns pixels beside weights: keep them with save(), no ordinary model can hold them")
-        return frozen_copy(self.teacher)
+        return super().adapted_model()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -264,12 +263,6 @@ class TestDG(Networks):
         found["chamfer"] = chamfer(after, moved)
         self.prototypes.move(moved)
 
-    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Put back a state; recordings of steps on the old tensors are dropped."""
-        super().load_state(tensors, values)
+    def tensors_replaced(self) -> None:
+        """Drop recordings of steps on the old tensors."""
         self.recorded = {}
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TestDG:
-        super()._apply(fn, recurse)
-        self.recorded = {}
-        return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -257,15 +257,9 @@ class TestDGAligned(Align):
     def _standardised(self, features: Tensor) -> Tensor:
         return (domain_features(features) - self.source_mean) / self.source_std
 
-    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Put back a state; recordings of steps on the old tensors are dropped."""
-        super().load_state(tensors, values)
+    def tensors_replaced(self) -> None:
+        """Drop recordings of steps on the old tensors."""
         self.recorded = {}
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TestDGAligned:
-        super()._apply(fn, recurse)
-        self.recorded = {}
-        return self
 
     def adapted_model(self) -> VisionModel:
         """The teacher with its alignment."""

@@ -129,10 +129,6 @@ class ViDA(Adapter):
         """Predict with the teacher and its adapters, at the scales of the last batch."""
         return self.teacher_adapters.run(self.teacher, images, self.scales).logits
 
-    def source_images(self) -> int:
-        """How many source images the adapters warm up on."""
-        return self.settings.source_images
-
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Warm the adapters up: cross-entropy on source images, the model itself frozen."""
         s = self.settings
