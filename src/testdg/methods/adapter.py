@@ -47,6 +47,8 @@ class Adapter(Stateful):
     """Fewer than this cannot be learnt from."""
     reconstruction: ClassVar[bool] = False
     """True where no code of the authors exists, so that parts which the paper leaves open are ours."""
+    differs_from_source: ClassVar[str] = ""
+    """Why predictions differ from the source's even at learning rate 0, in words; empty where they do not."""
     Settings: ClassVar[type[BaseSettings]] = BaseSettings
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     checks_input_late: ClassVar[bool] = False
@@ -101,7 +103,7 @@ class Adapter(Stateful):
     @classmethod
     def exceptions(cls, model: VisionModel) -> Mapping[str, str]:
         """Checks of `testdg.testing.check_adapter` that do not hold for a model, each with the reason."""
-        return {}
+        return {"learning rate 0 is the source": cls.differs_from_source} if cls.differs_from_source else {}
 
     def adapted_model(self) -> VisionModel:
         """The model as it predicts now, as an ordinary model."""

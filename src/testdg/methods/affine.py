@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,11 +45,11 @@ class AffineAdapter(Adapter):
         return None if affine_parameters(model) else "it has no normalisation layer with scale and shift"
 
     @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
+    def exceptions(cls, model: VisionModel) -> Mapping[str, str]:
         """Batch statistics change the prediction even without learning."""
-        if batch_norms(model):
+        if batch_norms(model) and not cls.differs_from_source:
             return {"learning rate 0 is the source": "BatchNorm layers use the statistics of the batch"}
-        return {}
+        return super().exceptions(model)
 
     def chosen(self) -> list[nn.Parameter]:
         """Parameters to train."""

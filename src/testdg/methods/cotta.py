@@ -18,7 +18,6 @@ from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import Following, following_loss, over_views
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
-from testdg.models import VisionModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +44,7 @@ class Cotta(TeacherAdapter):
     title = "CoTTA"
     citation = "Wang et al., Continual Test-Time Domain Adaptation, CVPR 2022"
     tasks = ("classification", "segmentation")
+    differs_from_source = "an unsure prediction is a mean over views"
     Settings = CottaSettings
     settings: CottaSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -61,11 +61,6 @@ class Cotta(TeacherAdapter):
         "acdc": {"learning_rate": 7.5e-6, "threshold": 0.69, "batch_statistics": False},
     }
     checks_input_late = True
-
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """Views change the prediction even without learning."""
-        return {"learning rate 0 is the source": "an unsure prediction is a mean over views"}
 
     def build(self) -> None:
         """Make teacher, anchor and optimiser; class token and position embedding stay as they are."""

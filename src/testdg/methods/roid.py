@@ -15,7 +15,6 @@ from testdg.methods.parts.entropy import entropy, symmetric_cross_entropy
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register
 from testdg.methods.settings import option
-from testdg.models import VisionModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +69,7 @@ class Roid(AffineAdapter):
         "Marsden et al., Universal Test-time Adaptation through Weight Ensembling, Diversity Weighting, and Prior "
         "Correction, WACV 2024"
     )
+    differs_from_source = "logits are multiplied by the class frequencies of the batch"
     Settings = RoidSettings
     settings: RoidSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -79,11 +79,6 @@ class Roid(AffineAdapter):
         "imagenet-c": {"learning_rate": 2.5e-4},
     }
     usual: Tensor
-
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """The correction changes the prediction even without learning."""
-        return {"learning rate 0 is the source": "logits are multiplied by the class frequencies of the batch"}
 
     def build(self) -> None:
         """Make the optimiser, the source values and the running mean prediction, which starts uniform."""

@@ -17,7 +17,7 @@ from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.multiscale import FOUR_RATIOS, choose_pixels, multiscale_probabilities
 from testdg.methods.parts.restore import restore
 from testdg.methods.parts.teacher import ema_update, frozen_copy
-from testdg.methods.parts.warm_up import supervised_loss, train_on_source
+from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
@@ -93,12 +93,8 @@ class Becotta(AddedLayersAdapter):
         """Train experts and routers, with noise on the scores of the routers."""
         s = self.settings
         optimizer = torch.optim.AdamW(self.learner.parameters_, s.warm_up_learning_rate)
-
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            return supervised_loss(self.infer(images), labels)
-
         with noisy_routers(self.model, self.generator):
-            train_on_source(loss, optimizer, batches, s.source_images)
+            train_on_source(supervised(self.infer), optimizer, batches, s.source_images)
         ema_update(self.source, self.model, 0.0)
 
     def step(self, images: Tensor) -> Tensor:

@@ -12,15 +12,7 @@ from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods.added_layers import AddedLayersAdapter, added_layers, watched
-from testdg.methods.dept.losses import (
-    Centre,
-    Neighbours,
-    Projection,
-    agreement,
-    imbalance,
-    sameness,
-    stage_weights,
-)
+from testdg.methods.dept.losses import Centre, Neighbours, Projection, agreement, imbalance, sameness, stage_weights
 from testdg.methods.dept.prompts import add_prompts, begin_as_tokens, final_norm, refused
 from testdg.methods.parts.blocks import AtHead, run_to_head
 from testdg.methods.parts.learner import Learner
@@ -69,6 +61,7 @@ class Dept(AddedLayersAdapter):
     tasks = ("classification", "segmentation")
     needs = "a plain vision transformer or a SegFormer"
     source_data = "the first training of prompts and classifier (source_images=0 goes without)"
+    differs_from_source = "prompts are trained on source images first"
     Settings = DeptSettings
     settings: DeptSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -80,11 +73,6 @@ class Dept(AddedLayersAdapter):
     def refuses(cls, model: VisionModel) -> str | None:
         """Prompts need transformer blocks of one width."""
         return refused(model)
-
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """The first training has a learning rate too."""
-        return {"learning rate 0 is the source": "prompts are trained on source images first"}
 
     def build(self) -> None:
         """Put the prompts into the model; make projections, teacher, the ring of neighbours and the optimiser."""

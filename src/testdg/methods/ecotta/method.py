@@ -16,7 +16,7 @@ from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.multiscale import FOUR_RATIOS, multiscale_probabilities
 from testdg.methods.parts.normalisation import use_batch_statistics
-from testdg.methods.parts.warm_up import supervised_loss, train_on_source
+from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
@@ -50,6 +50,7 @@ class Ecotta(AddedLayersAdapter):
     needs = "transformer or convolution blocks"
     source_data = "warming up the meta networks, without which the network breaks"
     reconstruction = True
+    differs_from_source = "the warm-up learns too, and BatchNorm uses the batch's statistics"
     Settings = EcottaSettings
     settings: EcottaSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -70,11 +71,6 @@ class Ecotta(AddedLayersAdapter):
     def refuses(cls, model: VisionModel) -> str | None:
         """Meta networks need parts of a network to stand beside."""
         return refused(model)
-
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """The meta networks normalise by the batch."""
-        return {"learning rate 0 is the source": "the warm-up learns too, and BatchNorm uses the batch's statistics"}
 
     def build(self) -> None:
         """Put the meta networks into the model and make their optimiser."""
@@ -104,12 +100,8 @@ class Ecotta(AddedLayersAdapter):
         more = {"momentum": 0.9} if s.optimizer == "momentum" else {}
         optimizer = kinds[s.optimizer](self.learner.parameters_, s.warm_up_learning_rate, **more)
         metas = added_layers(self.model).train()
-
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            return supervised_loss(self.infer(images), labels)
-
         ours: dict[str, Any] = {"clip": 1.0, "begin": partial(begin_as_identity, self.model)}
-        train_on_source(loss, optimizer, batches, s.source_images, **({} if self._released else ours))
+        train_on_source(supervised(self.infer), optimizer, batches, s.source_images, **({} if self._released else ours))
         metas.train(self._of_batch)
 
     def step(self, images: Tensor) -> Tensor:

@@ -45,6 +45,7 @@ class Svdp(TeacherAdapter):
     title = "SVDP"
     citation = "Yang et al., Exploring Sparse Visual Prompt for Domain Adaptive Dense Prediction, AAAI 2024"
     tasks = ("segmentation",)
+    differs_from_source = "an unsure pixel is a mean over views"
     Settings = SvdpSettings
     settings: SvdpSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -56,11 +57,6 @@ class Svdp(TeacherAdapter):
             "as_released": True,
         },
     }
-
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """Views change the prediction even without learning."""
-        return {"learning rate 0 is the source": "an unsure pixel is a mean over views"}
 
     def build(self) -> None:
         """Make teacher, anchor, the prompts of student and teacher, and the optimiser."""

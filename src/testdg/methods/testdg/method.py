@@ -12,12 +12,7 @@ from testdg.methods.parts.graphs import Recorded
 from testdg.methods.parts.learner import Learner
 from testdg.methods.registry import register
 from testdg.methods.testdg.detection import ChangeDetector
-from testdg.methods.testdg.learning import (
-    discrimination_loss,
-    domain_accuracy,
-    invariance_loss,
-    self_training_loss,
-)
+from testdg.methods.testdg.learning import discrimination_loss, domain_accuracy, invariance_loss, self_training_loss
 from testdg.methods.testdg.memory import Prototypes, Queue
 from testdg.methods.testdg.networks import Networks, trained
 from testdg.methods.testdg.selection import select, selection_mmd2
