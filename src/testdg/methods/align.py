@@ -121,9 +121,9 @@ class Align(Adapter):
         """Predict with the statistics of the stream."""
         if (early := self.begin(images)) is not None:
             return early
-        found = follow(self.model, images, self.to_host)
-        self.diagnostics.update(change=found.changed, gap=found.gap)
-        return found.output.logits
+        followed = follow(self.model, images, self.to_host)
+        self.diagnostics.update(change=followed.changed, gap=followed.gap)
+        return followed.output.logits
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict with what is remembered, or with the images' own statistics where they are of another domain."""

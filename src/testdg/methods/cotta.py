@@ -78,8 +78,8 @@ class Cotta(TeacherAdapter):
         s = self.settings
         dense = self.model.task == "segmentation"
         taught = self._label_pixels(images) if dense else self._label_images(images)
-        kind: Following = "hard" if dense else "symmetric" if s.symmetric else "soft"
-        loss = following_loss(self.model(images).logits, taught, kind)
+        label_form: Following = "hard" if dense else "symmetric" if s.symmetric else "soft"
+        loss = following_loss(self.model(images).logits, taught, label_form)
         self.learner.step(loss)
         ema_update(self.teacher, self.model, s.momentum)
         restore(self.learner.parameters_, weights_and_biases(self.anchor), s.restore, self.generator)

@@ -96,9 +96,9 @@ class Ecotta(AddedLayersAdapter):
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Train the meta networks alone; their BatchNorm layers keep the statistics that they meet."""
         s = self.settings
-        kinds = {"adam": torch.optim.AdamW, "momentum": torch.optim.SGD}
+        optimizers = {"adam": torch.optim.AdamW, "momentum": torch.optim.SGD}
         more = {"momentum": 0.9} if s.optimizer == "momentum" else {}
-        optimizer = kinds[s.optimizer](self.learner.parameters_, s.warm_up_learning_rate, **more)
+        optimizer = optimizers[s.optimizer](self.learner.parameters_, s.warm_up_learning_rate, **more)
         metas = added_layers(self.model).train()
         ours: dict[str, Any] = {"clip": 1.0, "begin": partial(begin_as_identity, self.model)}
         train_on_source(supervised(self.infer), optimizer, batches, s.source_images, **({} if self._released else ours))

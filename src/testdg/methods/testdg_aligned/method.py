@@ -169,10 +169,10 @@ class TestDGAligned(Align):
 
     def _call(self, name: str, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
         """Run a part of the step, as a CUDA graph where that is asked for."""
-        parts: dict[str, Function] = {"observe": self._observe, "mirror": self._mirror, "learn": self._learn}
+        functions: dict[str, Function] = {"observe": self._observe, "mirror": self._mirror, "learn": self._learn}
         if not self.settings.cuda_graphs or inputs[0].device.type != "cuda":
-            return parts[name](*inputs)
-        return self.recorded.setdefault(name, Recorded(parts[name], self.generator))(key, *inputs)
+            return functions[name](*inputs)
+        return self.recorded.setdefault(name, Recorded(functions[name], self.generator))(key, *inputs)
 
     @torch.no_grad()
     def _observe(self, images: Tensor) -> dict[str, Tensor]:
@@ -213,18 +213,18 @@ class TestDGAligned(Align):
         if (alignment := self.model.alignment) is not None:
             alignment.propose(taught)
             alignment.remember(changed=False)
-        found = {"self_training_loss": symmetric_cross_entropy(output.logits, taught).mean()}
+        losses = {"self_training_loss": symmetric_cross_entropy(output.logits, taught).mean()}
         if s.diversity_weight:
-            found["diversity_loss"] = s.diversity_weight * self._diversity(output.logits)
+            losses["diversity_loss"] = s.diversity_weight * self._diversity(output.logits)
         if s.invariance_weight:
-            found["invariance_loss"] = s.invariance_weight * self._invariance(output.features, taught)
+            losses["invariance_loss"] = s.invariance_weight * self._invariance(output.features, taught)
         balanced = self._balanced(taught)
-        self.learner.step(torch.stack(list(found.values())).sum(), when=balanced)
+        self.learner.step(torch.stack(list(losses.values())).sum(), when=balanced)
         self.model.requires_grad_(False)
         ema_update(self.teacher, self.model, self.teacher_momentum, buffers=False)
         pull = (1 - self.teacher_momentum) * s.source_share
         torch._foreach_lerp_(list(self.teacher.parameters()), self.source.values(), pull)
-        return {"learnt": balanced, **{name: loss.detach() for name, loss in found.items()}}
+        return {"learnt": balanced, **{name: loss.detach() for name, loss in losses.items()}}
 
     def _balanced(self, taught: Tensor) -> Tensor:
         """Whether a batch shows enough of the classes to learn from: of one class, it would teach that class alone.
