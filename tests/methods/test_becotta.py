@@ -14,9 +14,9 @@ from passes import confident, counted, segformer, segformer_b5
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.methods.becotta import RANKS, Becotta
-from testdg.methods.parts.equipment import parts_of
-from testdg.methods.parts.experts import Experts, add_experts, noisy_routers
+from testdg.methods.added_layers import added_layers
+from testdg.methods.becotta.experts import Experts, add_experts, noisy_routers
+from testdg.methods.becotta.method import RANKS, Becotta
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream
 
@@ -36,7 +36,7 @@ def stir(adapter: Becotta) -> Becotta:
     """Experts that are no longer nothing, here and in the copy from before the stream."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for part in parts_of(adapter.model):
+        for part in added_layers(adapter.model):
             part.get_parameter("up").normal_(0, 0.2, generator=generator)
     adapter.source.load_state_dict(adapter.model.state_dict())
     return adapter
@@ -125,7 +125,7 @@ def test_parameters_behind_segformer_b5(size: str, experts: int, values: int) ->
     model = segformer_b5()
     ranks = [rank for rank, depth in zip(RANKS[size], (3, 6, 40, 3), strict=True) for _ in range(depth)]
     add_experts(model, ranks, experts, 3, torch.Generator(), False)
-    assert sum(p.numel() for p in parts_of(model).parameters()) == values
+    assert sum(p.numel() for p in added_layers(model).parameters()) == values
 
 
 # One batch
@@ -142,20 +142,22 @@ def test_a_batch_is_one_step_down_the_entropy_of_sure_predictions(vit: VisionMod
     sure = h < 0.25 * math.log(10)
     assert 0 < int(sure.sum()) < 12
     h[sure].mean().backward()
-    torch.optim.Adam(parts_of(other.model).parameters(), lr=1e-3).step()
+    torch.optim.Adam(added_layers(other.model).parameters(), lr=1e-3).step()
     torch.testing.assert_close(adapter(images), logits.detach())
     assert float(adapter.diagnostics["learnt_from"]) == pytest.approx(float(sure.float().mean()))
-    for found, expected in zip(parts_of(adapter.model).parameters(), parts_of(other.model).parameters(), strict=True):
+    for found, expected in zip(
+        added_layers(adapter.model).parameters(), added_layers(other.model).parameters(), strict=True
+    ):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_only_experts_and_routers_move_and_restore_puts_them_back(vit: VisionModel) -> None:
     for share, same in ((1.0, True), (0.0, False)):
         adapter = stir(Becotta(vit, learning_rate=1e-2, restore=share, margin=1.0))
-        start = copy.deepcopy(parts_of(adapter.model).state_dict())
+        start = copy.deepcopy(added_layers(adapter.model).state_dict())
         for images in stream(adapter, 2):
             adapter(images)
-        now = parts_of(adapter.model).state_dict()
+        now = added_layers(adapter.model).state_dict()
         assert all(torch.equal(now[name], value) for name, value in start.items()) is same
         assert all(name.startswith("model.parts.") for name in adapter.trainable())
 
@@ -223,8 +225,8 @@ def test_as_released_pixels_with_a_large_loss_teach() -> None:
     adapter(images)
     assert 0 < float(adapter.diagnostics["learnt_from"]) < 1
     assert float(adapter.diagnostics["loss"]) >= 0.4
-    routers = [part.get_parameter("router") for part in parts_of(adapter.model)]
-    starts = [part.get_parameter("router") for part in parts_of(adapter.source)]
+    routers = [part.get_parameter("router") for part in added_layers(adapter.model)]
+    starts = [part.get_parameter("router") for part in added_layers(adapter.source)]
     assert all(torch.equal(a, b) for a, b in zip(routers, starts, strict=True))
 
 
@@ -240,7 +242,7 @@ def test_segmentation_keeps_the_laws(check: str, as_released: bool) -> None:
 
 def test_maps_of_any_size_teach() -> None:
     adapter = Becotta(any_size(), size="S", learning_rate=1e-2, margin=1.0, restore=0.0)
-    assert len(parts_of(adapter.model)) == 1
+    assert len(added_layers(adapter.model)) == 1
     images = torch.rand(1, 3, 50, 76, generator=torch.Generator().manual_seed(0))
     before = adapter.predict(images)
     for _ in range(2):

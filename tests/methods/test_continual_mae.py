@@ -10,7 +10,7 @@ from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.methods.continual_mae import ContinualMAE
-from testdg.methods.parts.hog import hog
+from testdg.methods.continual_mae.hog import hog
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream
 

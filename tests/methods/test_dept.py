@@ -13,9 +13,9 @@ from passes import counted, segformer
 from torch import Tensor
 
 from testdg.errors import UserError
+from testdg.methods.added_layers import added_layers, watched
 from testdg.methods.dept import Dept
-from testdg.methods.parts.equipment import parts_of, watched
-from testdg.methods.parts.prompt_losses import (
+from testdg.methods.dept.losses import (
     Centre,
     Neighbours,
     Projection,
@@ -24,7 +24,7 @@ from testdg.methods.parts.prompt_losses import (
     sameness,
     stage_weights,
 )
-from testdg.methods.parts.stage_prompts import StagePrompts, add_prompts
+from testdg.methods.dept.prompts import StagePrompts, add_prompts
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import check_adapter, stream
 
@@ -43,7 +43,7 @@ def test_prompts_of_vit_base_are_as_published() -> None:
     for stages, values in ((4, 162_828), (12, 470_028)):
         copied = copy.deepcopy(model)
         add_prompts(copied, stages, 50, torch.Generator().manual_seed(0))
-        parts = parts_of(copied)
+        parts = added_layers(copied)
         assert sum(p.numel() for p in parts.parameters()) + head == values
     bound = max(float(part.tokens.detach().abs().max()) for part in parts)
     assert bound == pytest.approx(0.012377, rel=1e-2)
@@ -58,7 +58,7 @@ def test_a_pass_by_the_book(vit: VisionModel) -> None:
         x = network.patches(vit.normalise(images)).flatten(2).mT
         x = torch.cat([network.token.expand(6, -1, -1), x], 1) + network.position
         left = []
-        for part, block in zip(parts_of(adapter.model), network.blocks, strict=True):
+        for part, block in zip(added_layers(adapter.model), network.blocks, strict=True):
             x = block(torch.cat([part.tokens.expand(6, -1, -1), x], 1))
             left.append(x[:, :5])
             x = x[:, 5:]
@@ -87,7 +87,7 @@ def test_segformer_prompts_are_keys_and_values_against_a_literal_attention() -> 
     output.register_forward_hook(lambda _, inputs, out: kept.update(o=out))
     with torch.no_grad():
         adapter.model(images)
-        tokens = parts_of(adapter.model)[0].tokens.expand(2, -1, -1)
+        tokens = added_layers(adapter.model)[0].tokens.expand(2, -1, -1)
         q = F.linear(kept["q"], query.weight, query.bias)  # one head in the first stage
         k, v = (
             F.linear(torch.cat([kept[n], tokens], 1), layer.weight, layer.bias)
@@ -240,7 +240,7 @@ def test_prompts_begin_beside_the_mean_of_the_tokens_that_enter_their_stage(vit:
     for block in adapter.model.network.blocks:  # type: ignore[union-attr]
         block.register_forward_hook(lambda _, inputs, __: entered.append(inputs[0]))  # type: ignore[operator]
     adapter.predict(images)
-    for before, now, tokens in zip(parts_of(fresh.model), parts_of(adapter.model), entered, strict=True):
+    for before, now, tokens in zip(added_layers(fresh.model), added_layers(adapter.model), entered, strict=True):
         mean = tokens[:, 5:].double().mean((0, 1))
         torch.testing.assert_close((now.tokens - before.tokens).double(), mean.expand(5, -1), rtol=1e-4, atol=1e-5)
 
@@ -274,4 +274,4 @@ def test_maps_of_any_size_teach() -> None:
     assert adapter(images).shape == (2, 5, 50, 76)
     assert adapter.bank.count == 2 * 64
     assert not torch.equal(adapter.predict(images), before)
-    assert all(isinstance(part, StagePrompts) for part in parts_of(adapter.model))
+    assert all(isinstance(part, StagePrompts) for part in added_layers(adapter.model))

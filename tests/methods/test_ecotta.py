@@ -12,10 +12,10 @@ from passes import confident, counted, segformer, segformer_b5
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.methods.added_layers import added_layers, watched
 from testdg.methods.ecotta import Ecotta
+from testdg.methods.ecotta.meta_networks import MetaNetwork, add_to_segformer, partition
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
-from testdg.methods.parts.equipment import parts_of, watched
-from testdg.methods.parts.meta_networks import MetaNetwork, add_to_segformer, partition
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import check_adapter, stream
 
@@ -35,7 +35,7 @@ def stir(adapter: Ecotta, scale: float = 0.3) -> Ecotta:
     """Meta networks that are far from handing on what they get."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for parameter in parts_of(adapter.model).parameters():
+        for parameter in added_layers(adapter.model).parameters():
             parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
     return adapter
 
@@ -54,7 +54,7 @@ def test_parameters_beside_segformer_b5() -> None:
     def count(as_released: bool) -> int:
         model = segformer_b5()
         add_to_segformer(model, torch.Generator(), as_released)
-        return sum(p.numel() for p in parts_of(model).parameters())
+        return sum(p.numel() for p in added_layers(model).parameters())
 
     assert count(as_released=True) == sum(9 * c**2 + 4 * c for c in (64, 128, 320, 512)) == 3_469_312
     assert count(as_released=False) == 9 * (64 * 64 + 64 * 128 + 128 * 320 + 320 * 512) + 4 * 1024
@@ -83,7 +83,7 @@ def test_the_pass_by_the_book(kind: str, request: pytest.FixtureRequest) -> None
     """Each part's input is the adapted output of the part before, and the convolution reads it too."""
     model: VisionModel = request.getfixturevalue(kind)
     adapter = stir(warm(model, batch_statistics=False))
-    metas, network = parts_of(adapter.model), copy.deepcopy(model.network).double()
+    metas, network = added_layers(adapter.model), copy.deepcopy(model.network).double()
     images = stream(adapter, 1)[0]
     x = model.normalise(images).double()
     if kind == "vit":
@@ -117,7 +117,7 @@ def test_the_warm_up_begins_with_nearly_the_source(
     adapter = Ecotta(model, source_images=6, warm_up_learning_rate=0.0, batch_statistics=batch_statistics)
     images = stream(adapter, 1, 6)[0]
     frozen = copy.deepcopy(adapter.model)
-    for part in parts_of(frozen):
+    for part in added_layers(frozen):
         part.adapt = lambda entered, left: left  # type: ignore[method-assign,assignment]
     expected, fresh = frozen(images).logits, adapter.predict(images)
     adapter.warm_up([(images, torch.arange(6))])
@@ -146,7 +146,7 @@ def test_a_batch_is_one_step_down_entropy_and_distance(vit: VisionModel) -> None
     settings = {"batch_statistics": False, "regularisation": 0.7, "margin": 0.9}
     adapter, other = warm(model, **settings), warm(model, **settings)
     images = stream(adapter, 1)[0]
-    metas = parts_of(other.model)
+    metas = added_layers(other.model)
     optimizer = torch.optim.SGD(metas.parameters(), lr=5e-3, momentum=0.9)
     with watched(other.model) as seen:
         logits = other.model(images).logits
@@ -157,7 +157,7 @@ def test_a_batch_is_one_step_down_entropy_and_distance(vit: VisionModel) -> None
     (kept.mean() + 0.7 * sum(values[0] for values in seen)).backward()
     optimizer.step()
     torch.testing.assert_close(adapter(images), logits.detach())
-    for found, expected in zip(parts_of(adapter.model).parameters(), metas.parameters(), strict=True):
+    for found, expected in zip(added_layers(adapter.model).parameters(), metas.parameters(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -240,7 +240,7 @@ def test_as_released_stages_see_the_frozen_maps_and_else_the_adapted_ones() -> N
         images = stream(adapter, 1, 2)[0]
         before = adapter.model(images).features
         with torch.no_grad():
-            parts_of(adapter.model)[0].norm.bias.add_(1.0)
+            added_layers(adapter.model)[0].norm.bias.add_(1.0)
         assert torch.equal(adapter.model(images).features, before) is as_released
         with watched(adapter.model) as seen:
             adapter.model(images)
@@ -268,8 +268,10 @@ def test_as_released_eight_views_label_and_hard_pixels_teach() -> None:
     assert 0 < int(hard.sum()) < hard.numel()
     assert float(adapter.diagnostics["loss"]) == pytest.approx(float(losses[hard].mean().detach()), rel=1e-4)
     losses[hard].mean().backward()  # the distance has no gradient in the release
-    torch.optim.SGD(parts_of(other.model).parameters(), lr=1e-2, momentum=0.9).step()
-    for found, expected in zip(parts_of(adapter.model).parameters(), parts_of(other.model).parameters(), strict=True):
+    torch.optim.SGD(added_layers(other.model).parameters(), lr=1e-2, momentum=0.9).step()
+    for found, expected in zip(
+        added_layers(adapter.model).parameters(), added_layers(other.model).parameters(), strict=True
+    ):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
 
 

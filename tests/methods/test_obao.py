@@ -15,8 +15,8 @@ from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.methods.obao import Obao
-from testdg.methods.parts.certain_memory import CertainMemory
-from testdg.methods.parts.class_graph import class_means, relation_loss, relations
+from testdg.methods.obao.class_graph import class_means, relation_loss, relations
+from testdg.methods.obao.memory import CertainMemory
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream
 

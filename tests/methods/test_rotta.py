@@ -12,9 +12,9 @@ from passes import counted
 from torch import nn
 
 from testdg.errors import UserError
-from testdg.methods.parts.balanced_memory import BalancedMemory
 from testdg.methods.parts.normalisation import SlowBatchNorm
-from testdg.methods.rotta import Rotta, timeliness
+from testdg.methods.rotta.memory import BalancedMemory
+from testdg.methods.rotta.method import Rotta, timeliness
 from testdg.models import VisionModel
 from testdg.testing import CHECKS, check_adapter, stream
 

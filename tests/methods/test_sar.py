@@ -8,8 +8,7 @@ import torch
 from passes import confident, counted
 from torch import Tensor
 
-from testdg.methods.parts.sharpness import at_the_peak
-from testdg.methods.sar import Sar
+from testdg.methods.sar import Sar, at_the_peak
 from testdg.models import VisionModel
 from testdg.testing import stream
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.methods.parts.restore import weights_and_biases
-from testdg.methods.parts.sparse_prompts import SparsePrompts, dropout_uncertainty, variation
 from testdg.methods.svdp import Svdp
+from testdg.methods.svdp.prompts import SparsePrompts, dropout_uncertainty, variation
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from testdg import Preprocessing, adapt, load_model
 from testdg.errors import UserError
 from testdg.methods import Adapter, cotta
-from testdg.methods.parts.undo import Undo
+from testdg.methods.undo import Undo
 from testdg.models import TinyCNN, VisionModel
 from testdg.testing import CHECKS, Injected, failing, same_state, snapshot, stream
 

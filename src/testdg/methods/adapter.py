@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,18 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError, unknown
-from testdg.methods.misfit import MARK, WARM, misfit
-from testdg.methods.parts.learner import Learner
+from testdg.methods.inputs import accept_images, refusing_small, require_range
+from testdg.methods.misfit import MARK
 from testdg.methods.parts.teacher import frozen_copy, uses_batch
-from testdg.methods.parts.undo import Undo
 from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.settings import make_settings
 from testdg.methods.state import read_folder, write_folder
+from testdg.methods.stateful import Stateful
 from testdg.models import VisionModel, load_model
-from testdg.models.preprocessing import require_dense
 
 
-class Adapter(nn.Module):
+class Adapter(Stateful):
     """A method around a model.
 
     `adapter(images)` predicts and learns, `adapter.predict(images)` predicts only. Images are float in [0, 1],
@@ -49,13 +47,12 @@ class Adapter(nn.Module):
     """Fewer than this cannot be learnt from."""
     reconstruction: ClassVar[bool] = False
     """True where no code of the authors exists, so that parts which the paper leaves open are ours."""
+    differs_from_source: ClassVar[str] = ""
+    """Why predictions differ from the source's even at learning rate 0, in words; empty where they do not."""
     Settings: ClassVar[type[BaseSettings]] = BaseSettings
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     checks_input_late: ClassVar[bool] = False
     """True for a method that calls `to_host` itself, before it changes any state."""
-
-    settings: BaseSettings
-    generator: torch.Generator
 
     def __init__(self, model: str | nn.Module, **settings: Any) -> None:
         super().__init__()
@@ -69,14 +66,9 @@ class Adapter(nn.Module):
             raise UserError(f"{self.name} cannot adapt {self.model.name}: {reason}")
         self.origin = {"fingerprint": self.model.fingerprint(), "preprocessing": _plain(self.model)}
         self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
-        self.batches = self.images = 0
-        self.diagnostics: dict[str, Tensor | float | bool] = {}
         self._range: Tensor | None = None
-        self._warm: dict[str, Tensor] = {}
-        self._torn = False
         self.build()
-        self._undo = Undo(self)
-        self._source = {key: value.cpu().clone() for key, value in self.tensors().items()}, self.values()
+        self._note_source()
 
     # What a method defines
 
@@ -96,8 +88,8 @@ class Adapter(nn.Module):
         return []
 
     def source_images(self) -> int:
-        """How many source images `warm_up` must see before the first batch; 0 for none."""
-        return 0
+        """How many source images `warm_up` must see before the first batch: those of the setting of this name."""
+        return getattr(self.settings, "source_images", 0)
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Learn from prepared source images and their labels, once, before the stream."""
@@ -111,7 +103,7 @@ class Adapter(nn.Module):
     @classmethod
     def exceptions(cls, model: VisionModel) -> Mapping[str, str]:
         """Checks of `testdg.testing.check_adapter` that do not hold for a model, each with the reason."""
-        return {}
+        return {"learning rate 0 is the source": cls.differs_from_source} if cls.differs_from_source else {}
 
     def adapted_model(self) -> VisionModel:
         """The model as it predicts now, as an ordinary model."""
@@ -133,7 +125,7 @@ class Adapter(nn.Module):
             self._range = torch.stack(torch.aminmax(images.detach()))
             if not self.checks_input_late:
                 self.to_host()
-            with self._refusing_small(images), self._whole(), self.autocast():
+            with refusing_small(images, self.model, self.name), self._whole(), self.autocast():
                 logits = self.step(self.model.prepare(images))
         self.batches += 1
         self.images += len(images)
@@ -144,11 +136,11 @@ class Adapter(nn.Module):
         return self.predict_by(lambda infer, prepared: infer(prepared), images)
 
     @torch.no_grad()
-    def predict_by(self, look: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], images: Tensor) -> Tensor:
+    def predict_by(self, combine: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], images: Tensor) -> Tensor:
         """Predict a batch by a function of `infer` and the prepared images, such as a mean over views."""
         images = self.checked(images)
-        with self._refusing_small(images), self.autocast():
-            return look(self.infer, self.model.prepare(images)).float()
+        with refusing_small(images, self.model, self.name), self.autocast():
+            return combine(self.infer, self.model.prepare(images)).float()
 
     def warm_up(self, batches: Iterable[Tensor | tuple[Tensor, Tensor]]) -> None:
         """Learn from source images in [0, 1] and their labels, once, before the stream; `reset` comes back to this.
@@ -230,8 +222,10 @@ class Adapter(nn.Module):
         saved, own = about.get("origin", {}), self.origin
         for key, what in (("fingerprint", "weights"), ("preprocessing", "preprocessing")):
             if saved.get(key) != own[key]:
-                told = f"the saved state does not fit {self.model.name}: it was made from {about.get('model')}"
-                raise UserError(f"{told} with other {what} ({saved.get(key)}, not {own[key]}): give that model")
+                raise UserError(
+                    f"the saved state does not fit {self.model.name}: it was made from {about.get('model')} "
+                    f"with other {what} ({saved.get(key)}, not {own[key]}): give that model"
+                )
 
     def export(self, folder: str | Path) -> None:
         """Write the adapted model as an ordinary checkpoint folder, which predicts as `predict` does."""
@@ -248,131 +242,13 @@ class Adapter(nn.Module):
             raise unknown(f"preset of {cls.name}", name, cls.presets)
         return dict(cls.presets[name])
 
-    # State
-
-    def learners(self) -> dict[str, Learner]:
-        """The optimisers of the method, by attribute name."""
-        return {name: module for name, module in self.named_modules() if isinstance(module, Learner)}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor that the next batch depends on."""
-        found = {key: value for key, value in self.state_dict().items() if isinstance(value, Tensor)}
-        for name, learner in self.learners().items():
-            found.update({f"{name}.moments.{key}": value for key, value in learner.moments().items()})
-        found.update({WARM + name: value for name, value in self._warm.items()})
-        return {**found, "generator": self.generator.get_state()}
-
-    def values(self) -> dict[str, Any]:
-        """Every plain value that the next batch depends on, ready for JSON."""
-        extra = {key: value for key, value in self.state_dict().items() if not isinstance(value, Tensor)}
-        return {"batches": self.batches, "images": self.images, **json.loads(json.dumps(extra))}
-
-    @torch.no_grad()
-    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Put back what `tensors` and `values` gave; whatever does not fit is refused before anything changes."""
-        reason = misfit(self, self.generator, tensors)
-        if reason is None:
-            reason = self._put_values(values)
-        if reason is not None:
-            raise UserError(f"the saved state does not fit {self.model.name}: {reason}")
-        for name, parameter in self.named_parameters():
-            parameter.copy_(tensors[name])
-        for prefix, module in self.named_modules():
-            place = prefix + "." if prefix else ""
-            for key in module._buffers.keys() - module._non_persistent_buffers_set:
-                value = tensors.get(place + key)
-                module._buffers[key] = None if value is None else value.to(self.model.device, copy=True)
-        for name, learner in self.learners().items():
-            start = f"{name}.moments."
-            learner.load_moments({key.removeprefix(start): v for key, v in tensors.items() if key.startswith(start)})
-        if warm := {key.removeprefix(WARM): v for key, v in tensors.items() if key.startswith(WARM)}:
-            self._warm = {name: value.cpu().clone() for name, value in warm.items()}
-        self.generator.set_state(tensors["generator"].cpu())
-        self._torn = False
-
-    def _put_values(self, values: Mapping[str, Any]) -> str | None:
-        """Put back the plain values of a state; where they do not fit, say why and leave all as it was."""
-        own = self.values()
-        if values.keys() != own.keys():
-            return f"its values lack or have {min(values.keys() ^ own.keys())}"
-        counts = [values["batches"], values["images"]]
-        if not all(type(count) is int and count >= 0 for count in counts):
-            return f"it counts {counts[0]!r} batches and {counts[1]!r} images"
-        try:
-            self._set_extra(values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            self._set_extra(own)
-            return f"its values are of another kind ({type(error).__name__}: {error})"
-        self.batches, self.images = counts
-        return None
-
-    def _set_extra(self, values: Mapping[str, Any]) -> None:
-        for name in values.keys() - {"batches", "images"}:
-            self.get_submodule(name.rpartition(".")[0]).set_extra_state(copy.deepcopy(values[name]))
-
-    @property
-    def skipped(self) -> int:
-        """Number of updates left out because a loss or a gradient was not finite."""
-        return sum(int(learner.skipped) for learner in self.learners().values())
-
-    def trainable(self) -> dict[str, nn.Parameter]:
-        """Parameters that the method moves, by name."""
-        chosen = {id(p) for learner in self.learners().values() for p in learner.parameters_}
-        return {name: parameter for name, parameter in self.named_parameters() if id(parameter) in chosen}
-
-    # Parts
-
-    def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Have tensors back if the step fails: for weights and moments that are written before its last pass."""
-        self._undo.keep(tensors)
-
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Let a step happen altogether or, where it raises, not at all."""
-        self._refuse_torn()
-        before, self.diagnostics = self.diagnostics, {}
-        self._undo.begin(self.generator)
-        try:
-            yield
-        except BaseException:
-            self._torn, self.diagnostics = not self._undo.put_back(), before
-            raise
-        self._undo.forget()
-
-    def _refuse_torn(self) -> None:
-        if self._torn:
-            told = f"a step of {self.name} failed while it was writing its weights"
-            raise UserError(f"{told}: call reset(), or load a saved state")
-
-    @contextmanager
-    def _refusing_small(self, images: Tensor) -> Iterator[None]:
-        """Turn the failure of a layer on tiny images into a sentence."""
-        try:
-            yield
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            (height, width), preprocessing = images.shape[-2:], self.model.preprocessing
-            resized = preprocessing.size is not None or preprocessing.crop is not None
-            if resized or min(height, width) >= self._smallest():
-                raise
-            told = f"images of {height} x {width} pixels are too small for {self.name} on {self.model.name}"
-            raise UserError(f"{told}: use larger ones, or a model that resizes them") from error
-
-    def _smallest(self) -> int:
-        """Side of the smallest image that no layer of the model is larger than."""
-        kernels = [max(m.kernel_size) for m in self.model.modules() if isinstance(m, nn.Conv2d)]
-        return max(kernels, default=1)
+    # What a method calls
 
     def to_host(self, *values: Tensor) -> list[float]:
         """Bring numbers to the host together with the range of the input, in one transfer; refuse a bad input."""
         assert self._range is not None
         low, high, *rest = torch.cat([self._range.float(), *(v.detach().float().flatten() for v in values)]).tolist()
-        if not (low - low == 0 and high - high == 0):
-            raise UserError("images must be finite; got NaN or infinity: drop or repair the batch")
-        if low < 0 or high > 1:
-            hint = "divide by 255" if high > 1 and low >= 0 else "the model normalises by itself: pass plain pixels"
-            raise UserError(f"images must be in [0, 1]; got {low:g} to {high:g}: {hint}")
+        require_range(low, high)
         return rest
 
     def _prepared(self, batch: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -384,21 +260,8 @@ class Adapter(nn.Module):
         return images, images.new_empty(0) if labels is None else labels.to(self.model.device)
 
     def accept(self, images: Tensor) -> Tensor:
-        """Bring a batch to the device, or say what is wrong with its kind and shape."""
-        if not isinstance(images, Tensor):
-            raise UserError(f"images must be a torch tensor; got {type(images).__name__}")
-        require_dense(images)
-        if images.is_meta:
-            raise UserError("images must have pixels; got a tensor on the meta device: load the batch first")
-        if not images.is_floating_point():
-            raise UserError(f"images must be float in [0, 1]; got {images.dtype}: divide by 255")
-        if images.ndim != 4:
-            raise UserError(f"images must be (N, {self.model.channels}, H, W); got shape {tuple(images.shape)}")
-        if images.shape[1] != self.model.channels:
-            raise UserError(f"images must have {self.model.channels} channels; got {images.shape[1]}")
-        if images.numel() == 0:
-            raise UserError(f"the batch is empty: shape {tuple(images.shape)}")
-        return images.to(self.model.device, torch.float32, non_blocking=True)
+        """Bring a batch to the device, or say what is wrong with its type and shape."""
+        return accept_images(images, self.model)
 
     def checked(self, images: Tensor) -> Tensor:
         """Accept a batch after a look at its values, which waits for the device."""
@@ -417,16 +280,6 @@ class Adapter(nn.Module):
         """Change nothing: which layers are in training mode is the method's business, so `eval()` is harmless."""
         return self
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for learner in self.learners().values():
-            learner.to_parameters()
-        if self.generator.device != self.model.device:
-            self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
-            self._source[0]["generator"] = self.generator.get_state()  # another device has another kind of state
-        self._undo = Undo(self)
-        return self
-
     def extra_repr(self) -> str:
         """Show the settings."""
         return ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(self.settings).items())
@@ -434,6 +287,20 @@ class Adapter(nn.Module):
     def __repr__(self) -> str:
         """Method, model and settings on one line."""
         return f"{type(self).__name__}({self.model.name}, {self.extra_repr()})"
+
+
+class TeacherAdapter(Adapter):
+    """A method whose averaged teacher predicts: `build` makes `self.teacher`."""
+
+    teacher: VisionModel
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict with the teacher."""
+        return self.teacher(images).logits  # type: ignore[no-any-return]
+
+    def adapted_model(self) -> VisionModel:
+        """The teacher."""
+        return frozen_copy(self.teacher)
 
 
 def _without_mark(warm: Mapping[str, Tensor]) -> dict[str, Tensor]:

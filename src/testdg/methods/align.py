@@ -58,6 +58,7 @@ class Align(Adapter):
     source_labels = False
     least_source_images = LEAST
     checks_input_late = True
+    differs_from_source = "statistics follow the stream"
     Settings = AlignSettings
     settings: AlignSettings
     begun: Tensor
@@ -67,11 +68,6 @@ class Align(Adapter):
     def refuses(cls, model: VisionModel) -> str | None:
         """Without tokens and without BatchNorm there is nothing to align."""
         return None if site_names(model, 1) or batch_norms(model) else "it has neither transformer blocks nor BatchNorm"
-
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """Statistics follow the stream, and nothing has a learning rate."""
-        return {"learning rate 0 is the source": "statistics follow the stream"}
 
     def build(self) -> None:
         """Prepare the model."""
@@ -125,9 +121,9 @@ class Align(Adapter):
         """Predict with the statistics of the stream."""
         if (early := self.begin(images)) is not None:
             return early
-        found = follow(self.model, images, self.to_host)
-        self.diagnostics.update(change=found.changed, gap=found.gap)
-        return found.output.logits
+        followed = follow(self.model, images, self.to_host)
+        self.diagnostics.update(change=followed.changed, gap=followed.gap)
+        return followed.output.logits
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict with what is remembered, or with the images' own statistics where they are of another domain."""

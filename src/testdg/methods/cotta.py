@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.adapter import Adapter
+from testdg.methods.adapter import TeacherAdapter
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
 from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
@@ -18,7 +18,6 @@ from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import Following, following_loss, over_views
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
-from testdg.models import VisionModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +37,14 @@ class CottaSettings(Settings):
 
 
 @register
-class Cotta(Adapter):
+class Cotta(TeacherAdapter):
     """Follow an averaged teacher, which looks at many views where the source is unsure; restore weights at random."""
 
     name = "cotta"
     title = "CoTTA"
     citation = "Wang et al., Continual Test-Time Domain Adaptation, CVPR 2022"
     tasks = ("classification", "segmentation")
+    differs_from_source = "an unsure prediction is a mean over views"
     Settings = CottaSettings
     settings: CottaSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -62,11 +62,6 @@ class Cotta(Adapter):
     }
     checks_input_late = True
 
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """Views change the prediction even without learning."""
-        return {"learning rate 0 is the source": "an unsure prediction is a mean over views"}
-
     def build(self) -> None:
         """Make teacher, anchor and optimiser; class token and position embedding stay as they are."""
         s = self.settings
@@ -78,17 +73,13 @@ class Cotta(Adapter):
         self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
         self.augment = Augmentation(flip=s.flip)
 
-    def infer(self, images: Tensor) -> Tensor:
-        """Predict with the teacher, without views."""
-        return self.teacher(images).logits  # type: ignore[no-any-return]
-
     def step(self, images: Tensor) -> Tensor:
         """Predict with the teacher, follow it, move it, and put some weights back."""
         s = self.settings
         dense = self.model.task == "segmentation"
         taught = self._label_pixels(images) if dense else self._label_images(images)
-        kind: Following = "hard" if dense else "symmetric" if s.symmetric else "soft"
-        loss = following_loss(self.model(images).logits, taught, kind)
+        label_form: Following = "hard" if dense else "symmetric" if s.symmetric else "soft"
+        loss = following_loss(self.model(images).logits, taught, label_form)
         self.learner.step(loss)
         ema_update(self.teacher, self.model, s.momentum)
         restore(self.learner.parameters_, weights_and_biases(self.anchor), s.restore, self.generator)
@@ -115,7 +106,3 @@ class Cotta(Adapter):
         sure = sure_pixels(self.anchor, images, self.settings.threshold)
         self.diagnostics["augmented"] = 1 - sure.float().mean()
         return choose_pixels(sure, plain, mean)
-
-    def adapted_model(self) -> VisionModel:
-        """The teacher."""
-        return frozen_copy(self.teacher)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from testdg.methods.parts.affine import AffineAdapter, AffineSettings
+from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
-from testdg.methods.parts.importance import Importance
+from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register
 from testdg.methods.settings import option
 
@@ -22,9 +22,7 @@ class EataSettings(AffineSettings):
     """Settings of EATA."""
 
     learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
-    optimizer: Literal["adam", "sgd", "momentum"] = option(
-        "momentum", "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
-    )
+    optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
     margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
     redundancy: float = option(0.05, "a new prediction is less like the running mean than this (cosine)", low=0)
     momentum: float = option(0.9, "of the running mean prediction", low=0, high=1)
@@ -32,6 +30,37 @@ class EataSettings(AffineSettings):
     fisher_weight: float = option(2000.0, "of the penalty on forgetting", low=0)
     source_images: int = option(2000, "source images for the Fisher information", low=1)
     as_released: bool = option(False, "square the gradient of a batch of source images, not of each image")
+
+
+class Importance(nn.Module):
+    """How much the source predictions depend on each parameter (the diagonal of their Fisher information)."""
+
+    fisher: Tensor
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        super().__init__()
+        self.anchor = Anchor(parameters)
+        self.register_buffer("fisher", torch.zeros_like(_flat(self.anchor.values())))
+
+    def estimate(self, predict: Callable[[Tensor], Tensor], batches: Iterable[Tensor]) -> None:
+        """Average the squared gradient of the cross-entropy to the predicted classes over batches of images."""
+        total, count = torch.zeros_like(self.fisher), 0
+        for images in batches:
+            logits = predict(images).float()
+            loss = F.cross_entropy(logits, logits.argmax(1))
+            with torch.autocast(loss.device.type, enabled=False):
+                total += _flat(torch.autograd.grad(loss, self.anchor.parameters_)).square()
+            count += 1
+        self.fisher.copy_(total / max(count, 1))
+
+    def penalty(self) -> Tensor:
+        """Squared distance to the source values, each weighted by its importance."""
+        moved = _flat(self.anchor.parameters_) - _flat(self.anchor.values())
+        return (self.fisher * moved.square()).sum()
+
+
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
 
 
 @register

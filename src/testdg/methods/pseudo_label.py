@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from testdg.methods.parts.affine import AffineAdapter, AffineSettings
+from testdg.methods.affine import TENT_PRESETS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy
 from testdg.methods.registry import register
 from testdg.methods.settings import option
@@ -46,10 +46,7 @@ class PseudoLabel(AffineAdapter):
     Settings = PseudoLabelSettings
     settings: PseudoLabelSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "digits-c": {"learning_rate": 1e-3},
-        "cifar10-c": {"learning_rate": 1e-3},
-        "cifar100-c": {"learning_rate": 3e-4},
-        "imagenet-c": {"learning_rate": 1e-4, "optimizer": "sgd"},
+        **TENT_PRESETS,
         "acdc": {"learning_rate": 7.5e-6, "batch_statistics": False},
     }
 

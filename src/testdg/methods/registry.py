@@ -16,12 +16,12 @@ _METHODS: Registry[type[Adapter]] = Registry("method", "testdg.methods")
 T = TypeVar("T", bound="type[Adapter]")
 
 
-def register(kind: T) -> T:
+def register(method_class: T) -> T:
     """Make a method known under its `name` (a class decorator)."""
-    if not kind.name.islower() or not kind.name.isidentifier():
-        raise UserError(f"a method's name must be lower snake case; got {kind.name!r}")
-    _METHODS.add(kind)
-    return kind
+    if not method_class.name.islower() or not method_class.name.isidentifier():
+        raise UserError(f"a method's name must be lower snake case; got {method_class.name!r}")
+    _METHODS.add(method_class)
+    return method_class
 
 
 def methods() -> dict[str, type[Adapter]]:
@@ -41,5 +41,5 @@ def adapt(
 
     `preset` names the published settings of a benchmark; keyword arguments win over it.
     """
-    kind = find_method(method)
-    return kind(model, **{**kind.preset(preset), **settings})
+    method_class = find_method(method)
+    return method_class(model, **{**method_class.preset(preset), **settings})

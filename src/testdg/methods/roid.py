@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.parts.affine import AffineAdapter, AffineSettings
+from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, symmetric_cross_entropy
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register
 from testdg.methods.settings import option
-from testdg.models import VisionModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +22,7 @@ class RoidSettings(AffineSettings):
     """Settings of ROID."""
 
     learning_rate: float = option(2.5e-4, "step size on the normalisation layers", low=0)
-    optimizer: Literal["adam", "sgd", "momentum"] = option(
-        "momentum", "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
-    )
+    optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
     temperature: float = option(1 / 3, "of the weights: smaller, and the best images weigh more", low=1e-3)
     momentum: float = option(0.9, "of the running mean prediction", low=0, high=1)
     source_share: float = option(0.01, "how far the weights go back to the source after a step", low=0, high=1)
@@ -72,6 +69,7 @@ class Roid(AffineAdapter):
         "Marsden et al., Universal Test-time Adaptation through Weight Ensembling, Diversity Weighting, and Prior "
         "Correction, WACV 2024"
     )
+    differs_from_source = "logits are multiplied by the class frequencies of the batch"
     Settings = RoidSettings
     settings: RoidSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -81,11 +79,6 @@ class Roid(AffineAdapter):
         "imagenet-c": {"learning_rate": 2.5e-4},
     }
     usual: Tensor
-
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """The correction changes the prediction even without learning."""
-        return {"learning rate 0 is the source": "logits are multiplied by the class frequencies of the batch"}
 
     def build(self) -> None:
         """Make the optimiser, the source values and the running mean prediction, which starts uniform."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from testdg.methods.parts.affine import AffineAdapter, AffineSettings
+from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
 from testdg.methods.parts.restore import Anchor
-from testdg.methods.parts.sharpness import at_the_peak
 from testdg.methods.registry import register
 from testdg.methods.settings import option
 
@@ -22,15 +23,31 @@ class SarSettings(AffineSettings):
     """Settings of SAR."""
 
     learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
-    optimizer: Literal["adam", "sgd", "momentum"] = option(
-        "momentum", "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
-    )
+    optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
     margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
     radius: float = option(0.05, "how far away the sharpness is looked at", low=0)
     fixed: float = option(0.28, "share of the normalisation layers, from the last, that stay fixed", low=0, high=0.99)
     momentum: float = option(0.9, "of the running mean of the entropy", low=0, high=1)
     recovery: float = option(0.2, "running mean below which the model has collapsed, for 1000 classes", low=0)
     as_released: bool = option(False, "`recovery` for any number of classes; a recovery keeps the running mean")
+
+
+@contextmanager
+def at_the_peak(
+    parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None], radius: float
+) -> Iterator[None]:
+    """Move the parameters up the gradient by `radius` in all, and back, bit for bit, at the end."""
+    used = [(p.detach(), g) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+    before = [p.clone() for p, _ in used]
+    norm = torch.stack(torch._foreach_norm([g for _, g in used])).norm()
+    with torch.no_grad():
+        for parameter, gradient in used:
+            parameter += radius / (norm + 1e-12) * gradient
+    try:
+        yield
+    finally:
+        for (parameter, _), old in zip(used, before, strict=True):
+            parameter.copy_(old)
 
 
 @register

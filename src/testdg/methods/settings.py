@@ -27,22 +27,22 @@ class Settings:
     precision: Literal["fp32", "bf16"] = option("fp32", "bf16 runs the passes under autocast; weights stay fp32")
 
 
-def make_settings(kind: type[S], values: Mapping[str, Any]) -> S:
+def make_settings(settings_class: type[S], values: Mapping[str, Any]) -> S:
     """Build settings from keyword arguments; a wrong name, type or range is one clear sentence."""
-    known = {f.name: f for f in fields(kind)}
-    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in fields(settings_class)}
+    hints = typing.get_type_hints(settings_class)
     checked = {}
     for name, value in values.items():
         if name not in known:
             raise unknown("setting", name, known)
         checked[name] = _check(known[name], hints[name], value)
-    return kind(**checked)
+    return settings_class(**checked)
 
 
-def parse_settings(kind: type[Settings], pairs: list[str]) -> dict[str, Any]:
+def parse_settings(settings_class: type[Settings], pairs: list[str]) -> dict[str, Any]:
     """Read `key=value` texts by the types of the settings."""
-    hints = typing.get_type_hints(kind)
-    known = {f.name: f for f in fields(kind)}
+    hints = typing.get_type_hints(settings_class)
+    known = {f.name: f for f in fields(settings_class)}
     values = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -54,12 +54,12 @@ def parse_settings(kind: type[Settings], pairs: list[str]) -> dict[str, Any]:
     return values
 
 
-def describe_settings(kind: type[Settings]) -> list[dict[str, Any]]:
+def describe_settings(settings_class: type[Settings]) -> list[dict[str, Any]]:
     """List name, type, default and help of each setting."""
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(settings_class)
     return [
         {"name": f.name, "type": _type_name(hints[f.name]), "default": f.default, "help": f.metadata.get("help", "")}
-        for f in fields(kind)
+        for f in fields(settings_class)
         if f.default is not MISSING
     ]
 
@@ -70,15 +70,15 @@ def _choices(hint: Any) -> tuple[Any, ...]:
 
 
 def _check(about: Field[Any], hint: Any, value: Any) -> Any:
-    for kind in _choices(hint):
-        if typing.get_origin(kind) is Literal:
-            if value in typing.get_args(kind):
+    for choice in _choices(hint):
+        if typing.get_origin(choice) is Literal:
+            if value in typing.get_args(choice):
                 return value
-        elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        elif choice is float and isinstance(value, int | float) and not isinstance(value, bool):
             return _in_range(about, float(value))
-        elif kind is int and isinstance(value, int) and not isinstance(value, bool):
+        elif choice is int and isinstance(value, int) and not isinstance(value, bool):
             return _in_range(about, value)
-        elif kind not in (int, float) and isinstance(value, kind):
+        elif choice not in (int, float) and isinstance(value, choice):
             return value
     raise UserError(f"{about.name} must be {_type_name(hint)}; got {value!r}")
 
@@ -95,21 +95,21 @@ def _in_range(about: Field[Any], value: Any) -> Any:
 
 def _read(name: str, hint: Any, text: str) -> Any:
     """Turn text into the first member of the type that takes it."""
-    for kind in _choices(hint):
-        if typing.get_origin(kind) is Literal:
-            for choice in typing.get_args(kind):
-                if str(choice) == text:
-                    return choice
-        elif kind is types.NoneType and text.lower() == "none":
+    for choice in _choices(hint):
+        if typing.get_origin(choice) is Literal:
+            for literal in typing.get_args(choice):
+                if str(literal) == text:
+                    return literal
+        elif choice is types.NoneType and text.lower() == "none":
             return None
-        elif kind is bool and text.lower() in ("true", "false", "on", "off", "1", "0", "yes", "no"):
+        elif choice is bool and text.lower() in ("true", "false", "on", "off", "1", "0", "yes", "no"):
             return text.lower() in ("true", "on", "1", "yes")
-        elif kind in (int, float):
+        elif choice in (int, float):
             try:
-                return kind(text)
+                return choice(text)
             except ValueError:
                 continue
-        elif kind is str:
+        elif choice is str:
             return text
     raise UserError(f"{name} must be {_type_name(hint)}; got {text!r}")
 
@@ -117,9 +117,9 @@ def _read(name: str, hint: Any, text: str) -> Any:
 def _type_name(hint: Any) -> str:
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", types.NoneType: "none"}
     parts: list[str] = []
-    for kind in _choices(hint):
-        if typing.get_origin(kind) is Literal:
-            parts.extend(str(choice) for choice in typing.get_args(kind))
+    for choice in _choices(hint):
+        if typing.get_origin(choice) is Literal:
+            parts.extend(str(literal) for literal in typing.get_args(choice))
         else:
-            parts.append(names.get(kind, getattr(kind, "__name__", str(kind))))
+            parts.append(names.get(choice, getattr(choice, "__name__", str(choice))))
     return " or ".join(parts)

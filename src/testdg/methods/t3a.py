@@ -34,6 +34,7 @@ class T3A(Adapter):
         "Iwasawa and Matsuo, Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization, "
         "NeurIPS 2021"
     )
+    differs_from_source = "templates take the place of the classifier"
     Settings = T3ASettings
     settings: T3ASettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -46,11 +47,6 @@ class T3A(Adapter):
     """They are replaced, or written after the last pass."""
     features: Tensor
     entropies: Tensor
-
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """Templates take the place of the classifier at once."""
-        return {"learning rate 0 is the source": "templates take the place of the classifier"}
 
     @torch.no_grad()
     def build(self) -> None:

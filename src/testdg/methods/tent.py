@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.methods.parts.affine import AffineAdapter, AffineSettings
+from testdg.methods.affine import TENT_PRESETS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy
 from testdg.methods.registry import register
 from testdg.methods.settings import option
@@ -35,10 +35,7 @@ class Tent(AffineAdapter):
     Settings = TentSettings
     settings: TentSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "digits-c": {"learning_rate": 1e-3},
-        "cifar10-c": {"learning_rate": 1e-3},
-        "cifar100-c": {"learning_rate": 3e-4},
-        "imagenet-c": {"learning_rate": 1e-4, "optimizer": "sgd"},
+        **TENT_PRESETS,
         "acdc": {"learning_rate": 7.5e-6, "loss": "hard", "batch_statistics": False},
         "streets": {"learning_rate": 1e-4},
     }

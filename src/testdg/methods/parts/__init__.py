@@ -1,1 +1,1 @@
-"""What methods are made of: learners, teachers, branches, prompts, memories, losses."""
+"""What two methods or more are made of: learners, teachers, branches, views, losses."""

@@ -41,22 +41,22 @@ def site_names(model: VisionModel, sites: int) -> list[str]:
 def prefix_tokens(model: VisionModel, block: str) -> int:
     """Number of class and register tokens before the patches: those that no convolution has made."""
     convolutions: list[nn.Module] = [layer for layer in model.network.modules() if isinstance(layer, nn.Conv2d)]
-    found = shapes(model, [model.network.get_submodule(block), *convolutions])
-    tokens = found[0][1][1]
-    maps = [output[-2] * output[-1] for _, output in found[1:] if output[-2] * output[-1] <= tokens]
+    in_and_out = shapes(model, [model.network.get_submodule(block), *convolutions])
+    tokens = in_and_out[0][1][1]
+    maps = [output[-2] * output[-1] for _, output in in_and_out[1:] if output[-2] * output[-1] <= tokens]
     return int(tokens - max(maps, default=tokens - 1))
 
 
 def first_images(batches: Iterable[Tensor], images: int) -> list[Tensor]:
     """So many source images, batch by batch; fewer than `LEAST` are refused."""
-    found: list[Tensor] = []
+    taken: list[Tensor] = []
     for batch in batches:
-        found.append(batch[: images - sum(map(len, found))])
-        if sum(map(len, found)) >= images:
+        taken.append(batch[: images - sum(map(len, taken))])
+        if sum(map(len, taken)) >= images:
             break
-    if (seen := sum(map(len, found))) < LEAST:
+    if (seen := sum(map(len, taken))) < LEAST:
         raise UserError(f"alignment needs at least {LEAST} source images; got {seen}")
-    return found
+    return taken
 
 
 class Following(NamedTuple):

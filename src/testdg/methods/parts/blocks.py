@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -25,28 +27,25 @@ def run_to_head(model: VisionModel, images: Tensor) -> AtHead:
     """Run a model and look at its classifier, which in a segmentation model is a layer over a coarser map."""
     seen: list[Tensor] = []
 
-    def look(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def note(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         seen.extend((inputs[0], output))
 
-    handle = model.network.get_submodule(model.head).register_forward_hook(look)
-    try:
+    with hooked((model.network.get_submodule(model.head), note)):
         logits = model(images).logits
-    finally:
-        handle.remove()
     return AtHead(logits, *seen)
 
 
 def transformer_blocks(model: VisionModel) -> list[nn.Module]:
     """Blocks with attention and LayerNorm inside, in the order of the network: members of a list of layers."""
     modules = dict(model.network.named_modules())
-    found: dict[str, nn.Module] = {}
+    blocks: dict[str, nn.Module] = {}
     for name, module in modules.items():
         if is_attention(module):
             while name and not isinstance(modules[name.rpartition(".")[0]], LISTS):
                 name = name.rpartition(".")[0]
             if name and any(isinstance(layer, nn.LayerNorm) for layer in modules[name].modules()):
-                found[name] = modules[name]
-    return list(found.values())
+                blocks[name] = modules[name]
+    return list(blocks.values())
 
 
 def is_attention(module: nn.Module) -> bool:
@@ -56,30 +55,42 @@ def is_attention(module: nn.Module) -> bool:
 
 def convolution_blocks(model: VisionModel) -> list[nn.Module]:
     """Blocks with a convolution inside, in the order of the network: the outermost members of lists."""
-    found: dict[str, nn.Module] = {}
+    blocks: dict[str, nn.Module] = {}
     modules = dict(model.network.named_modules())
     for name, module in modules.items():
-        inside = any(name.startswith(block + ".") for block in found)
+        inside = any(name.startswith(block + ".") for block in blocks)
         listed = bool(name) and isinstance(modules[name.rpartition(".")[0]], LISTS)
         if listed and not inside and any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
-            found[name] = module
-    return list(found.values())
+            blocks[name] = module
+    return list(blocks.values())
 
 
-@torch.no_grad()
-def shapes(model: VisionModel, blocks: list[nn.Module]) -> list[tuple[torch.Size, torch.Size]]:
-    """Shapes of what enters and leaves each block that runs, for one empty image."""
-    found: dict[nn.Module, tuple[torch.Size, torch.Size]] = {}
-
-    def look(block: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
-        if inputs:
-            found[block] = inputs[0].shape, first(output).shape
-
-    handles = [block.register_forward_hook(look) for block in blocks]
+@contextmanager
+def hooked(*hooks: tuple[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Call hooks after the forward passes of modules, in the passes within."""
+    handles = [module.register_forward_hook(hook) for module, hook in hooks]
     try:
-        height, width = model.preprocessing.input_size or (32, 32)
-        model(torch.zeros(1, model.channels, height, width, device=model.device))
+        yield
     finally:
         for handle in handles:
             handle.remove()
-    return [found[block] for block in blocks if block in found]
+
+
+@torch.no_grad()
+def pass_empty_image(model: VisionModel) -> None:
+    """Run a model on one empty image, for hooks to see what its modules give."""
+    height, width = model.preprocessing.input_size or (32, 32)
+    model(torch.zeros(1, model.channels, height, width, device=model.device))
+
+
+def shapes(model: VisionModel, blocks: list[nn.Module]) -> list[tuple[torch.Size, torch.Size]]:
+    """Shapes of what enters and leaves each block that runs, for one empty image."""
+    by_block: dict[nn.Module, tuple[torch.Size, torch.Size]] = {}
+
+    def note(block: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+        if inputs:
+            by_block[block] = inputs[0].shape, first(output).shape
+
+    with hooked(*((block, note) for block in blocks)):
+        pass_empty_image(model)
+    return [by_block[block] for block in blocks if block in by_block]

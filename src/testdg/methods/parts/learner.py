@@ -26,12 +26,12 @@ class Learner(nn.Module):
         self.parameters_ = [p for group in groups for p in group["params"]]
         device = self.parameters_[0].device
         self.fused = device.type in ("cpu", "cuda")
-        kind: Any = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
+        optimizer_class: Any = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
         extra: dict[str, Any] = {"momentum": 0.9, "nesterov": optimizer == "sgd"}
         if optimizer == "adam":
             extra = {"capturable": device.type == "cuda"}
-        self.optimizer: torch.optim.Optimizer = kind(groups, fused=self.fused, **extra)
-        self.kinds = ("step", "exp_avg", "exp_avg_sq") if optimizer == "adam" else ("momentum_buffer",)
+        self.optimizer: torch.optim.Optimizer = optimizer_class(groups, fused=self.fused, **extra)
+        self.moment_names = ("step", "exp_avg", "exp_avg_sq") if optimizer == "adam" else ("momentum_buffer",)
         if optimizer != "adam":  # it would leave its momentum unwritten where the first step is skipped
             for parameter in self.parameters_:
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
@@ -89,12 +89,13 @@ class Learner(nn.Module):
 
     def misfit(self, moments: Mapping[str, Tensor]) -> str | None:
         """Say which of some moments cannot be loaded; a parameter that was never moved by Adam has none."""
-        known = {f"{i}.{kind}" for i in range(len(self.parameters_)) for kind in self.kinds}
+        known = {f"{i}.{name}" for i in range(len(self.parameters_)) for name in self.moment_names}
         if unknown := sorted(moments.keys() - known):
             return f"{unknown[0]} is no moment of its optimiser"
         for i, parameter in enumerate(self.parameters_):
-            wanted = {f"{i}.{kind}": parameter.shape if kind != "step" else torch.Size() for kind in self.kinds}
-            if not moments.keys() & wanted.keys() and "step" in self.kinds:
+            shapes = {name: torch.Size() if name == "step" else parameter.shape for name in self.moment_names}
+            wanted = {f"{i}.{name}": shape for name, shape in shapes.items()}
+            if not moments.keys() & wanted.keys() and "step" in self.moment_names:
                 continue
             for name, shape in wanted.items():
                 if name not in moments:

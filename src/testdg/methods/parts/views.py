@@ -28,17 +28,17 @@ def over_views(
 
     Views are drawn one after the other, so `at_once` changes time and memory, but no random number.
     """
-    found = []
+    logits = []
     for start in range(0, views, at_once):
         count = min(at_once, views - start)
         batch = torch.cat([augment(images, generator) for _ in range(count)])
-        found.append(torch.unflatten(predict(batch), 0, (count, len(images))))
-    return torch.cat(found)
+        logits.append(torch.unflatten(predict(batch), 0, (count, len(images))))
+    return torch.cat(logits)
 
 
-def following_loss(student: Tensor, taught: Tensor, kind: Following = "soft") -> Tensor:
+def following_loss(student: Tensor, taught: Tensor, label_form: Following = "soft") -> Tensor:
     """Mean cross-entropy of the student to the teacher's prediction: its soft label, both ways, or its class."""
-    if kind == "hard":
+    if label_form == "hard":
         return F.cross_entropy(student.float(), taught.argmax(1))
-    losses = soft_cross_entropy if kind == "soft" else symmetric_cross_entropy
+    losses = soft_cross_entropy if label_form == "soft" else symmetric_cross_entropy
     return losses(student, taught).mean()

@@ -41,6 +41,11 @@ def train_on_source(
     optimizer.zero_grad()
 
 
+def supervised(predict: Callable[[Tensor], Tensor]) -> Step:
+    """The loss of a step that only follows the labels."""
+    return lambda images, labels: supervised_loss(predict(images), labels)
+
+
 def supervised_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """Cross-entropy with labels (N,), or with label maps (N, H, W) of any size; pixels without a class do not count."""
     logits = logits.float()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,12 +12,7 @@ from testdg.methods.parts.graphs import Recorded
 from testdg.methods.parts.learner import Learner
 from testdg.methods.registry import register
 from testdg.methods.testdg.detection import ChangeDetector
-from testdg.methods.testdg.learning import (
-    discrimination_loss,
-    domain_accuracy,
-    invariance_loss,
-    self_training_loss,
-)
+from testdg.methods.testdg.learning import discrimination_loss, domain_accuracy, invariance_loss, self_training_loss
 from testdg.methods.testdg.memory import Prototypes, Queue
 from testdg.methods.testdg.networks import Networks, trained
 from testdg.methods.testdg.selection import select, selection_mmd2
@@ -26,7 +20,7 @@ from testdg.methods.testdg.settings import PRESETS, TestDGSettings
 from testdg.methods.testdg.update import chamfer, fresh_prototypes, update_prototypes
 from testdg.models import Output
 
-Found = dict[str, Tensor]
+Tensors = dict[str, Tensor]
 PERIOD = 50
 """Batches after which the released code pauses L_inv again."""
 
@@ -93,17 +87,17 @@ class TestDG(Networks):
         self.queue.count(len(images) * self.cells)
         if output is None:
             key = len(self.prototypes), self.asks_for_invariance
-            found = self._recorded("learn", self._learn)(key, images, seen["taught"])
+            diagnostics = self._recorded("learn", self._learn)(key, images, seen["taught"])
         else:
-            found = self._learn(images, seen["taught"], output)
-        self.diagnostics.update(found)
+            diagnostics = self._learn(images, seen["taught"], output)
+        self.diagnostics.update(diagnostics)
         return seen["prediction"]
 
-    def _recorded(self, name: str, part: Callable[..., Found]) -> Recorded:
+    def _recorded(self, name: str, part: Callable[..., Tensors]) -> Recorded:
         return self.recorded.setdefault(name, Recorded(part, self.generator))
 
     @torch.no_grad()
-    def _observe(self, images: Tensor, own: Tensor | None = None) -> Found:
+    def _observe(self, images: Tensor, own: Tensor | None = None) -> Tensors:
         """The teacher's prediction, the one that is returned, and its mean confidence."""
         taught = prediction = self._teach(images).logits
         if self.rules.predict == "student":
@@ -111,17 +105,17 @@ class TestDG(Networks):
         confidence = prediction.float().softmax(1).amax(1).mean()
         return {"taught": taught, "prediction": prediction, "confidence": confidence}
 
-    def _learn(self, images: Tensor, taught: Tensor, output: Output | None = None) -> Found:
+    def _learn(self, images: Tensor, taught: Tensor, output: Output | None = None) -> Tensors:
         """Both steps, the prototypes, the queue and the teacher; `output` is the student's first pass."""
-        found: Found = {}
+        diagnostics: Tensors = {}
         output = self._encode(images) if output is None else output
         augmented = None if len(self.prototypes) or not self.learns_domains else self._augmented(images)
-        before = self._step_1(found, output, taught, augmented)
+        before = self._step_1(diagnostics, output, taught, augmented)
         again = None if self.amplifier_learns else output  # what the pass depends on has not moved
-        after = self._step_2(found, images, again, taught, augmented, before)
+        after = self._step_2(diagnostics, images, again, taught, augmented, before)
         self.queue.push(after, len(images), self.generator)
         self._move_teacher()
-        return found
+        return diagnostics
 
     @property
     def learns_domains(self) -> bool:
@@ -145,14 +139,14 @@ class TestDG(Networks):
         changed = self.detector.update(confidence)
         if changed and len(self.queue):
             embeddings, positions = self.queue.content()
-            found = self._recorded("select", self._select)(None, embeddings) if recording else self._select(embeddings)
-            chosen = found.pop("chosen")
+            picked = self._recorded("select", self._select)(None, embeddings) if recording else self._select(embeddings)
+            chosen = picked.pop("chosen")
             self.prototypes.add(embeddings[chosen], positions[chosen])
             self.queue.clear()
-            self.diagnostics.update(found)
+            self.diagnostics.update(picked)
         self.diagnostics.update(change=changed)
 
-    def _select(self, embeddings: Tensor) -> Found:
+    def _select(self, embeddings: Tensor) -> Tensors:
         s = self.settings
         chosen = select(s.selection, embeddings, s.prototypes, self.gamma, self.generator)
         return {"chosen": chosen, "prototype_mmd2": selection_mmd2(embeddings, chosen, self.gamma)}
@@ -179,7 +173,7 @@ class TestDG(Networks):
         with trained([self.model], self.settings.self_training or self.settings.invariance):
             return self._run(images)
 
-    def _step_1(self, found: Found, output: Output, taught: Tensor, augmented: Output | None) -> Tensor:
+    def _step_1(self, diagnostics: Tensors, output: Output, taught: Tensor, augmented: Output | None) -> Tensor:
         """Amplifier, extractor and discriminator learn to tell the domains apart; gives the embeddings before that."""
         s = self.settings
         if not self.amplifier_learns:
@@ -190,10 +184,10 @@ class TestDG(Networks):
             loss = embeddings.new_zeros(())
             if self.learns_domains:
                 current, previous = self._discriminate(embeddings), self._discriminate(self._reference(augmented))
-                found["domain_accuracy"] = domain_accuracy(current, previous).detach()
+                diagnostics["domain_accuracy"] = domain_accuracy(current, previous).detach()
             if s.discrimination:
                 loss = discrimination_loss(current, previous)
-                found["discrimination_loss"] = loss.detach()
+                diagnostics["discrimination_loss"] = loss.detach()
                 loss = s.discrimination_weight * loss
             if s.self_training and self.rules.amplifier_self_training:
                 loss = loss + self_training_loss(output.logits, taught, symmetric=s.symmetric)
@@ -212,7 +206,7 @@ class TestDG(Networks):
 
     def _step_2(
         self,
-        found: Found,
+        diagnostics: Tensors,
         images: Tensor,
         output: Output | None,
         taught: Tensor,
@@ -225,15 +219,15 @@ class TestDG(Networks):
             output = self._run(images) if output is None else output
             embeddings = self._embed(output)
             if self.rules.update_twice:
-                self._follow(found, before, embeddings.detach())
+                self._follow(diagnostics, before, embeddings.detach())
                 before = embeddings.detach()
             loss = embeddings.new_zeros(())
             if s.self_training:
                 loss = self_training_loss(output.logits, taught, symmetric=s.symmetric)
-                found["self_training_loss"] = loss.detach()
+                diagnostics["self_training_loss"] = loss.detach()
             if self.asks_for_invariance:
                 gap = invariance_loss(embeddings, self._reference(augmented), self.generator)
-                found["invariance_loss"] = gap.detach()
+                diagnostics["invariance_loss"] = gap.detach()
                 loss = loss + s.invariance_weight * gap
             if loss.requires_grad:
                 self._move_encoder(loss)
@@ -241,7 +235,7 @@ class TestDG(Networks):
             return embeddings.detach()
         with torch.no_grad():
             after = self._embed(self._run(images))
-        self._follow(found, before, after)
+        self._follow(diagnostics, before, after)
         return after
 
     def _move_encoder(self, loss: Tensor) -> None:
@@ -253,23 +247,17 @@ class TestDG(Networks):
 
     # 3.4: prototypes follow the model
 
-    def _follow(self, found: Found, before: Tensor, after: Tensor) -> None:
+    def _follow(self, diagnostics: Tensors, before: Tensor, after: Tensor) -> None:
         s, rules = self.settings, self.rules
         if not len(self.prototypes) or not s.prototype_update or not self.learns_domains:
             return
         previous = self.prototypes.current.clone()
         given = rules.distances[s.distance], before, after, previous, s.prototype_learning_rate, s.prototype_steps
         moved = fresh_prototypes(*given, self.generator) if rules.fresh else update_prototypes(*given)
-        found["prototype_drift"] = (moved - previous).norm(dim=1).mean()
-        found["chamfer"] = chamfer(after, moved)
+        diagnostics["prototype_drift"] = (moved - previous).norm(dim=1).mean()
+        diagnostics["chamfer"] = chamfer(after, moved)
         self.prototypes.move(moved)
 
-    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Put back a state; recordings of steps on the old tensors are dropped."""
-        super().load_state(tensors, values)
+    def tensors_replaced(self) -> None:
+        """Drop recordings of steps on the old tensors."""
         self.recorded = {}
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TestDG:
-        super()._apply(fn, recurse)
-        self.recorded = {}
-        return self

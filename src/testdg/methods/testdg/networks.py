@@ -13,7 +13,7 @@ from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.methods.parts.normalisation import use_batch_statistics
 from testdg.methods.parts.restore import Anchor, restore
 from testdg.methods.parts.teacher import ema_update, frozen_copy
-from testdg.methods.parts.warm_up import supervised_loss, train_on_source
+from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.methods.testdg.learning import domain_features, mlp
 from testdg.methods.testdg.rules import RELEASED, TEXT
 from testdg.methods.testdg.settings import TestDGSettings
@@ -55,10 +55,7 @@ class Networks(Adapter):
         if amplifier is None or not s.source_images:
             return super().learn_source(batches)
         optimizer = torch.optim.Adam(amplifier.parameters(), s.warm_up_learning_rate)
-
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            return supervised_loss(amplifier.run(self.model, images).logits, labels)
-
+        loss = supervised(lambda images: amplifier.run(self.model, images).logits)
         with trained([amplifier], True):
             train_on_source(loss, optimizer, batches, s.source_images, clip=1.0)
         for follower in (self.teacher_amplifier, self.source_amplifier):

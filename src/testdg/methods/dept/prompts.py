@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from testdg.methods.added_layers import AddedLayer, add_layers, added_layers
 from testdg.methods.parts.blocks import is_attention, transformer_blocks
-from testdg.methods.parts.equipment import Part, equip, parts_of
 from testdg.models import VisionModel
 from testdg.models.blocks import first, width_of, with_first
 
 
-class StagePrompts(Part):
+class StagePrompts(AddedLayer):
     """The prompts of one stage of a ViT: tokens before all others, from its first block to its last.
 
     Who watches is told what became of them, (N, prompts, D).
@@ -40,7 +40,7 @@ class StagePrompts(Part):
     def leave(self, _: nn.Module, __: Any, output: Any) -> Any:
         """After the last block of the stage."""
         tokens, count = first(output), len(self.tokens)
-        self.tell(tokens[:, :count])
+        self.report(tokens[:, :count])
         return with_first(output, tokens[:, count:])
 
 
@@ -76,12 +76,12 @@ class KeyPrompts(StagePrompts):
         """Before the output projection."""
         q, k, v = (self._split(torch.cat(pair, 1)) for pair in self.projected[-3:])
         self.projected = []
-        found = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         count = len(self.tokens)
         if self.seen is not None:
-            own = F.linear(found[:, -count:], layer.get_parameter("weight"), layer.get_parameter("bias"))
+            own = F.linear(attended[:, -count:], layer.get_parameter("weight"), layer.get_parameter("bias"))
             self.seen[:] = [own]
-        return (found[:, :-count], *inputs[1:])
+        return (attended[:, :-count], *inputs[1:])
 
     def _split(self, tokens: Tensor) -> Tensor:
         n, t, d = tokens.shape
@@ -91,29 +91,29 @@ class KeyPrompts(StagePrompts):
 def add_prompts(model: VisionModel, stages: int, count: int, generator: Generator) -> None:
     """Give prompts to so many equal stages of a ViT's blocks, or to the stages of a SegFormer."""
     blocks = transformer_blocks(model)
-    found = []
+    added = []
     for members in _stages(model, blocks, stages):
-        kind = KeyPrompts if model.task == "segmentation" else StagePrompts
-        part = kind(count, width_of(members[0]), generator, model.device)
-        if isinstance(part, KeyPrompts):
+        prompt_class = KeyPrompts if model.task == "segmentation" else StagePrompts
+        prompts = prompt_class(count, width_of(members[0]), generator, model.device)
+        if isinstance(prompts, KeyPrompts):
             for block in members:
-                part.attach(block)
+                prompts.attach(block)
         else:
-            members[0].register_forward_pre_hook(part.enter)
-            members[-1].register_forward_hook(part.leave)
-        found.append(part)
-    equip(model, found)
+            members[0].register_forward_pre_hook(prompts.enter)
+            members[-1].register_forward_hook(prompts.leave)
+        added.append(prompts)
+    add_layers(model, added)
 
 
 @torch.no_grad()
 def begin_as_tokens(model: VisionModel, images: Tensor) -> None:
     """Add to the prompts of a ViT's stages the mean of the tokens that enter, so that a frozen network knows them."""
-    prompts = [part for part in parts_of(model) if isinstance(part, StagePrompts)]
-    for part in prompts:
-        part.begins = True
+    stages = [prompts for prompts in added_layers(model) if isinstance(prompts, StagePrompts)]
+    for prompts in stages:
+        prompts.begins = True
     model(images)
-    for part in prompts:
-        part.begins = False
+    for prompts in stages:
+        prompts.begins = False
 
 
 def _stages(model: VisionModel, blocks: list[nn.Module], stages: int) -> list[list[nn.Module]]:

@@ -26,8 +26,8 @@ def hog(images: Tensor, grid: Sequence[int]) -> Tensor:
     magnitude = (across.square() + down.square()).sqrt()
     bins = (torch.atan2(across, down) * (BINS / math.pi)).floor() % BINS
     cells = (CELLS * grid[0], CELLS * grid[1])
-    found = [F.adaptive_avg_pool2d(magnitude * (bins == number), cells) for number in range(BINS)]
-    histograms = F.normalize(torch.stack(found, 2), dim=2)  # (N, C, 9, 2 h, 2 w)
+    magnitudes = [F.adaptive_avg_pool2d(magnitude * (bins == number), cells) for number in range(BINS)]
+    histograms = F.normalize(torch.stack(magnitudes, 2), dim=2)  # (N, C, 9, 2 h, 2 w)
     return F.pixel_unshuffle(histograms.flatten(1, 2), CELLS)
 
 

@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from testdg.methods.added_layers import AddedLayer, add_layers, added_layers
 from testdg.methods.parts.blocks import transformer_blocks
-from testdg.methods.parts.equipment import Part, equip, parts_of
 from testdg.models import VisionModel
 from testdg.models.blocks import first, width_of, with_first
 
 NOISE_FLOOR = 0.01
 
 
-class Experts(Part):
+class Experts(AddedLayer):
     """h + sum over the chosen experts of gate times up(GELU(down(h))), for tokens h of any leading shape (N, ..., C).
 
     The router scores every expert for each token; an image takes the `chosen` experts with the best mean score, and
@@ -73,26 +73,26 @@ def add_experts(
     model: VisionModel, ranks: Sequence[int], experts: int, chosen: int, generator: Generator, as_released: bool
 ) -> None:
     """Put experts behind the transformer blocks of a model; a block with rank 0 gets none."""
-    found = []
+    added = []
     for block, rank in zip(transformer_blocks(model), ranks, strict=True):
         if rank:
-            part = Experts(width_of(block), rank, experts, chosen, generator, model.device)
+            layer = Experts(width_of(block), rank, experts, chosen, generator, model.device)
             if as_released:
-                part.as_released = True
-                nn.init.trunc_normal_(part.up, std=0.02, generator=generator)
-            block.register_forward_hook(part.leave)
-            found.append(part)
-    equip(model, found)
+                layer.as_released = True
+                nn.init.trunc_normal_(layer.up, std=0.02, generator=generator)
+            block.register_forward_hook(layer.leave)
+            added.append(layer)
+    add_layers(model, added)
 
 
 @contextmanager
 def noisy_routers(model: VisionModel, generator: Generator | None) -> Iterator[None]:
     """Let the routers of a model add noise to their scores in the passes within, unless there is no generator."""
-    parts = [part for part in parts_of(model) if isinstance(part, Experts)]
-    for part in parts:
-        part.noise = generator
+    layers = [layer for layer in added_layers(model) if isinstance(layer, Experts)]
+    for layer in layers:
+        layer.noise = generator
     try:
         yield
     finally:
-        for part in parts:
-            part.noise = None
+        for layer in layers:
+            layer.noise = None

@@ -11,19 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
+from testdg.methods.added_layers import AddedLayersAdapter, added_layers, watched
+from testdg.methods.dept.losses import Centre, Neighbours, Projection, agreement, imbalance, sameness, stage_weights
+from testdg.methods.dept.prompts import add_prompts, begin_as_tokens, final_norm, refused
 from testdg.methods.parts.blocks import AtHead, run_to_head
-from testdg.methods.parts.equipment import EquippedAdapter, parts_of, watched
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.prompt_losses import (
-    Centre,
-    Neighbours,
-    Projection,
-    agreement,
-    imbalance,
-    sameness,
-    stage_weights,
-)
-from testdg.methods.parts.stage_prompts import add_prompts, begin_as_tokens, final_norm, refused
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
 from testdg.methods.registry import register
@@ -60,7 +52,7 @@ class Seen(NamedTuple):
 
 
 @register
-class Dept(EquippedAdapter):
+class Dept(AddedLayersAdapter):
     """Learn the prompts of a frozen transformer from its neighbours' labels and from an averaged teacher."""
 
     name = "dept"
@@ -69,6 +61,7 @@ class Dept(EquippedAdapter):
     tasks = ("classification", "segmentation")
     needs = "a plain vision transformer or a SegFormer"
     source_data = "the first training of prompts and classifier (source_images=0 goes without)"
+    differs_from_source = "prompts are trained on source images first"
     Settings = DeptSettings
     settings: DeptSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -81,18 +74,13 @@ class Dept(EquippedAdapter):
         """Prompts need transformer blocks of one width."""
         return refused(model)
 
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """The first training has a learning rate too."""
-        return {"learning rate 0 is the source": "prompts are trained on source images first"}
-
     def build(self) -> None:
         """Put the prompts into the model; make projections, teacher, the ring of neighbours and the optimiser."""
         s, model, device = self.settings, self.model, self.model.device
         add_prompts(model, s.stages, s.prompts, self.generator)
         head = model.network.get_submodule(model.head).requires_grad_(True)
         size = head.get_parameter("weight").shape[1]
-        widths = [part.get_parameter("tokens").shape[1] for part in parts_of(model)]
+        widths = [prompts.get_parameter("tokens").shape[1] for prompts in added_layers(model)]
         widths += [] if size == widths[-1] else [size]  # features and last prompts share one where they can
         self.projections = nn.ModuleList(Projection(width, self.generator, device) for width in widths)
         self.teacher, self.teacher_projections = frozen_copy(model), frozen_copy(self.projections)
@@ -100,14 +88,10 @@ class Dept(EquippedAdapter):
         self.centre = Centre(size, device)
         self.bank = Neighbours(s.capacity, size, model.classes, device)
         self.augment = Augmentation(flip=s.flip, move=model.task == "classification")
-        tuned = [*parts_of(model).parameters(), *head.parameters()]
+        tuned = [*added_layers(model).parameters(), *head.parameters()]
         self.tuned = len(tuned)
         free = [*tuned, *self.projections.parameters()]
         self.learner = Learner([{"params": free, "lr": s.learning_rate, "weight_decay": 1e-4}], "sgd")
-
-    def source_images(self) -> int:
-        """As many as the first training takes."""
-        return self.settings.source_images
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Train prompts, classifier and projections; student and teacher then begin with the same values."""
@@ -175,8 +159,8 @@ class Dept(EquippedAdapter):
     @torch.no_grad()
     def _label(self, images: Tensor, features: Tensor) -> Tensor:
         """Remember what the teacher sees in the images; label the student's features (N, D, ...) by neighbours."""
-        found = run_to_head(self.teacher, images)
-        entries, predictions = _flat(found.features), _flat(found.scores.float().softmax(1))
+        taught = run_to_head(self.teacher, images)
+        entries, predictions = _flat(taught.features), _flat(taught.scores.float().softmax(1))
         if features.ndim > 2:
             wanted = self.settings.pixels * len(images)
             which = torch.randint(len(entries), (wanted,), generator=self.generator, device=images.device)

@@ -9,15 +9,15 @@ import torch
 from torch import Generator, Tensor
 
 from testdg.errors import UserError
-from testdg.methods.adapter import Adapter
+from testdg.methods.adapter import TeacherAdapter
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
 from testdg.methods.parts.restore import restore, weights_and_biases
-from testdg.methods.parts.sparse_prompts import SparsePrompts, dropout_uncertainty
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
+from testdg.methods.svdp.prompts import SparsePrompts, dropout_uncertainty
 from testdg.models import Output, VisionModel
 
 
@@ -38,13 +38,14 @@ class SvdpSettings(Settings):
 
 
 @register
-class Svdp(Adapter):
+class Svdp(TeacherAdapter):
     """Follow a teacher that looks at many views, with learnt offsets on the most uncertain pixels."""
 
     name = "svdp"
     title = "SVDP"
     citation = "Yang et al., Exploring Sparse Visual Prompt for Domain Adaptive Dense Prediction, AAAI 2024"
     tasks = ("segmentation",)
+    differs_from_source = "an unsure pixel is a mean over views"
     Settings = SvdpSettings
     settings: SvdpSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -56,11 +57,6 @@ class Svdp(Adapter):
             "as_released": True,
         },
     }
-
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """Views change the prediction even without learning."""
-        return {"learning rate 0 is the source": "an unsure pixel is a mean over views"}
 
     def build(self) -> None:
         """Make teacher, anchor, the prompts of student and teacher, and the optimiser."""
@@ -121,10 +117,10 @@ class Svdp(Adapter):
         """Predict one view with the teacher and its prompts; dropout draws the same numbers every time."""
         generator = torch.Generator(images.device).manual_seed(self.settings.seed)
         unsure = self._uncertainty(images, generator)
-        return self.teacher(self.teacher_prompts(images, unsure, self.model.std)).logits  # type: ignore[no-any-return]
+        return super().infer(self.teacher_prompts(images, unsure, self.model.std))
 
     def adapted_model(self) -> VisionModel:
         """The teacher, which is the whole of it only while the prompts are nothing."""
         if bool(self.teacher_prompts.offsets.any()):
             raise UserError("svdp learns pixels beside weights: keep them with save(), no ordinary model can hold them")
-        return frozen_copy(self.teacher)
+        return super().adapted_model()

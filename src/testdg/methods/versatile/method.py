@@ -10,15 +10,14 @@ from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
-from testdg.methods.adapter import Adapter
-from testdg.methods.parts.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
+from testdg.methods.adapter import TeacherAdapter
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
-from testdg.models import VisionModel
+from testdg.methods.versatile.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class VersatileSettings(Settings):
 
 
 @register
-class Versatile(Adapter):
+class Versatile(TeacherAdapter):
     """Follow a teacher whose unsure labels the source corrects, and stay near the source."""
 
     name = "versatile"
@@ -95,10 +94,6 @@ class Versatile(Adapter):
         self.diagnostics["loss"] = loss.detach()
         return taught
 
-    def infer(self, images: Tensor) -> Tensor:
-        """Predict with the teacher."""
-        return self.teacher(images).logits  # type: ignore[no-any-return]
-
     def _label(self, teacher: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
         """Labels and weights of a batch; the running means take it in first."""
         s = self.settings
@@ -118,7 +113,3 @@ class Versatile(Adapter):
             squares = self.learner.optimizer.state[parameter].get("exp_avg_sq", torch.zeros_like(parameter))
             share = s.alignment * squares / squares.max().clamp(min=1e-30)
             parameter.lerp_(source, share)
-
-    def adapted_model(self) -> VisionModel:
-        """The teacher."""
-        return frozen_copy(self.teacher)

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods.adapter import Adapter
-from testdg.methods.parts.homeostasis import Homeostasis
-from testdg.methods.parts.jumps import JumpDetector
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.prompts import Prompts
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
+from testdg.methods.vdp.homeostasis import Homeostasis
+from testdg.methods.vdp.jumps import JumpDetector
+from testdg.methods.vdp.prompts import Prompts
 
 
 @dataclass(frozen=True, kw_only=True)

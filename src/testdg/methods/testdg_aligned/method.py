@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,6 @@ from testdg.methods.parts.alignment import first_images
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entropy
 from testdg.methods.parts.graphs import Function, Recorded
-from testdg.methods.parts.lean import lean_norms, passed_again
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import batch_norms, follow_statistics
 from testdg.methods.parts.restore import Anchor
@@ -25,6 +24,7 @@ from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
 from testdg.methods.settings import option
 from testdg.methods.testdg.learning import domain_features
+from testdg.methods.testdg_aligned.lean import lean_norms, passed_again
 from testdg.models import Output, VisionModel
 from testdg.models.alignment import class_shares
 
@@ -169,10 +169,10 @@ class TestDGAligned(Align):
 
     def _call(self, name: str, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
         """Run a part of the step, as a CUDA graph where that is asked for."""
-        parts: dict[str, Function] = {"observe": self._observe, "mirror": self._mirror, "learn": self._learn}
+        functions: dict[str, Function] = {"observe": self._observe, "mirror": self._mirror, "learn": self._learn}
         if not self.settings.cuda_graphs or inputs[0].device.type != "cuda":
-            return parts[name](*inputs)
-        return self.recorded.setdefault(name, Recorded(parts[name], self.generator))(key, *inputs)
+            return functions[name](*inputs)
+        return self.recorded.setdefault(name, Recorded(functions[name], self.generator))(key, *inputs)
 
     @torch.no_grad()
     def _observe(self, images: Tensor) -> dict[str, Tensor]:
@@ -213,18 +213,18 @@ class TestDGAligned(Align):
         if (alignment := self.model.alignment) is not None:
             alignment.propose(taught)
             alignment.remember(changed=False)
-        found = {"self_training_loss": symmetric_cross_entropy(output.logits, taught).mean()}
+        losses = {"self_training_loss": symmetric_cross_entropy(output.logits, taught).mean()}
         if s.diversity_weight:
-            found["diversity_loss"] = s.diversity_weight * self._diversity(output.logits)
+            losses["diversity_loss"] = s.diversity_weight * self._diversity(output.logits)
         if s.invariance_weight:
-            found["invariance_loss"] = s.invariance_weight * self._invariance(output.features, taught)
+            losses["invariance_loss"] = s.invariance_weight * self._invariance(output.features, taught)
         balanced = self._balanced(taught)
-        self.learner.step(torch.stack(list(found.values())).sum(), when=balanced)
+        self.learner.step(torch.stack(list(losses.values())).sum(), when=balanced)
         self.model.requires_grad_(False)
         ema_update(self.teacher, self.model, self.teacher_momentum, buffers=False)
         pull = (1 - self.teacher_momentum) * s.source_share
         torch._foreach_lerp_(list(self.teacher.parameters()), self.source.values(), pull)
-        return {"learnt": balanced, **{name: loss.detach() for name, loss in found.items()}}
+        return {"learnt": balanced, **{name: loss.detach() for name, loss in losses.items()}}
 
     def _balanced(self, taught: Tensor) -> Tensor:
         """Whether a batch shows enough of the classes to learn from: of one class, it would teach that class alone.
@@ -257,15 +257,9 @@ class TestDGAligned(Align):
     def _standardised(self, features: Tensor) -> Tensor:
         return (domain_features(features) - self.source_mean) / self.source_std
 
-    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Put back a state; recordings of steps on the old tensors are dropped."""
-        super().load_state(tensors, values)
+    def tensors_replaced(self) -> None:
+        """Drop recordings of steps on the old tensors."""
         self.recorded = {}
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TestDGAligned:
-        super()._apply(fn, recurse)
-        self.recorded = {}
-        return self
 
     def adapted_model(self) -> VisionModel:
         """The teacher with its alignment."""

@@ -9,15 +9,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from testdg.methods.added_layers import AddedLayersAdapter, added_layers
+from testdg.methods.becotta.experts import add_experts, noisy_routers
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
-from testdg.methods.parts.equipment import EquippedAdapter, parts_of
-from testdg.methods.parts.experts import add_experts, noisy_routers
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.multiscale import FOUR_RATIOS, choose_pixels, multiscale_probabilities
 from testdg.methods.parts.restore import restore
 from testdg.methods.parts.teacher import ema_update, frozen_copy
-from testdg.methods.parts.warm_up import supervised_loss, train_on_source
+from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
@@ -44,7 +44,7 @@ class BecottaSettings(Settings):
 
 
 @register
-class Becotta(EquippedAdapter):
+class Becotta(AddedLayersAdapter):
     """Blend experts by what an image looks like, and lower the entropy of sure predictions with them."""
 
     name = "becotta"
@@ -79,7 +79,7 @@ class Becotta(EquippedAdapter):
         s = self.settings
         add_experts(self.model, self._ranks(), s.experts, min(s.chosen, s.experts), self.generator, s.as_released)
         self.source = frozen_copy(self.model)
-        self.learner = Learner([{"params": parts_of(self.model).parameters(), "lr": s.learning_rate}])
+        self.learner = Learner([{"params": added_layers(self.model).parameters(), "lr": s.learning_rate}])
 
     def _ranks(self) -> list[int]:
         """One rank for each block."""
@@ -89,20 +89,12 @@ class Becotta(EquippedAdapter):
             return [rank for rank, depth in zip(ranks, network.config.depths, strict=True) for _ in range(depth)]
         return [self.settings.rank for _ in transformer_blocks(self.model)]
 
-    def source_images(self) -> int:
-        """As many as the warm-up takes."""
-        return self.settings.source_images
-
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Train experts and routers, with noise on the scores of the routers."""
         s = self.settings
         optimizer = torch.optim.AdamW(self.learner.parameters_, s.warm_up_learning_rate)
-
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            return supervised_loss(self.infer(images), labels)
-
         with noisy_routers(self.model, self.generator):
-            train_on_source(loss, optimizer, batches, s.source_images)
+            train_on_source(supervised(self.infer), optimizer, batches, s.source_images)
         ema_update(self.source, self.model, 0.0)
 
     def step(self, images: Tensor) -> Tensor:
@@ -117,7 +109,7 @@ class Becotta(EquippedAdapter):
         else:
             loss, chosen = reliable_entropy(logits, s.margin)
         self.learner.step(loss)
-        restore(self.learner.parameters_, parts_of(self.source).parameters(), s.restore, self.generator)
+        restore(self.learner.parameters_, added_layers(self.source).parameters(), s.restore, self.generator)
         self.diagnostics.update(loss=loss.detach(), learnt_from=chosen.float().mean())
         return logits if taught is None else taught
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods.adapter import Adapter
+from testdg.methods.continual_mae.hog import BINS, CELLS, hog
+from testdg.methods.continual_mae.masking import Patches, choose_hidden, find_patches
 from testdg.methods.parts.entropy import masked_mean
-from testdg.methods.parts.hog import BINS, CELLS, hog
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.masking import Patches, choose_hidden, find_patches
 from testdg.methods.parts.restore import Anchor, restore, weights_and_biases
 from testdg.methods.parts.views import following_loss, over_views
 from testdg.methods.registry import register

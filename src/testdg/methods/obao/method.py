@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.adapter import Adapter
+from testdg.methods.adapter import TeacherAdapter
+from testdg.methods.obao.class_graph import class_means, relation_loss, relations
+from testdg.methods.obao.memory import CertainMemory
 from testdg.methods.parts.blocks import run_to_head
-from testdg.methods.parts.certain_memory import CertainMemory
-from testdg.methods.parts.class_graph import class_means, relation_loss, relations
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean, symmetric_cross_entropy
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
@@ -50,7 +50,7 @@ class ObaoSettings(Settings):
 
 
 @register
-class Obao(Adapter):
+class Obao(TeacherAdapter):
     """Follow a teacher, replay sure images of the stream, and keep the relations between the classes."""
 
     name = "obao"
@@ -182,13 +182,9 @@ class Obao(Adapter):
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict with the teacher; images also with the student, mean of both."""
-        taught: Tensor = self.teacher(images).logits
+        taught = super().infer(images)
         return taught if self.dense else (self.model(images).logits.float() + taught.float()) / 2
 
     def beyond_weights(self) -> str | None:
         """Images are predicted by two networks."""
         return super().beyond_weights() if self.dense else "it predicts by the mean of teacher and student"
-
-    def adapted_model(self) -> VisionModel:
-        """The teacher."""
-        return frozen_copy(self.teacher)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from testdg.methods.parts.blocks import hooked, pass_empty_image
 from testdg.models import Output, VisionModel
 
 MOST_OTHER_TOKENS = 16
@@ -45,14 +46,9 @@ class Patches:
         def leave(_: nn.Module, __: Any, output: Tensor) -> None:
             seen["left"] = output
 
-        handles = [model.get_submodule(self.entry).register_forward_hook(enter)]
-        if self.exit is not None:
-            handles.append(model.get_submodule(self.exit).register_forward_hook(leave))
-        try:
+        hooks = {self.entry: enter} if self.exit is None else {self.entry: enter, self.exit: leave}
+        with hooked(*((model.get_submodule(name), hook) for name, hook in hooks.items())):
             output: Output = model(images)
-        finally:
-            for handle in handles:
-                handle.remove()
         if self.exit is None:
             return output
         height, width = seen["entered"].shape[-2:]
@@ -99,24 +95,16 @@ def find_patches(model: VisionModel) -> Patches | None:
     return Patches(entries[0], entered.shape[1], left.shape[2], lists[-1], norms[0] if norms else None)
 
 
-@torch.no_grad()
 def _outputs(model: VisionModel) -> dict[str, Tensor]:
     """What each module gives for one empty image, in the order in which they finish."""
-    found: dict[str, Tensor] = {}
+    names = {module: name for name, module in model.named_modules()}
+    outputs: dict[str, Tensor] = {}
 
-    def remember(name: str) -> Any:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            if isinstance(output, Tensor):
-                found.pop(name, None)
-                found[name] = output
+    def note(module: nn.Module, _: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            outputs.pop(names[module], None)
+            outputs[names[module]] = output
 
-        return hook
-
-    handles = [module.register_forward_hook(remember(name)) for name, module in model.named_modules()]
-    try:
-        height, width = model.preprocessing.input_size or (32, 32)
-        model(torch.zeros(1, model.channels, height, width, device=model.device))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found
+    with hooked(*((module, note) for module in names)):
+        pass_empty_image(model)
+    return outputs

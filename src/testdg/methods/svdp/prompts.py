@@ -36,12 +36,12 @@ def dropout_uncertainty(
     """
     features = run_to_head(model, images).features
     head = model.network.get_submodule(model.head)
-    found = []
+    probabilities = []
     for _ in range(passes):
         kept = torch.rand(features.shape, generator=generator, device=images.device) >= dropout
         scores = head(features * kept / (1 - dropout)).float()
-        found.append(F.interpolate(scores, images.shape[-2:], mode="bilinear", align_corners=False).softmax(1))
-    return variation(torch.stack(found))
+        probabilities.append(F.interpolate(scores, images.shape[-2:], mode="bilinear", align_corners=False).softmax(1))
+    return variation(torch.stack(probabilities))
 
 
 def variation(probabilities: Tensor) -> Tensor:

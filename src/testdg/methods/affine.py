@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -13,15 +14,22 @@ from testdg.methods.parts.normalisation import affine_parameters, batch_norms, u
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
+OPTIMIZERS = "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
+TENT_PRESETS: dict[str, dict[str, Any]] = {
+    "digits-c": {"learning_rate": 1e-3},
+    "cifar10-c": {"learning_rate": 1e-3},
+    "cifar100-c": {"learning_rate": 3e-4},
+    "imagenet-c": {"learning_rate": 1e-4, "optimizer": "sgd"},
+}
+"""Published for TENT, and taken over where a method has none of its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AffineSettings(Settings):
     """Settings of a method that trains normalisation layers."""
 
     learning_rate: float = option(1e-4, "step size on the normalisation layers", low=0)
-    optimizer: Literal["adam", "sgd", "momentum"] = option(
-        "adam", "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
-    )
+    optimizer: Literal["adam", "sgd", "momentum"] = option("adam", OPTIMIZERS)
     batch_statistics: bool = option(True, "BatchNorm layers use the statistics of the batch, as in the paper")
 
 
@@ -37,11 +45,11 @@ class AffineAdapter(Adapter):
         return None if affine_parameters(model) else "it has no normalisation layer with scale and shift"
 
     @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
+    def exceptions(cls, model: VisionModel) -> Mapping[str, str]:
         """Batch statistics change the prediction even without learning."""
-        if batch_norms(model):
+        if batch_norms(model) and not cls.differs_from_source:
             return {"learning rate 0 is the source": "BatchNorm layers use the statistics of the batch"}
-        return {}
+        return super().exceptions(model)
 
     def chosen(self) -> list[nn.Parameter]:
         """Parameters to train."""

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods.adapter import Adapter
-from testdg.methods.parts.domain_adapters import DomainAdapters, allotment, uncertainty
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.restore import Anchor, restore
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss, over_views
-from testdg.methods.parts.warm_up import supervised_loss, train_on_source
+from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
+from testdg.methods.vida.domain_adapters import DomainAdapters, allotment, uncertainty
 from testdg.models import VisionModel
 
 
@@ -56,6 +56,7 @@ class ViDA(Adapter):
     tasks = ("classification", "segmentation")
     needs = "attention or convolutions"
     source_data = "warming up the adapters (source_images=0 goes without: they start as nothing)"
+    differs_from_source = "the adapters are trained on source images first"
     Settings = ViDASettings
     settings: ViDASettings
     scales: Tensor
@@ -84,11 +85,6 @@ class ViDA(Adapter):
     def refuses(cls, model: VisionModel) -> str | None:
         """Adapters need a layer to stand beside."""
         return None if model.attention_linears() or model.convolutions() else "it has no attention and no convolution"
-
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """Warm adapters change the prediction."""
-        return {"learning rate 0 is the source": "the adapters are trained on source images first"}
 
     def build(self) -> None:
         """Make the adapters, the teacher and the optimiser."""
@@ -129,18 +125,11 @@ class ViDA(Adapter):
         """Predict with the teacher and its adapters, at the scales of the last batch."""
         return self.teacher_adapters.run(self.teacher, images, self.scales).logits
 
-    def source_images(self) -> int:
-        """How many source images the adapters warm up on."""
-        return self.settings.source_images
-
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Warm the adapters up: cross-entropy on source images, the model itself frozen."""
         s = self.settings
         optimizer = torch.optim.Adam(self.adapters.parameters(), s.warm_up_learning_rate)
-
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            return supervised_loss(self.adapters.run(self.model, images).logits, labels)
-
+        loss = supervised(lambda images: self.adapters.run(self.model, images).logits)
         self.model.requires_grad_(False)
         train_on_source(loss, optimizer, batches, s.source_images, clip=1.0)
         self.model.requires_grad_(True)

@@ -22,10 +22,10 @@ class LeanLayerNorm(nn.LayerNorm):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(..., D) to the same."""
-        kind = tokens.device.type
-        if not torch.is_autocast_enabled(kind):
+        device = tokens.device.type
+        if not torch.is_autocast_enabled(device):
             return super().forward(tokens)
-        low = torch.get_autocast_dtype(kind)
+        low = torch.get_autocast_dtype(device)
         inputs = tokens, self.weight, self.bias, self.normalized_shape, self.eps, low
         return _LeanNorm.apply(*inputs)  # type: ignore[no-any-return, no-untyped-call]
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from testdg.methods.added_layers import AddedLayer, add_layers, added_layers
 from testdg.methods.parts.blocks import convolution_blocks, shapes, transformer_blocks
-from testdg.methods.parts.equipment import Part, equip, parts_of
 from testdg.models import VisionModel
 from testdg.models.blocks import first, with_first
 
@@ -19,7 +19,7 @@ FAINT = 0.01
 """Scale that the convolution of a meta network starts with; zero would leave its ReLU without a gradient."""
 
 
-class MetaNetwork(Part):
+class MetaNetwork(AddedLayer):
     """BatchNorm of what leaves a frozen part, plus convolution, BatchNorm and ReLU of what enters it.
 
     Maps are (N, C, H, W); tokens (N, T, C) have a kernel of 1. Who watches is told the mean absolute difference
@@ -51,7 +51,7 @@ class MetaNetwork(Part):
         """The same, and tell how far it is from what left the part."""
         if self.seen is not None:
             frozen = left.detach()
-            self.tell((self(entered.detach(), frozen) - frozen).abs().mean())
+            self.report((self(entered.detach(), frozen) - frozen).abs().mean())
         return self(entered, left)  # type: ignore[no-any-return]
 
     def enter(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -110,7 +110,7 @@ def add_to_classifier(model: VisionModel, generator: Generator) -> None:
     """Put a meta network on each of four parts of the blocks of a classifier."""
     blocks = transformer_blocks(model) or convolution_blocks(model)
     sizes = shapes(model, blocks)
-    found = []
+    added = []
     for begin, end in partition(len(blocks)):
         before, after = sizes[begin][0], sizes[end][1]
         tokens = len(after) == 3
@@ -119,8 +119,8 @@ def add_to_classifier(model: VisionModel, generator: Generator) -> None:
         meta = MetaNetwork(inputs, outputs, stride, 1 if tokens else 3, generator=generator, device=model.device)
         blocks[begin].register_forward_pre_hook(meta.enter)
         blocks[end].register_forward_hook(meta.leave)
-        found.append(meta)
-    equip(model, found)
+        added.append(meta)
+    add_layers(model, added)
 
 
 def add_to_segformer(model: VisionModel, generator: Generator, as_released: bool) -> None:
@@ -128,7 +128,7 @@ def add_to_segformer(model: VisionModel, generator: Generator, as_released: bool
     network: Any = model.network
     convolutions = [layer for layer in network.segformer.modules() if isinstance(layer, nn.Conv2d)]
     embeddings = [layer for layer in convolutions if layer.groups == 1 and layer.kernel_size > layer.stride]
-    found: list[StageMetaNetwork] = []
+    added: list[StageMetaNetwork] = []
     for stage, conv in enumerate(embeddings):
         outputs = conv.out_channels
         strided = stage > 0 and not as_released
@@ -138,11 +138,11 @@ def add_to_segformer(model: VisionModel, generator: Generator, as_released: bool
         if not as_released and stage == 0:
             conv.register_forward_hook(meta.start)
         elif not as_released:
-            conv.register_forward_pre_hook(found[-1].pass_on)
+            conv.register_forward_pre_hook(added[-1].pass_on)
             conv.register_forward_pre_hook(meta.enter)
         network.decode_head.register_forward_pre_hook(meta.decode_released if as_released else meta.decode)
-        found.append(meta)
-    equip(model, found)
+        added.append(meta)
+    add_layers(model, added)
 
 
 @torch.no_grad()
@@ -157,7 +157,7 @@ def begin_as_identity(model: VisionModel, images: Tensor) -> None:
         norm.get_buffer("running_var").copy_(variance)
         norm.get_buffer("running_mean").copy_(mean)
 
-    metas = parts_of(model)
+    metas = added_layers(model)
     for meta in metas:
         meta.get_parameter("conv_norm.weight").fill_(FAINT)
     hooks = [meta.get_submodule("norm").register_forward_pre_hook(undo) for meta in metas]

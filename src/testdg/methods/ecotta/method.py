@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from testdg.methods.added_layers import AddedLayersAdapter, added_layers, watched
+from testdg.methods.ecotta.meta_networks import add_to_classifier, add_to_segformer, begin_as_identity, refused
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
-from testdg.methods.parts.equipment import EquippedAdapter, parts_of, watched
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.meta_networks import add_to_classifier, add_to_segformer, begin_as_identity, refused
 from testdg.methods.parts.multiscale import FOUR_RATIOS, multiscale_probabilities
 from testdg.methods.parts.normalisation import use_batch_statistics
-from testdg.methods.parts.warm_up import supervised_loss, train_on_source
+from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
@@ -37,7 +37,7 @@ class EcottaSettings(Settings):
 
 
 @register
-class Ecotta(EquippedAdapter):
+class Ecotta(AddedLayersAdapter):
     """Train small networks beside a frozen one on sure predictions, and keep what they change small."""
 
     name = "ecotta"
@@ -50,6 +50,7 @@ class Ecotta(EquippedAdapter):
     needs = "transformer or convolution blocks"
     source_data = "warming up the meta networks, without which the network breaks"
     reconstruction = True
+    differs_from_source = "the warm-up learns too, and BatchNorm uses the batch's statistics"
     Settings = EcottaSettings
     settings: EcottaSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -71,11 +72,6 @@ class Ecotta(EquippedAdapter):
         """Meta networks need parts of a network to stand beside."""
         return refused(model)
 
-    @classmethod
-    def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """The meta networks normalise by the batch."""
-        return {"learning rate 0 is the source": "the warm-up learns too, and BatchNorm uses the batch's statistics"}
-
     def build(self) -> None:
         """Put the meta networks into the model and make their optimiser."""
         s = self.settings
@@ -85,7 +81,7 @@ class Ecotta(EquippedAdapter):
             add_to_classifier(self.model, self.generator)
         if self._of_batch:
             use_batch_statistics(self.model)
-        self.learner = Learner([{"params": parts_of(self.model).parameters(), "lr": s.learning_rate}], s.optimizer)
+        self.learner = Learner([{"params": added_layers(self.model).parameters(), "lr": s.learning_rate}], s.optimizer)
 
     @property
     def _of_batch(self) -> bool:
@@ -97,23 +93,15 @@ class Ecotta(EquippedAdapter):
         """Whether this is the released baseline, which is for maps."""
         return self.settings.as_released and self.model.task == "segmentation"
 
-    def source_images(self) -> int:
-        """As many as the warm-up takes."""
-        return self.settings.source_images
-
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Train the meta networks alone; their BatchNorm layers keep the statistics that they meet."""
         s = self.settings
-        kinds = {"adam": torch.optim.AdamW, "momentum": torch.optim.SGD}
+        optimizers = {"adam": torch.optim.AdamW, "momentum": torch.optim.SGD}
         more = {"momentum": 0.9} if s.optimizer == "momentum" else {}
-        optimizer = kinds[s.optimizer](self.learner.parameters_, s.warm_up_learning_rate, **more)
-        metas = parts_of(self.model).train()
-
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            return supervised_loss(self.infer(images), labels)
-
+        optimizer = optimizers[s.optimizer](self.learner.parameters_, s.warm_up_learning_rate, **more)
+        metas = added_layers(self.model).train()
         ours: dict[str, Any] = {"clip": 1.0, "begin": partial(begin_as_identity, self.model)}
-        train_on_source(loss, optimizer, batches, s.source_images, **({} if self._released else ours))
+        train_on_source(supervised(self.infer), optimizer, batches, s.source_images, **({} if self._released else ours))
         metas.train(self._of_batch)
 
     def step(self, images: Tensor) -> Tensor:

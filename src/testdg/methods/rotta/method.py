@@ -10,13 +10,13 @@ from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
-from testdg.methods.adapter import Adapter
-from testdg.methods.parts.balanced_memory import BalancedMemory
+from testdg.methods.adapter import TeacherAdapter
 from testdg.methods.parts.entropy import entropy, soft_cross_entropy
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters, batch_norms, follow_statistics, use_slow_statistics
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.registry import register
+from testdg.methods.rotta.memory import BalancedMemory
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
@@ -41,7 +41,7 @@ def timeliness(ages: Tensor) -> Tensor:
 
 
 @register
-class Rotta(Adapter):
+class Rotta(TeacherAdapter):
     """Learn from a memory that is balanced over classes, and let BatchNorm statistics follow it slowly."""
 
     name = "rotta"
@@ -83,10 +83,6 @@ class Rotta(Adapter):
         self.memory = BalancedMemory(s.capacity, self.model.classes, self.model.device)
         self.augment = Augmentation(flip=s.flip)
 
-    def infer(self, images: Tensor) -> Tensor:
-        """Predict with the teacher."""
-        return self.teacher(images).logits  # type: ignore[no-any-return]
-
     def step(self, images: Tensor) -> Tensor:
         """Predict with the teacher, remember the images one by one, and learn from the memory now and then."""
         with torch.no_grad():
@@ -114,7 +110,3 @@ class Rotta(Adapter):
         ours, theirs = zip(*((mine.detach(), other.detach()) for mine, other in pairs), strict=True)
         torch._foreach_lerp_(ours, theirs, 1 - self.settings.momentum)
         self.diagnostics.update(loss=loss.detach(), remembered=len(self.memory))
-
-    def adapted_model(self) -> VisionModel:
-        """The teacher."""
-        return frozen_copy(self.teacher)

@@ -1,0 +1,151 @@
+"""State that is collected, not listed: what the next batch depends on, put back exactly, and steps that may fail."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from testdg.errors import UserError
+from testdg.methods.misfit import WARM, misfit
+from testdg.methods.parts.learner import Learner
+from testdg.methods.settings import Settings as BaseSettings
+from testdg.methods.undo import Undo
+from testdg.models import VisionModel
+
+
+class Stateful(nn.Module):
+    """What every adapter is underneath: a model, and all that a method keeps beside it.
+
+    State is found in parameters, buffers, learners, the extra state of submodules and `self.generator`.
+    """
+
+    name: ClassVar[str]
+    settings: BaseSettings
+    model: VisionModel
+    generator: torch.Generator
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches = self.images = 0
+        self.diagnostics: dict[str, Tensor | float | bool] = {}
+        self._warm: dict[str, Tensor] = {}
+        self._torn = False
+
+    def _note_source(self) -> None:
+        """Note the state as it is, all parts made: `reset` comes back to it."""
+        self._undo = Undo(self)
+        self._source = {key: value.cpu().clone() for key, value in self.tensors().items()}, self.values()
+
+    def tensors_replaced(self) -> None:
+        """Called after tensors of the state became other ones (a state was loaded, or moved to another device)."""
+
+    def learners(self) -> dict[str, Learner]:
+        """The optimisers of the method, by attribute name."""
+        return {name: module for name, module in self.named_modules() if isinstance(module, Learner)}
+
+    @property
+    def skipped(self) -> int:
+        """Number of updates left out because a loss or a gradient was not finite."""
+        return sum(int(learner.skipped) for learner in self.learners().values())
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Parameters that the method moves, by name."""
+        chosen = {id(p) for learner in self.learners().values() for p in learner.parameters_}
+        return {name: parameter for name, parameter in self.named_parameters() if id(parameter) in chosen}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that the next batch depends on."""
+        state = {key: value for key, value in self.state_dict().items() if isinstance(value, Tensor)}
+        for name, learner in self.learners().items():
+            state.update({f"{name}.moments.{key}": value for key, value in learner.moments().items()})
+        state.update({WARM + name: value for name, value in self._warm.items()})
+        return {**state, "generator": self.generator.get_state()}
+
+    def values(self) -> dict[str, Any]:
+        """Every plain value that the next batch depends on, ready for JSON."""
+        extra = {key: value for key, value in self.state_dict().items() if not isinstance(value, Tensor)}
+        return {"batches": self.batches, "images": self.images, **json.loads(json.dumps(extra))}
+
+    @torch.no_grad()
+    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Put back what `tensors` and `values` gave; whatever does not fit is refused before anything changes."""
+        reason = misfit(self, self.generator, tensors)
+        if reason is None:
+            reason = self._put_values(values)
+        if reason is not None:
+            raise UserError(f"the saved state does not fit {self.model.name}: {reason}")
+        for name, parameter in self.named_parameters():
+            parameter.copy_(tensors[name])
+        for prefix, module in self.named_modules():
+            place = prefix + "." if prefix else ""
+            for key in module._buffers.keys() - module._non_persistent_buffers_set:
+                value = tensors.get(place + key)
+                module._buffers[key] = None if value is None else value.to(self.model.device, copy=True)
+        for name, learner in self.learners().items():
+            start = f"{name}.moments."
+            learner.load_moments({key.removeprefix(start): v for key, v in tensors.items() if key.startswith(start)})
+        if warm := {key.removeprefix(WARM): v for key, v in tensors.items() if key.startswith(WARM)}:
+            self._warm = {name: value.cpu().clone() for name, value in warm.items()}
+        self.generator.set_state(tensors["generator"].cpu())
+        self._torn = False
+        self.tensors_replaced()
+
+    def _put_values(self, values: Mapping[str, Any]) -> str | None:
+        """Put back the plain values of a state; where they do not fit, say why and leave all as it was."""
+        own = self.values()
+        if values.keys() != own.keys():
+            return f"its values lack or have {min(values.keys() ^ own.keys())}"
+        counts = [values["batches"], values["images"]]
+        if not all(type(count) is int and count >= 0 for count in counts):
+            return f"it counts {counts[0]!r} batches and {counts[1]!r} images"
+        try:
+            self._set_extra(values)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self._set_extra(own)
+            return f"its values are of another kind ({type(error).__name__}: {error})"
+        self.batches, self.images = counts
+        return None
+
+    def _set_extra(self, values: Mapping[str, Any]) -> None:
+        for name in values.keys() - {"batches", "images"}:
+            self.get_submodule(name.rpartition(".")[0]).set_extra_state(copy.deepcopy(values[name]))
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Have tensors back if the step fails: for weights and moments that are written before its last pass."""
+        self._undo.keep(tensors)
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Let a step happen altogether or, where it raises, not at all."""
+        self._refuse_torn()
+        before, self.diagnostics = self.diagnostics, {}
+        self._undo.begin(self.generator)
+        try:
+            yield
+        except BaseException:
+            self._torn, self.diagnostics = not self._undo.put_back(), before
+            raise
+        self._undo.forget()
+
+    def _refuse_torn(self) -> None:
+        if self._torn:
+            raise UserError(
+                f"a step of {self.name} failed while it was writing its weights: call reset(), or load a saved state"
+            )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for learner in self.learners().values():
+            learner.to_parameters()
+        if self.generator.device != self.model.device:
+            self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
+            self._source[0]["generator"] = self.generator.get_state()  # another device has another kind of state
+        self._undo = Undo(self)
+        self.tensors_replaced()
+        return self

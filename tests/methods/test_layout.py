@@ -1,0 +1,39 @@
+"""Each method's own modules lie in its folder; `parts` holds what several methods share."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import testdg.methods
+
+ROOT = Path(testdg.methods.__file__).parent
+
+
+def imported(path: Path) -> set[str]:
+    """Names of the modules that a file imports from."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return plain | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+
+
+IMPORTS = {path.relative_to(ROOT): imported(path) for path in ROOT.rglob("*.py")}
+
+
+@pytest.mark.parametrize("part", sorted(path.stem for path in (ROOT / "parts").glob("[!_]*.py")))
+def test_a_part_serves_at_least_two(part: str) -> None:
+    name = f"testdg.methods.parts.{part}"
+    users = {path.parts[0] for path, modules in IMPORTS.items() if name in modules} - {"parts"}
+    assert len(users) >= 2, f"{name} serves {users or 'nobody'} alone: it belongs there"
+
+
+def test_a_part_knows_no_method() -> None:
+    known = set().union(*(modules for path, modules in IMPORTS.items() if path.parts[0] == "parts"))
+    assert [name for name in known if name.startswith("testdg.methods.") and ".parts." not in name] == []
+
+
+def test_the_design_lists_every_module() -> None:
+    design = (Path(__file__).parents[2] / "docs" / "design.md").read_text(encoding="utf-8")
+    section = design.partition("      methods/\n")[2].partition("      guards/")[0]
+    modules = [path.name + ("/" if path.is_dir() else "") for path in ROOT.glob("[!_]*")]
+    assert [name for name in modules if name not in section] == []
