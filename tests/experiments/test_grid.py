@@ -4,13 +4,13 @@ from typing import Any
 import pytest
 
 from testdg.errors import UserError
-from testdg.experiments import Cell, Grid, expand, read_grid
+from testdg.experiments import Cell, Grid, expand
 from testdg.methods.tent import Tent
 
 
 def grid(text: str, folder: Path) -> Grid:
     (folder / "grid.toml").write_text(text, encoding="utf-8")
-    return read_grid(folder / "grid.toml")
+    return Grid.from_toml(folder / "grid.toml")
 
 
 def told(values: dict[str, Any], *runs: dict[str, Any]) -> str:
@@ -173,4 +173,4 @@ def test_a_file_that_is_no_grid(text: str, sentence: str, tmp_path: Path) -> Non
 
 def test_a_file_that_does_not_exist() -> None:
     with pytest.raises(UserError, match=r"^grid file none\.toml cannot be read: No such file"):
-        read_grid("none.toml")
+        Grid.from_toml("none.toml")

@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from testdg.cli.bench import Places, read_settings, run_grid
+from testdg.cli.bench import Places, run_grid
 from testdg.experiments import Engine
 from testdg.experiments.ablations import ABLATIONS, METHOD, find_ablation
+from testdg.experiments.grid import read_settings
 from testdg.report.ablation import Layout
 
 

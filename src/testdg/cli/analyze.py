@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from testdg.cli.bar import Bar
-from testdg.cli.bench import Training, check_folder, complain, grid_of, quieten
+from testdg.cli.bench import Training, check_folder, complain, quieten
 from testdg.cli.bench_progress import BenchDisplay
 from testdg.errors import UserError, unknown
 from testdg.experiments import Cell, Complete, Failed, Grid, Local, bench, expand, prepare
@@ -84,7 +84,7 @@ def list_analyses(as_json: bool) -> None:
 
 
 def _grid(analysis: Analysis, request: AnalyzeRequest) -> Grid:
-    return analysis.grid(grid_of(request.values, request.pairs).defaults)
+    return analysis.grid(Grid.from_options(request.values, request.pairs).defaults)
 
 
 def _run(cells: Sequence[Cell], out: Path, engine: Local, console: Console) -> dict[Cell, Complete | Failed]:

@@ -27,7 +27,6 @@ from testdg.experiments import (
     bench,
     expand,
     prepare,
-    read_grid,
     summarise,
 )
 from testdg.experiments.storage import Remote, find_out
@@ -110,33 +109,10 @@ def make_grid(file: Path | None, values: Mapping[str, Any], pairs: Sequence[str]
     if file is None:
         if "method" not in values:
             raise UserError("bench needs a grid file, or --methods, as in --methods source,tent,testdg")
-        return grid_of(values, pairs)
+        return Grid.from_options(values, pairs)
     if pairs or "method" in values:
         raise UserError(f"{file} says which methods run and how: leave out --methods and --set")
-    return read_grid(file).override(values)
-
-
-def grid_of(values: Mapping[str, Any], pairs: Sequence[str], title: str = "the grid") -> Grid:
-    """The grid of options alone."""
-    return Grid({**values, "settings": read_settings(pairs, values["method"])}, title=title)
-
-
-def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Settings of each method from METHOD.KEY=VALUE; of one method alone, from KEY=VALUE, too."""
-    settings: dict[str, dict[str, str]] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        method, dot, key = name.partition(".")
-        if not equals:
-            raise UserError(f"--set takes key=value; got {pair!r}")
-        if dot and method in methods:
-            settings.setdefault(method, {})[key] = value
-        elif len(methods) == 1 and not dot:
-            settings.setdefault(methods[0], {})[name] = value
-        else:
-            remedy = f": write it as {methods[-1]}.{pair}" if methods and not dot else ""
-            raise UserError(f"--set {pair} names none of the methods {', '.join(methods)}{remedy}")
-    return settings
+    return Grid.from_toml(file).override(values)
 
 
 def check_folder(path: Path, option: str) -> None:

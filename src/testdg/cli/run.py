@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import grid_of, quieten
+from testdg.cli.bench import quieten
 from testdg.cli.progress import Display, make_display
 from testdg.data.benchmarks import Benchmark
 from testdg.errors import UserError
@@ -19,7 +19,7 @@ from testdg.evaluation import Result
 from testdg.evaluation.device import find_device
 from testdg.evaluation.samples import take_samples
 from testdg.evaluation.tracking import check_tracker, tracked
-from testdg.experiments import Cell, expand
+from testdg.experiments import Cell, Grid, expand
 from testdg.experiments.engine import load_parts, run_here
 from testdg.methods import find_method
 from testdg.models import VisionModel
@@ -58,7 +58,7 @@ def make_cells(values: Mapping[str, Any], pairs: Sequence[str]) -> list[Cell]:
     for key in ("benchmark", "protocol", "seeds"):
         if len(values.get(key, ())) > 1:
             raise UserError(f"run shows one stream: name one {key.removesuffix('s')}, or use testdg bench")
-    return expand(grid_of(values, pairs, title=""))
+    return expand(Grid.from_options(values, pairs, title=""))
 
 
 def run_cells(cells: Sequence[Cell], out: Path, display: Display, track: str | None) -> list[Result]:

@@ -3,7 +3,7 @@
 from testdg.experiments.bench import bench, prepare
 from testdg.experiments.engine import Complete, Engine, Failed, News, Running
 from testdg.experiments.expansion import expand
-from testdg.experiments.grid import Cell, Grid, read_grid
+from testdg.experiments.grid import Cell, Grid
 from testdg.experiments.local import Local
 from testdg.experiments.ray_engine import Ray
 from testdg.experiments.summary import BenchRow, BenchTable, summarise
@@ -23,6 +23,5 @@ __all__ = [
     "bench",
     "expand",
     "prepare",
-    "read_grid",
     "summarise",
 ]

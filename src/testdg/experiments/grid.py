@@ -98,16 +98,39 @@ class Grid:
         runs = tuple({**run, **values} for run in self.runs)
         return replace(self, defaults={**self.defaults, **values}, runs=runs)
 
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any], pairs: Sequence[str] = (), title: str = "the grid") -> Grid:
+        """The grid of values alone; `pairs` are settings as METHOD.KEY=VALUE, of one method KEY=VALUE."""
+        return cls({**values, "settings": read_settings(pairs, values["method"])}, title=title)
 
-def read_grid(path: str | Path) -> Grid:
-    """Read a grid from a TOML file: values for all runs, and `[[run]]` tables."""
-    try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"grid file {path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UserError(f"grid file {path} is not TOML: {error}") from error
-    runs = values.pop("run", [])
-    if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
-        raise UserError(f"grid file {path}: run must be tables, each under [[run]]; got {runs!r}")
-    return Grid(values, tuple(runs), str(path))
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Grid:
+        """Read a grid from a file: values for all runs, and `[[run]]` tables."""
+        try:
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"grid file {path} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
+            raise UserError(f"grid file {path} is not TOML: {error}") from error
+        runs = values.pop("run", [])
+        if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
+            raise UserError(f"grid file {path}: run must be tables, each under [[run]]; got {runs!r}")
+        return cls(values, tuple(runs), str(path))
+
+
+def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Settings of each method from METHOD.KEY=VALUE; of one method alone, from KEY=VALUE, too."""
+    settings: dict[str, dict[str, str]] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        method, dot, key = name.partition(".")
+        if not equals:
+            raise UserError(f"--set takes key=value; got {pair!r}")
+        if dot and method in methods:
+            settings.setdefault(method, {})[key] = value
+        elif len(methods) == 1 and not dot:
+            settings.setdefault(methods[0], {})[name] = value
+        else:
+            remedy = f": write it as {methods[-1]}.{pair}" if methods and not dot else ""
+            raise UserError(f"--set {pair} names none of the methods {', '.join(methods)}{remedy}")
+    return settings
