@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby, islice
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from testdg.bounds import read_text
-from testdg.data.decoder import SIDE, SUFFIXES, Decoder
+from testdg.data.decoder import SUFFIXES, Decoder
 from testdg.data.pictures import open_picture
 from testdg.errors import UserError
 
@@ -23,10 +24,15 @@ Pieces = list[Future[list[bytes | str]]]
 
 
 class ImageFiles:
-    """Image files of any size, read as uint8, (N, 3, 224, 224); the batches that follow are decoded meanwhile."""
+    """Image files of any size, read as uint8 at the size of the decoder's frame; what follows is decoded meanwhile.
 
-    def __init__(self, folder: Path, names: Sequence[str], decoder: Decoder) -> None:
-        self.folder, self.names, self.decoder = folder, tuple(names), decoder
+    Names are `<class>/<file>`; `paths` says where in the folder those files lie that lie elsewhere.
+    """
+
+    def __init__(
+        self, folder: Path, names: Sequence[str], decoder: Decoder, paths: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.folder, self.names, self.decoder, self.paths = folder, tuple(names), decoder, paths
         self._ahead: dict[range, Pieces] = {}
 
     def __len__(self) -> int:
@@ -53,16 +59,16 @@ class ImageFiles:
 
     def first(self, count: int | None) -> ImageFiles:
         """The first files only."""
-        return ImageFiles(self.folder, self.names[:count], self.decoder)
+        return ImageFiles(self.folder, self.names[:count], self.decoder, self.paths)
 
     def unreadable(self) -> list[str]:
         """Names of the files that cannot be decoded: each one is tried."""
-        found: list[str] = []
+        damaged: list[str] = []
         for start in range(0, len(self), 1000):
             names = self.names[start : start + 1000]
             answers = _answers(self.decoder.submit(self._paths(names), pixels=False))
-            found += [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, str)]
-        return found
+            damaged += [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, str)]
+        return damaged
 
     def without(self, names: Sequence[str]) -> ImageFiles:
         """The same files without some; at least one must be left."""
@@ -70,10 +76,14 @@ class ImageFiles:
         left = [name for name in self.names if name not in gone]
         if not left:
             raise UserError(f"{self.folder}: none of its {len(self)} images can be decoded, first {self.names[0]}")
-        return ImageFiles(self.folder, left, self.decoder)
+        return ImageFiles(self.folder, left, self.decoder, self.paths)
+
+    def path(self, name: str) -> Path:
+        """Where an image lies."""
+        return self.folder / self.paths.get(name, name)
 
     def _paths(self, names: Sequence[str]) -> list[str]:
-        return [str(self.folder / name) for name in names]
+        return [str(self.path(name)) for name in names]
 
     def _submit(self, indices: Sequence[int]) -> Pieces:
         return self.decoder.submit(self._paths([self.names[index] for index in indices]))
@@ -90,10 +100,10 @@ class ImageFiles:
             if isinstance(answer, str):
                 self._forget()
                 remedy = "restore the file, or leave such files out with skip_unreadable"
-                raise UserError(f"{self.folder / self.names[index]} cannot be read as an image: {answer}; {remedy}")
+                raise UserError(f"{self.path(self.names[index])} cannot be read as an image: {answer}; {remedy}")
         pixels = bytearray().join(answer for answer in answers if isinstance(answer, bytes))
         rows = torch.frombuffer(pixels, dtype=torch.uint8) if pixels else torch.empty(0, dtype=torch.uint8)
-        return rows.view(-1, 3, SIDE, SIDE)
+        return rows.view(-1, 3, self.decoder.frame.side, self.decoder.frame.side)
 
 
 def _answers(pieces: Pieces) -> list[bytes | str]:
@@ -108,13 +118,39 @@ def list_classes(folder: Path) -> list[str]:
 
 def list_images(folder: Path) -> list[str]:
     """All images of a folder as `<class>/<file>`, sorted by class and then by file."""
-    names = []
-    for kind in list_classes(folder):
-        files = sorted(name for name in os.listdir(folder / kind) if name.lower().endswith(SUFFIXES))
-        names += [f"{kind}/{name}" for name in files if not name.startswith(".")]
-    if not names:
-        raise UserError(f"{folder} holds no images: expected <class>/<file>.JPEG in it")
-    return names
+    return list(list_paths(folder))
+
+
+def list_paths(folder: Path, inside: str = "") -> dict[str, str]:
+    """Where the images lie, `<class>/<inside>/<file>`, by their names, `<class>/<file>`; sorted."""
+    paths: dict[str, str] = {}
+    for name in list_classes(folder):
+        middle = f"{name}/{inside}/" if inside else f"{name}/"
+        files = os.listdir(folder / middle) if (folder / middle).is_dir() else []
+        paths |= {f"{name}/{file}": middle + file for file in sorted(filter(_is_image, files))}
+    if not paths:
+        raise UserError(f"{folder} holds no images: expected <class>/{inside and inside + '/'}<file>.JPEG in it")
+    return paths
+
+
+def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
+    """As `list_paths`, for images in one folder whose classes a file gives, `<file> <class>` per line."""
+    expected = "expected <file> <class> per line"
+    lines = [line.split() for line in _lines(annotations, expected)]
+    for number, words in enumerate(lines, 1):
+        if len(words) < 2 or words[1] == ".." or Path(words[1]).name != words[1]:
+            raise UserError(f"{annotations}, line {number}: {expected}; got {' '.join(words[:2])!r}")
+    classes = {file: name for file, name, *_ in lines}
+    files = list(filter(_is_image, os.listdir(folder)))
+    if stray := [file for file in files if file not in classes]:
+        raise UserError(f"{folder}: {len(stray)} images that {annotations.name} does not name, first {min(stray)}")
+    if not files:
+        raise UserError(f"{folder} holds no images: expected those that {annotations.name} names")
+    return {f"{name}/{file}": file for name, file in sorted((classes[file], file) for file in files)}
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def find_images(folder: Path) -> list[str]:

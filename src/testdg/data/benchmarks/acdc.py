@@ -71,9 +71,7 @@ class Acdc(WeatherBenchmark):
 
     def origin(self) -> str:
         """Where the images of the stream come from, in words."""
-        subset = Path(self.options.subset or "all").name
-        skipped = "; unreadable files skipped" if self.options.skip_unreadable else ""
-        return f"ACDC, training split; subset {subset}{skipped}"
+        return f"ACDC, training split; {self.options.describe_files()}"
 
     def fingerprint(self) -> str:
         """Identify the files: names of all, the first picture and label map of each condition."""

@@ -11,7 +11,7 @@ from testdg.data.benchmarks.base import Benchmark
 from testdg.data.corrupted import PixelCache
 from testdg.data.segmentation.files import PairFiles
 from testdg.data.weather import CONDITIONS
-from testdg.errors import UserError, unknown
+from testdg.errors import unknown
 
 
 class WeatherBenchmark(Benchmark):
@@ -24,12 +24,7 @@ class WeatherBenchmark(Benchmark):
     @property
     def order(self) -> tuple[str, ...]:
         """Names of the conditions, in the order of the stream."""
-        chosen = tuple(CONDITIONS if self.options.domains is None else self.options.domains)
-        for name in chosen:
-            check_condition(name)
-        if not chosen or len(set(chosen)) < len(chosen):
-            raise UserError(f"domains must be named once each, at least one; got {', '.join(chosen) or 'none'}")
-        return chosen
+        return self.chosen_domains(CONDITIONS, check_condition)
 
     @cached_property
     def cache(self) -> PixelCache:

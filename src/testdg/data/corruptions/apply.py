@@ -51,7 +51,7 @@ def corrupt(
     *,
     indices: Tensor | Sequence[int],
     seed: int = 0,
-    parameters: ParameterSet | None = None,
+    parameters: ParameterSet | str | None = None,
     frost: FrostTextures | None = None,
 ) -> Tensor:
     """Corrupt images, float in [0, 1], (N, 3, H, W); the result's values are multiples of 1/255.
@@ -70,7 +70,7 @@ def corrupt_uint8(
     *,
     indices: Tensor | Sequence[int],
     seed: int = 0,
-    parameters: ParameterSet | None = None,
+    parameters: ParameterSet | str | None = None,
     frost: FrostTextures | None = None,
 ) -> Tensor:
     """Corrupt uint8 images, (N, 3, H, W), as `corrupt` does; streams store their images so."""

@@ -2,6 +2,5 @@
 
 from testdg.data.weather.apply import CONDITIONS, weather
 from testdg.data.weather.geometry import Geometry, guess_geometry
-from testdg.data.weather.images import WeatherImages
 
-__all__ = ["CONDITIONS", "Geometry", "WeatherImages", "guess_geometry", "weather"]
+__all__ = ["CONDITIONS", "Geometry", "guess_geometry", "weather"]
