@@ -16,7 +16,7 @@ from testdg.data.cifar import Cifar, find_arrays, find_clean, read_batch
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER
 from testdg.data.corruptions import SEVERITIES as LEVELS
 from testdg.data.findings import Check
-from testdg.data.image_files import list_classes, list_paths
+from testdg.data.image_files import list_classes, list_images
 from testdg.data.manifest import read_manifest
 from testdg.data.picture_sets import PictureSet
 from testdg.data.pictures import open_picture
@@ -39,10 +39,9 @@ def check_folder(data: Path) -> list[Check]:
     return [check for check in checks if check is not None] + check_maps(data)
 
 
-def known_names() -> str:
+def looked_for() -> str:
     """What a data folder is looked through for, in words."""
-    names = [name for _, data_set in corrupted_sets().values() for name in data_set.known_names]
-    return ", ".join([*names, LAYOUTS])
+    return ", ".join([*(data_set.needs for _, data_set in corrupted_sets().values()), LAYOUTS])
 
 
 def _meant(data: Path, sets: list[PictureSet]) -> list[PictureSet]:
@@ -135,7 +134,7 @@ def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
         if lacks:
             check.problems.append(f"{folder} has no severity {', '.join(lacks)}")
         for place in (folder / level for level in pictures.severities if (folder / level).is_dir()):
-            counts[place] = _count(check, place, check.attempt(list_paths, place) or {}, list_classes(place))
+            counts[place] = _count(check, place, check.attempt(list_images, place) or {}, list_classes(place))
     usual = Counter(counts.values()).most_common(1)[0][0]
     for folder, count in counts.items():
         check.compare(folder, count, usual)

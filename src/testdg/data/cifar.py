@@ -42,11 +42,6 @@ class Cifar:
         """What a data folder must hold, in words."""
         return f"{self.stored}/<corruption>.npy, {self.folder}/ or {self.archive}"
 
-    @property
-    def known_names(self) -> tuple[str, ...]:
-        """What a data folder is looked through for."""
-        return self.stored, self.folder, self.archive
-
 
 CIFAR10 = Cifar(
     title="CIFAR-10",

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby, islice
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -26,13 +25,11 @@ Pieces = list[Future[list[bytes | str]]]
 class ImageFiles:
     """Image files of any size, read as uint8 at the size of the decoder's frame; what follows is decoded meanwhile.
 
-    Names are `<class>/<file>`; `paths` says where in the folder those files lie that lie elsewhere.
+    `paths` says where in the folder each lies, by its name `<class>/<file>`.
     """
 
-    def __init__(
-        self, folder: Path, names: Sequence[str], decoder: Decoder, paths: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        self.folder, self.names, self.decoder, self.paths = folder, tuple(names), decoder, paths
+    def __init__(self, folder: Path, paths: Mapping[str, str], decoder: Decoder) -> None:
+        self.folder, self.paths, self.names, self.decoder = folder, paths, tuple(paths), decoder
         self._ahead: dict[range, Pieces] = {}
 
     def __len__(self) -> int:
@@ -59,7 +56,7 @@ class ImageFiles:
 
     def first(self, count: int | None) -> ImageFiles:
         """The first files only."""
-        return ImageFiles(self.folder, self.names[:count], self.decoder, self.paths)
+        return ImageFiles(self.folder, dict(islice(self.paths.items(), count)), self.decoder)
 
     def unreadable(self) -> list[str]:
         """Names of the files that cannot be decoded: each one is tried."""
@@ -73,14 +70,14 @@ class ImageFiles:
     def without(self, names: Sequence[str]) -> ImageFiles:
         """The same files without some; at least one must be left."""
         gone = set(names)
-        left = [name for name in self.names if name not in gone]
+        left = {name: path for name, path in self.paths.items() if name not in gone}
         if not left:
             raise UserError(f"{self.folder}: none of its {len(self)} images can be decoded, first {self.names[0]}")
-        return ImageFiles(self.folder, left, self.decoder, self.paths)
+        return ImageFiles(self.folder, left, self.decoder)
 
     def path(self, name: str) -> Path:
         """Where an image lies."""
-        return self.folder / self.paths.get(name, name)
+        return self.folder / self.paths[name]
 
     def _paths(self, names: Sequence[str]) -> list[str]:
         return [str(self.path(name)) for name in names]
@@ -116,13 +113,8 @@ def list_classes(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
-def list_images(folder: Path) -> list[str]:
-    """All images of a folder as `<class>/<file>`, sorted by class and then by file."""
-    return list(list_paths(folder))
-
-
-def list_paths(folder: Path, inside: str = "") -> dict[str, str]:
-    """Where the images lie, `<class>/<inside>/<file>`, by their names, `<class>/<file>`; sorted."""
+def list_images(folder: Path, inside: str = "") -> dict[str, str]:
+    """Where the images of a folder lie, `<class>/<inside>/<file>`, by their names, `<class>/<file>`; sorted."""
     paths: dict[str, str] = {}
     for name in list_classes(folder):
         middle = f"{name}/{inside}/" if inside else f"{name}/"
@@ -134,7 +126,7 @@ def list_paths(folder: Path, inside: str = "") -> dict[str, str]:
 
 
 def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
-    """As `list_paths`, for images in one folder whose classes a file gives, `<file> <class>` per line."""
+    """As `list_images`, for images in one folder whose classes a file gives, `<file> <class>` per line."""
     expected = "expected <file> <class> per line"
     lines = [line.split() for line in _lines(annotations, expected)]
     for number, words in enumerate(lines, 1):
@@ -142,10 +134,10 @@ def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
             raise UserError(f"{annotations}, line {number}: {expected}; got {' '.join(words[:2])!r}")
     classes = {file: name for file, name, *_ in lines}
     files = list(filter(_is_image, os.listdir(folder)))
-    if stray := [file for file in files if file not in classes]:
-        raise UserError(f"{folder}: {len(stray)} images that {annotations.name} does not name, first {min(stray)}")
     if not files:
         raise UserError(f"{folder} holds no images: expected those that {annotations.name} names")
+    if stray := [file for file in files if file not in classes]:
+        raise UserError(f"{folder}: {len(stray)} images that {annotations.name} does not name, first {min(stray)}")
     return {f"{name}/{file}": file for name, file in sorted((classes[file], file) for file in files)}
 
 
@@ -157,8 +149,7 @@ def find_images(folder: Path) -> list[str]:
     """All images of a folder and the folders in it, by path."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: name one with images in it")
-    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.name.lower().endswith(SUFFIXES))
-    return sorted(path.as_posix() for path in paths if not path.name.startswith("."))
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if _is_image(path.name))
 
 
 def read_image(path: Path) -> Tensor:

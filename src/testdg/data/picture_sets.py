@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER, ParameterSet
 from testdg.data.decoder import Frame
-from testdg.data.image_files import list_classes, list_paths, read_annotated, read_classes
+from testdg.data.image_files import list_classes, list_images, read_annotated, read_classes
 from testdg.errors import UserError
 
 
@@ -48,15 +48,7 @@ class PictureSet:
     @property
     def needs(self) -> str:
         """What a data folder must hold, in words."""
-        return f"{self.stored}/<corruption>/<severity>/<class>/ or {self._inside(self.test)}/"
-
-    @property
-    def known_names(self) -> tuple[str, ...]:
-        """What a data folder is looked through for."""
-        return self.stored, self._inside(self.test).partition("/")[0]
-
-    def _inside(self, split: str) -> str:
-        return (Path(self.clean) / split).as_posix()
+        return f"{self.stored}/<corruption>/<severity>/<class>/ or {(Path(self.clean) / self.test).as_posix()}/"
 
     def is_own(self, folder: Path) -> bool:
         """Whether a folder is one of this set's, by its name or by its list of classes."""
@@ -103,7 +95,7 @@ class PictureSet:
         if not folder.is_dir():
             raise UserError(f"{folder} is missing: expected {by_class and '<class>' + inside + '/'}<file>.JPEG in it")
         if by_class:
-            return Pictures(folder, list_paths(folder, inside.strip("/")))
+            return Pictures(folder, list_images(folder, inside.strip("/")))
         return Pictures(folder, read_annotated(self.find_clean(data) / self.annotations, folder))
 
     def find_class_list(self, data: Path) -> Path | None:

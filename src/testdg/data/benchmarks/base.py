@@ -6,11 +6,13 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
 
+from testdg.data.corrupted import PixelCache
 from testdg.data.stream import Domain, Samples, Stream
 from testdg.errors import UserError
 
@@ -118,6 +120,11 @@ class Benchmark(ABC):
         if (name, severity) not in self._made:
             self._made[name, severity] = self.make_domain(name, severity)
         return self._made[name, severity]
+
+    @cached_property
+    def cache(self) -> PixelCache:
+        """Room for images that are made on the fly, shared by the domains."""
+        return PixelCache()
 
     def domains(self) -> tuple[Domain, ...]:
         """The domains, in the order of the stream."""

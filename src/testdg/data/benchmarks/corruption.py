@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from functools import cached_property, partial
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from testdg.data.benchmarks.base import Benchmark, fingerprint
 from testdg.data.benchmarks.registry import benchmarks
-from testdg.data.corrupted import Corrupt, CorruptedImages, PixelCache
-from testdg.data.corruptions import CIFAR, STANDARD_ORDER, FrostTextures, ParameterSet, corrupt_uint8
+from testdg.data.cifar import Cifar
+from testdg.data.corrupted import Corrupt, CorruptedImages
+from testdg.data.corruptions import CIFAR, STANDARD_ORDER, FrostTextures, corrupt_uint8
 from testdg.data.corruptions.parameters import check_name
+from testdg.data.picture_sets import PictureSet
 from testdg.data.stream import Domain, Samples
 
-
-class CorruptedSet(Protocol):
-    """What the files of a corruption benchmark declare, `Cifar` or `PictureSet`."""
-
-    @property
-    def stored(self) -> str:
-        """Folder of the published corruptions."""
-
-    @property
-    def parameters(self) -> ParameterSet:
-        """Of the corruptions that are made."""
-
-    @property
-    def known_names(self) -> tuple[str, ...]:
-        """What a data folder is looked through for."""
+CorruptedSet = Cifar | PictureSet
 
 
 class CorruptionBenchmark(Benchmark):
@@ -51,11 +39,6 @@ class CorruptionBenchmark(Benchmark):
         """Photographs of frost, where the data folder has them; None for procedural textures."""
         folder = None if self.data is None else self.data / "frost"
         return FrostTextures.from_folder(folder) if folder is not None and folder.is_dir() else None
-
-    @cached_property
-    def cache(self) -> PixelCache:
-        """Room for corrupted images, shared by the domains."""
-        return PixelCache()
 
     @property
     def corrupt(self) -> Corrupt:

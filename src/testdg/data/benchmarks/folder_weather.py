@@ -7,7 +7,7 @@ from pathlib import Path
 
 from testdg.data.benchmarks.base import Options, fingerprint
 from testdg.data.benchmarks.registry import register
-from testdg.data.benchmarks.weather import WeatherBenchmark, check_condition, identify
+from testdg.data.benchmarks.weather import WeatherBenchmark, identify
 from testdg.data.corrupted import CorruptedImages
 from testdg.data.segmentation import (
     CAMVID,
@@ -23,7 +23,7 @@ from testdg.data.segmentation import (
 from testdg.data.segmentation.files import readable, size_of
 from testdg.data.segmentation.layouts import FOLDERS, Folders, find_parent
 from testdg.data.stream import Domain, Samples
-from testdg.data.weather import weather
+from testdg.data.weather import check_condition, weather
 from testdg.errors import UserError
 
 WIDEST = 1024

@@ -13,7 +13,7 @@ from testdg.data.benchmarks.corruption import CorruptionBenchmark
 from testdg.data.corrupted import CorruptedImages
 from testdg.data.corruptions.parameters import check_name
 from testdg.data.decoder import Decoder
-from testdg.data.image_files import ImageFiles, choose_images, list_paths
+from testdg.data.image_files import ImageFiles, choose_images, list_images
 from testdg.data.manifest import stored_origin
 from testdg.data.picture_sets import Pictures, PictureSet
 from testdg.data.stream import Domain, Samples
@@ -62,7 +62,7 @@ class PictureBenchmark(CorruptionBenchmark):
             made = CorruptedImages(files, name, severity, self.corrupt, positions=positions, cache=self.cache)
             return Domain(name, severity, made, self._labels(files))
         folder = self.data_set.severity_folder(self.stored, name, severity)
-        files = self._choose(Pictures(folder, list_paths(folder))).first(self.options.images)
+        files = self._choose(Pictures(folder, list_images(folder))).first(self.options.images)
         files = self._readable(files)
         return Domain(name, severity, files, self._labels(files))
 
@@ -75,9 +75,8 @@ class PictureBenchmark(CorruptionBenchmark):
     def _choose(self, pictures: Pictures, subset: str | Path | None = None) -> ImageFiles:
         """Those of the pictures that a subset names, the chosen one if left out."""
         folder, paths = pictures
-        return ImageFiles(
-            folder, choose_images(folder, list(paths), subset or self.options.subset), self.decoder, paths
-        )
+        names = choose_images(folder, list(paths), subset or self.options.subset)
+        return ImageFiles(folder, {name: paths[name] for name in names}, self.decoder)
 
     def _readable(self, files: ImageFiles) -> ImageFiles:
         """Without the files that cannot be decoded, where they are to be skipped."""

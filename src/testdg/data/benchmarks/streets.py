@@ -9,11 +9,11 @@ from torch import Tensor
 
 from testdg.data.benchmarks.base import fingerprint
 from testdg.data.benchmarks.registry import register
-from testdg.data.benchmarks.weather import WeatherBenchmark, check_condition
+from testdg.data.benchmarks.weather import WeatherBenchmark
 from testdg.data.corrupted import CorruptedImages
 from testdg.data.stream import Domain, Samples
 from testdg.data.streets import CLASSES, PALETTE, Scenes, draw_scenes
-from testdg.data.weather import Geometry, weather
+from testdg.data.weather import Geometry, check_condition, weather
 
 TRAIN_IMAGES, TEST_IMAGES = 400, 100
 _TRAIN_SEED, _TEST_SEED = 0, 1

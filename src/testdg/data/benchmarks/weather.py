@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from testdg.data.benchmarks.base import Benchmark
-from testdg.data.corrupted import PixelCache
 from testdg.data.segmentation.files import PairFiles
-from testdg.data.weather import CONDITIONS
-from testdg.errors import unknown
+from testdg.data.weather import CONDITIONS, check_condition
 
 
 class WeatherBenchmark(Benchmark):
@@ -25,17 +21,6 @@ class WeatherBenchmark(Benchmark):
     def order(self) -> tuple[str, ...]:
         """Names of the conditions, in the order of the stream."""
         return self.chosen_domains(CONDITIONS, check_condition)
-
-    @cached_property
-    def cache(self) -> PixelCache:
-        """Room for pictures in weather, shared by the domains."""
-        return PixelCache()
-
-
-def check_condition(name: str) -> None:
-    """Refuse a condition that does not exist."""
-    if name not in CONDITIONS:
-        raise unknown("condition", name, CONDITIONS)
 
 
 def identify(files: PairFiles) -> list[Tensor]:

@@ -14,8 +14,7 @@ from torch import Tensor
 from testdg.data.benchmarks.base import fingerprint
 from testdg.data.corrupted import Corrupt
 from testdg.data.corruptions import CIFAR, SEVERITIES, FrostTextures, ParameterSet, corrupt_uint8
-from testdg.data.generate.folder import Count, Tell, claimed
-from testdg.data.generate.options import CorruptOptions
+from testdg.data.generate.folder import CorruptOptions, Count, Tell, claimed
 from testdg.data.generate.workers import workers
 from testdg.data.stream import Samples
 from testdg.errors import UserError

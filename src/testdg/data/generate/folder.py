@@ -1,22 +1,60 @@
-"""The folder of a set while it is made: its manifest, which tells what is complete, and the count of images."""
+"""What is to be made, and the folder it is made in: its manifest tells what is complete."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from testdg.data.generate.options import ALL
+from testdg.data.benchmarks.base import check_once, check_severity, fingerprint
+from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER, FrostTextures, ParameterSet
+from testdg.data.corruptions.parameters import check_name
 from testdg.data.manifest import MANIFEST, read_manifest
 from testdg.errors import UserError
 from testdg.files import locked, replace_text, writing
 from testdg.version import __version__
 
 Images = TypeVar("Images", bound=Sized)
+ALL = (*STANDARD_ORDER, *EXTRA)
 Tell = Callable[[str, int, int], None]
 """Hears the corruption at work, the images made by this command so far, and how many it will make."""
+
+
+@dataclass(frozen=True)
+class CorruptOptions:
+    """Which corruptions at which severities, and how they are made."""
+
+    corruptions: Sequence[str] = ALL
+    severities: Sequence[int] = SEVERITIES
+    seed: int = 0
+    jobs: int = 1
+
+    def __post_init__(self) -> None:
+        for name in self.corruptions:
+            check_name(name)
+        for severity in self.severities:
+            check_severity(severity)
+        check_once("corruptions", self.corruptions)
+        check_once("severities", self.severities)
+        if self.jobs < 1:
+            raise UserError(f"jobs must be at least 1; got {self.jobs}")
+
+    def describe(
+        self, source: str, images: int, frost: FrostTextures | None, parameters: ParameterSet
+    ) -> dict[str, Any]:
+        """Everything that the images depend on, for the manifest; `source` identifies the clean ones."""
+        return {
+            "seed": self.seed,
+            "frost": "procedural" if frost is None else f"{frost.description} ({fingerprint(frost.textures)})",
+            "source_fingerprint": source,
+            "images": images,
+            "severities": sorted(self.severities),
+            "corruptions": [],
+            "parameters": parameters.name,
+        }
 
 
 class Count:

@@ -14,10 +14,9 @@ from torch import Tensor
 from testdg.data.corrupted import Corrupt
 from testdg.data.corruptions import FrostTextures, corrupt_uint8
 from testdg.data.decoder import Frame, decode
-from testdg.data.generate.folder import Count, Tell, claimed
-from testdg.data.generate.options import CorruptOptions
+from testdg.data.generate.folder import CorruptOptions, Count, Tell, claimed
 from testdg.data.generate.workers import workers
-from testdg.data.image_files import list_paths
+from testdg.data.image_files import list_images
 from testdg.data.picture_sets import Pictures, PictureSet
 from testdg.errors import UserError
 from testdg.files import replacing
@@ -49,7 +48,7 @@ def write_pictures(
     frost are taken from a folder `frost` in the data folder, or beside the classes.
     """
     inside = data_set.split_folder(data, data_set.test).is_dir()
-    clean = data_set.list_split(data, data_set.test) if inside else Pictures(data, list_paths(data))
+    clean = data_set.list_split(data, data_set.test) if inside else Pictures(data, list_images(data))
     names = list(clean.paths)[:images]
     _check_names(names)
     photographs = (data if inside else data.resolve().parent) / "frost"

@@ -7,8 +7,7 @@ from pathlib import Path
 from testdg.data.benchmarks.base import Options
 from testdg.data.benchmarks.corruption import corrupted_sets
 from testdg.data.generate.arrays import write_arrays
-from testdg.data.generate.folder import Tell
-from testdg.data.generate.options import CorruptOptions
+from testdg.data.generate.folder import CorruptOptions, Tell
 from testdg.data.generate.pictures import write_pictures
 from testdg.data.picture_sets import PictureSet
 from testdg.errors import UserError, unknown
