@@ -74,13 +74,13 @@ class CorruptedImages:
     def take(self, indices: Sequence[int]) -> Tensor:
         """The images at some indices, in their order, corrupted."""
         keys = {index: (self.name, self.severity, index) for index in indices}
-        found = {index: image for index, key in keys.items() if (image := self._cache.get(key)) is not None}
-        missing = [index for index in keys if index not in found]
+        images = {index: image for index, key in keys.items() if (image := self._cache.get(key)) is not None}
+        missing = [index for index in keys if index not in images]
         if missing:
-            found.update(zip(missing, self._make(missing), strict=True))
+            images.update(zip(missing, self._make(missing), strict=True))
         for index in missing:
-            self._cache.put(keys[index], found[index])
-        return torch.stack([found[index] for index in indices])
+            self._cache.put(keys[index], images[index])
+        return torch.stack([images[index] for index in indices])
 
     def _clean(self, indices: list[int]) -> Tensor:
         if isinstance(self.clean, Tensor):

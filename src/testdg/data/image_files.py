@@ -208,7 +208,7 @@ def _lines(path: Path, expected: str) -> list[str]:
         lines = [line.strip() for line in read_text(path).splitlines()]
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a list that can be read: {expected}") from error
-    found = [line for line in lines if line]
-    if not found:
+    filled = [line for line in lines if line]
+    if not filled:
         raise UserError(f"{path} is empty: {expected}")
-    return found
+    return filled

@@ -49,8 +49,8 @@ class FolderWeather(WeatherBenchmark):
         self._skipped: list[str] = []
 
     def _folders(self, splits: tuple[str, ...], flat: bool = False) -> Folders:
-        found = (find_folders(self.data, split) for split in splits)
-        folders = next(filter(None, found), None) or (find_flat(self.data) if flat else None)
+        candidates = (find_folders(self.data, split) for split in splits)
+        folders = next(filter(None, candidates), None) or (find_flat(self.data) if flat else None)
         if folders is None:
             named = (f"{split}/ and {split}annot/, or images/{split}/ and masks/{split}/" for split in splits)
             expected = FOLDERS if flat else ", or ".join(named)
