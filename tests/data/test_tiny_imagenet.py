@@ -62,7 +62,7 @@ def test_labels_count_the_sorted_names_of_the_list(clean: Path) -> None:
     assert torch.equal(samples.images[0], torch.from_numpy(np.array(Image.open(first))).permute(2, 0, 1))
     assert bench.train().labels.tolist() == [0, 0, 1, 1, 2, 2]
     assert "3 classes by wnids.txt" in bench.origin()
-    (clean / "classes.txt").write_text("\n".join(WNIDS))
+    (clean / "tiny-imagenet-200" / "classes.txt").write_text("\n".join(WNIDS))
     assert load_benchmark("tiny-imagenet-c", clean, **OPTIONS).classes == WNIDS
 
 
@@ -133,14 +133,25 @@ def test_the_clean_images_are_checked_once(clean: Path, inside: bool) -> None:
     assert [check.folder for check in checks] == [root / "val" / "images", root / "train"]
 
 
+def test_a_data_folder_may_be_shared_with_other_sets(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        write_image(tmp_path / part / WNIDS[0] / "1.JPEG", 0)
+    (tmp_path / "classes.txt").write_text("\n".join(reversed(WNIDS)))
+    assert [check.name for check in check_folder(tmp_path)] == ["ImageNet val", "ImageNet train"]
+    with pytest.raises(UserError, match="holds no Tiny ImageNet"):
+        load_benchmark("tiny-imagenet-c", tmp_path)
+    write_stored(tmp_path)
+    (tmp_path / "train" / "n99999999").mkdir()
+    assert load_benchmark("tiny-imagenet-c", tmp_path, **OPTIONS).classes == tuple(sorted(WNIDS))
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_the_published_files_are_checked_once(tmp_path: Path, inside: bool) -> None:
     stored = write_stored(tmp_path, (1, 2, 3, 4, 5))
     (check,) = check_folder(stored if inside else tmp_path)
     assert (check.name, check.folder) == ("Tiny-ImageNet-C", stored)
     assert check.found == "2 corruptions, 10 severities in all, 3 images"
-    (tmp_path / "other").mkdir()
-    folder = stored.rename(tmp_path / "other" / "any")
+    folder = stored.rename(tmp_path / "any")
     assert [check.name for check in check_folder(folder)] == ["ImageNet-C"]  # as any folder of corruptions
 
 

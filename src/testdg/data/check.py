@@ -122,7 +122,7 @@ def _corruptions(check: Check, exists: Callable[[str], bool]) -> list[str]:
 def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
     """Look at the files of the corruptions."""
     stored = pictures.find_stored(data)
-    if stored is None or (stored == data and not pictures.takes(data)):
+    if stored is None:
         return None
     check = Check(pictures.stored, stored)
     there = _corruptions(check, lambda name: pictures.corruption_folder(stored, name) is not None)

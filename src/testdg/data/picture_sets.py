@@ -43,7 +43,7 @@ class PictureSet:
     class_lists: tuple[str, ...] = ("classes.txt",)
     """Files that list the classes in the order of a model's outputs; without one, classes are sorted by name."""
     class_names: str = ""
-    """File beside the clean pictures that lists the classes in no order."""
+    """File that lists the classes in no order."""
 
     @property
     def needs(self) -> str:
@@ -56,13 +56,13 @@ class PictureSet:
         return named or (bool(self.class_names) and (folder / self.class_names).is_file())
 
     def takes(self, folder: Path) -> bool:
-        """Whether a folder of any name may be this set's: its own, or any where clean pictures have no folder."""
+        """Whether a data folder may be this set's own: sets share one, and only one of them takes any name."""
         return self.clean == "." or self.is_own(folder)
 
     def find_stored(self, data: Path) -> Path | None:
         """Find the folder of stored corruptions: inside the data folder, or the folder itself."""
         names = (*STANDARD_ORDER, *EXTRA)
-        folders = (data / self.stored, data)
+        folders = [data / self.stored, *([data] if self.takes(data) else [])]
         return next((f for f in folders if any(self.corruption_folder(f, name) for name in names)), None)
 
     def corruption_folder(self, stored: Path, name: str) -> Path | None:
@@ -83,7 +83,8 @@ class PictureSet:
 
     def find_clean(self, data: Path) -> Path:
         """Find the folder of the clean pictures: inside the data folder, or the folder itself."""
-        return data / self.clean if (data / self.clean).is_dir() else data
+        inside = data / self.clean
+        return data if not inside.is_dir() and self.takes(data) else inside
 
     def split_folder(self, data: Path, split: str) -> Path:
         """The folder of a split (`test` or `train`), with its pictures or its classes."""
@@ -99,10 +100,10 @@ class PictureSet:
         return Pictures(folder, read_annotated(self.find_clean(data) / self.annotations, folder))
 
     def find_class_list(self, data: Path) -> Path | None:
-        """Find the file that lists the classes: with the data, the stored corruptions or the clean pictures."""
-        folders = [folder for folder in (data, self.find_stored(data)) if folder is not None]
+        """Find the file that lists the classes: with the clean pictures, or with the stored corruptions."""
+        folders = [folder for folder in (self.find_clean(data), self.find_stored(data)) if folder is not None]
         files = [folder / name for folder in folders for name in self.class_lists]
-        files += [self.find_clean(data) / self.class_names] if self.class_names else []
+        files += [folder / self.class_names for folder in folders if self.class_names]
         return next((file for file in files if file.is_file()), None)
 
     def find_classes(self, data: Path) -> tuple[str, ...]:
