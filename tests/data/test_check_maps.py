@@ -124,4 +124,4 @@ def test_half_a_set_is_told(tmp_path: Path, folder: str, sentence: str) -> None:
 
 def test_what_is_looked_for_is_named() -> None:
     for layout in ("rgb_anon", "leftImg8bit", "images and masks", "testannot"):
-        assert layout in check_module.KNOWN
+        assert layout in check_module.looked_for()

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from testdg.data.corruptions import EXTRA, STANDARD_ORDER, ParameterSet, corrupt_uint8
+from testdg.data.corruptions import EXTRA, STANDARD_ORDER, corrupt_uint8
 
 GOLDEN = Path(__file__).with_name("golden") / "corruptions.npz"
-CASES: tuple[tuple[ParameterSet, int], ...] = (("cifar", 3), ("cifar", 5), ("imagenet", 5))
+CASES: tuple[tuple[str, int], ...] = (("cifar", 3), ("cifar", 5), ("imagenet", 5))
 THRESHOLDS = {"spatter", "snow", "glass_blur", "frost", "jpeg_compression"}  # a rounding may tip a few values over
 
 
@@ -25,13 +25,13 @@ def gradients(side: int = 12) -> Tensor:
     return torch.stack([smooth, sharp]).to(torch.uint8)
 
 
-def compute(name: str, parameters: ParameterSet, severity: int) -> Tensor:
+def compute(name: str, parameters: str, severity: int) -> Tensor:
     return corrupt_uint8(gradients(), name, severity, indices=[0, 7], parameters=parameters)
 
 
 @pytest.mark.parametrize("name", STANDARD_ORDER + EXTRA)
 @pytest.mark.parametrize(("parameters", "severity"), CASES)
-def test_nothing_has_moved(name: str, parameters: ParameterSet, severity: int) -> None:
+def test_nothing_has_moved(name: str, parameters: str, severity: int) -> None:
     with np.load(GOLDEN) as stored:
         expected = torch.from_numpy(stored[f"{name}_{parameters}_{severity}"])
     difference = (compute(name, parameters, severity).int() - expected.int()).abs()

@@ -14,9 +14,10 @@ import torch
 from PIL import Image
 
 from testdg.data.benchmarks import load_benchmark
+from testdg.data.benchmarks.imagenet_c import IMAGENET
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER, FrostTextures, corrupt_uint8
 from testdg.data.decoder import fit
-from testdg.data.generate import MANIFEST, Plan, write_arrays, write_pictures
+from testdg.data.generate import MANIFEST, CorruptOptions, write_arrays, write_pictures
 from testdg.data.stream import Samples
 from testdg.errors import UserError
 
@@ -59,20 +60,20 @@ def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 def test_arrays_are_what_a_benchmark_makes_on_the_fly(tmp_path: Path) -> None:
     bench = load_benchmark("digits-c", images=6, corruption_seed=3)
-    plan = Plan(("glass_blur", "frost", "shot_noise"), seed=3)
-    write_arrays(tmp_path / "X-C", bench.test().first(6), None, plan, quiet)
-    for name in plan.corruptions:
+    options = CorruptOptions(("glass_blur", "frost", "shot_noise"), seed=3)
+    write_arrays(tmp_path / "X-C", bench.test().first(6), None, options, quiet)
+    for name in options.corruptions:
         array = np.load(tmp_path / "X-C" / f"{name}.npy", allow_pickle=False)
         assert (array.shape, array.dtype) == ((30, 32, 32, 3), np.uint8)
         for severity in range(1, 6):
-            options = {"images": 6, "severity": severity, "domains": [name], "corruption_seed": 3}
-            (domain,) = load_benchmark("digits-c", **options).domains()
+            chosen = {"images": 6, "severity": severity, "domains": [name], "corruption_seed": 3}
+            (domain,) = load_benchmark("digits-c", **chosen).domains()
             made = domain.source.read(0, 6).permute(0, 2, 3, 1).numpy()
             assert np.array_equal(array[6 * (severity - 1) : 6 * severity], made)
 
 
 def test_arrays_and_labels_are_files_as_numpy_writes_them(clean: Samples, tmp_path: Path) -> None:
-    write_arrays(tmp_path / "X-C", clean, None, Plan(("fog",)), quiet)
+    write_arrays(tmp_path / "X-C", clean, None, CorruptOptions(("fog",)), quiet)
     for name in ("fog", "labels"):
         content = BytesIO()
         np.save(content, np.load(tmp_path / "X-C" / f"{name}.npy", allow_pickle=False))
@@ -85,14 +86,14 @@ def test_arrays_and_labels_are_files_as_numpy_writes_them(clean: Samples, tmp_pa
 def test_several_processes_make_the_same(clean: Samples, tmp_path: Path) -> None:
     photographs = FrostTextures((torch.arange(3 * 60 * 60).view(3, 60, 60).to(torch.uint8),), "photographs from here")
     for jobs in (1, 2):
-        write_arrays(tmp_path / str(jobs), clean, photographs, Plan(("frost", "snow"), jobs=jobs), quiet)
+        write_arrays(tmp_path / str(jobs), clean, photographs, CorruptOptions(("frost", "snow"), jobs=jobs), quiet)
     for name in ("frost", "snow", "labels"):
         assert (tmp_path / "1" / f"{name}.npy").read_bytes() == (tmp_path / "2" / f"{name}.npy").read_bytes()
     assert manifest(tmp_path / "1")["frost"].startswith("photographs from here (")
 
 
 def test_the_manifest_tells_what_is_complete(clean: Samples, tmp_path: Path) -> None:
-    write_arrays(tmp_path, clean, None, Plan(("snow", "fog"), seed=4), quiet)
+    write_arrays(tmp_path, clean, None, CorruptOptions(("snow", "fog"), seed=4), quiet)
     found = manifest(tmp_path)
     assert len(found.pop("source_fingerprint")) == 12
     assert found.pop("version")
@@ -108,10 +109,10 @@ def test_the_manifest_tells_what_is_complete(clean: Samples, tmp_path: Path) -> 
 
 
 def test_finished_pieces_are_not_made_again(clean: Samples, tmp_path: Path) -> None:
-    write_arrays(tmp_path, clean, None, Plan(("fog",)), quiet)
+    write_arrays(tmp_path, clean, None, CorruptOptions(("fog",)), quiet)
     before = snapshot(tmp_path)["fog.npy"]
     told: list[Call] = []
-    write_arrays(tmp_path, clean, None, Plan(("fog", "contrast")), lambda *call: told.append(call))
+    write_arrays(tmp_path, clean, None, CorruptOptions(("fog", "contrast")), lambda *call: told.append(call))
     assert snapshot(tmp_path)["fog.npy"] == before
     assert {name for name, _, _ in told} == {"contrast"}
     assert told[-1] == ("contrast", 35, 35)
@@ -120,7 +121,7 @@ def test_finished_pieces_are_not_made_again(clean: Samples, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("at", [1, 4, 7, 9])
 def test_an_interrupted_write_leaves_nothing_that_looks_whole(clean: Samples, tmp_path: Path, at: int) -> None:
-    plan, calls = Plan(("fog", "contrast")), 0
+    options, calls = CorruptOptions(("fog", "contrast")), 0
 
     def interrupt(*_: Any) -> None:
         nonlocal calls
@@ -129,11 +130,11 @@ def test_an_interrupted_write_leaves_nothing_that_looks_whole(clean: Samples, tm
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_arrays(tmp_path / "cut", clean, None, plan, interrupt)
+        write_arrays(tmp_path / "cut", clean, None, options, interrupt)
     there = [name for name in ("fog", "contrast") if (tmp_path / "cut" / f"{name}.npy").exists()]
     assert manifest(tmp_path / "cut")["corruptions"] == there == (["fog"] if at > 5 else [])
-    write_arrays(tmp_path / "cut", clean, None, plan, quiet)
-    write_arrays(tmp_path / "whole", clean, None, plan, quiet)
+    write_arrays(tmp_path / "cut", clean, None, options, quiet)
+    write_arrays(tmp_path / "whole", clean, None, options, quiet)
     contents = [{k: v for k, (_, v) in snapshot(tmp_path / name).items()} for name in ("cut", "whole")]
     assert contents[0] == contents[1]
     assert contents[0].keys() == {"fog.npy", "contrast.npy", "labels.npy"}
@@ -143,11 +144,11 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from testdg.data.benchmarks import load_benchmark
-from testdg.data.generate import Plan, write_arrays
+from testdg.data.generate import CorruptOptions, write_arrays
 if __name__ == "__main__":
     clean = load_benchmark("digits-c").test()
-    plan = Plan(("contrast", "glass_blur", "shot_noise"), jobs=2)
-    write_arrays(Path(sys.argv[1]), clean, None, plan, lambda *_: None)
+    options = CorruptOptions(("contrast", "glass_blur", "shot_noise"), jobs=2)
+    write_arrays(Path(sys.argv[1]), clean, None, options, lambda *_: None)
 """
 
 
@@ -167,8 +168,8 @@ def test_a_killed_command_goes_on_and_its_workers_end(tmp_path: Path) -> None:
         assert b"Traceback" not in errors.read()  # and the end of the file was reached
     assert not (tmp_path / "X-C" / "shot_noise.npy").exists()
     before = snapshot(tmp_path / "X-C")["contrast.npy"]
-    clean, plan = load_benchmark("digits-c").test(), Plan(("contrast", "glass_blur"))
-    write_arrays(tmp_path / "X-C", clean, None, plan, quiet)
+    clean, options = load_benchmark("digits-c").test(), CorruptOptions(("contrast", "glass_blur"))
+    write_arrays(tmp_path / "X-C", clean, None, options, quiet)
     assert snapshot(tmp_path / "X-C")["contrast.npy"] == before
     expected = corrupt_uint8(clean.images[-9:], "glass_blur", 5, indices=range(len(clean) - 9, len(clean)))
     found = np.load(tmp_path / "X-C" / "glass_blur.npy", allow_pickle=False)[-9:]
@@ -176,13 +177,13 @@ def test_a_killed_command_goes_on_and_its_workers_end(tmp_path: Path) -> None:
 
 
 def test_pictures_are_the_corrupted_pixels_as_jpeg(pictures: Path) -> None:
-    plan = Plan(("pixelate", "gaussian_noise"), (2, 5), seed=1)
-    bench = load_benchmark("imagenet-c", pictures, domains=plan.corruptions, corruption_seed=1, workers=1)
+    options = CorruptOptions(("pixelate", "gaussian_noise"), (2, 5), seed=1)
+    bench = load_benchmark("imagenet-c", pictures, domains=options.corruptions, corruption_seed=1, workers=1)
     on_the_fly = {domain.name: domain.source.read(0, 4) for domain in bench.domains()}
-    write_pictures(pictures / "ImageNet-C", pictures, None, plan, quiet)
+    write_pictures(pictures / "ImageNet-C", IMAGENET, pictures, None, options, quiet)
     names = ["cat/a.png", "cat/b.JPEG", "owl/c.JPEG", "owl/d.jpg"]
-    for name in plan.corruptions:
-        for severity in plan.severities:
+    for name in options.corruptions:
+        for severity in options.severities:
             folder = pictures / "ImageNet-C" / name / str(severity)
             made = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
             assert made == ["cat/a.JPEG", "cat/b.JPEG", "owl/c.JPEG", "owl/d.JPEG"]
@@ -199,17 +200,17 @@ def test_pictures_are_the_corrupted_pixels_as_jpeg(pictures: Path) -> None:
 
 
 def test_a_severity_of_pictures_appears_when_it_is_whole(pictures: Path) -> None:
-    out, plan = pictures / "out", Plan(("contrast",), (1, 3))
+    out, options = pictures / "out", CorruptOptions(("contrast",), (1, 3))
     bad = pictures / "val" / "owl" / "d.jpg"
     content = bad.read_bytes()
     bad.write_bytes(content[:200].ljust(len(content), b"\0"))
     with pytest.raises(UserError, match=r"d\.jpg cannot be read as an image: .*; replace it, or take it away"):
-        write_pictures(out, pictures, None, plan, quiet)
+        write_pictures(out, IMAGENET, pictures, None, options, quiet)
     assert [path.name for path in (out / "contrast").iterdir()] == ["1.part"]
     before = snapshot(out)
     assert manifest(out)["corruptions"] == []
     bad.write_bytes(content)
-    write_pictures(out, pictures, None, plan, quiet)
+    write_pictures(out, IMAGENET, pictures, None, options, quiet)
     after = snapshot(out)
     for name, value in before.items():
         assert after[name.replace("1.part", "1")] == value  # kept, not made again
@@ -217,11 +218,11 @@ def test_a_severity_of_pictures_appears_when_it_is_whole(pictures: Path) -> None
 
 
 def test_photographs_of_frost_beside_the_pictures_are_used(pictures: Path) -> None:
-    plan = Plan(("frost",), (5,))
-    write_pictures(pictures / "grown", pictures, 1, plan, quiet)
+    options = CorruptOptions(("frost",), (5,))
+    write_pictures(pictures / "grown", IMAGENET, pictures, 1, options, quiet)
     (pictures / "frost").mkdir()
     Image.fromarray(np.full((300, 300, 3), 255, np.uint8)).save(pictures / "frost" / "1.png")
-    write_pictures(pictures / "taken", pictures / "val", 1, plan, quiet)  # the folder of classes itself
+    write_pictures(pictures / "taken", IMAGENET, pictures / "val", 1, options, quiet)  # the folder of classes itself
     files = [pictures / name / "frost" / "5" / "cat" / "a.JPEG" for name in ("grown", "taken")]
     assert files[0].read_bytes() != files[1].read_bytes()
     assert manifest(pictures / "taken")["frost"].startswith("photographs from frost (")
@@ -229,7 +230,7 @@ def test_photographs_of_frost_beside_the_pictures_are_used(pictures: Path) -> No
 
 
 def test_all_nineteen_are_made_if_none_is_named() -> None:
-    assert Plan().corruptions == (*STANDARD_ORDER, *EXTRA)
+    assert CorruptOptions().corruptions == (*STANDARD_ORDER, *EXTRA)
 
 
 @pytest.mark.parametrize(
@@ -243,44 +244,44 @@ def test_all_nineteen_are_made_if_none_is_named() -> None:
         ({"jobs": 0}, "jobs must be at least 1; got 0"),
     ],
 )
-def test_a_plan_is_checked(values: dict[str, Any], sentence: str) -> None:
+def test_options_are_checked(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as error:
-        Plan(**values)
+        CorruptOptions(**values)
     assert sentence in str(error.value)
 
 
 def test_arrays_need_all_severities(clean: Samples, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"arrays hold all five severities, one after the other; got 1, 3: leave"):
-        write_arrays(tmp_path / "X-C", clean, None, Plan(severities=(1, 3)), quiet)
+        write_arrays(tmp_path / "X-C", clean, None, CorruptOptions(severities=(1, 3)), quiet)
     assert not (tmp_path / "X-C").exists()
 
 
 def test_other_values_do_not_mix_in(clean: Samples, pictures: Path, tmp_path: Path) -> None:
-    write_arrays(tmp_path / "X-C", clean, None, Plan(("fog",)), quiet)
+    write_arrays(tmp_path / "X-C", clean, None, CorruptOptions(("fog",)), quiet)
     before = snapshot(tmp_path / "X-C")
     with pytest.raises(UserError, match="X-C was made with seed 0, not 1: choose another --out, or delete the folder"):
-        write_arrays(tmp_path / "X-C", clean, None, Plan(("fog",), seed=1), quiet)
+        write_arrays(tmp_path / "X-C", clean, None, CorruptOptions(("fog",), seed=1), quiet)
     with pytest.raises(UserError, match="X-C was made with source_fingerprint"):
-        write_arrays(tmp_path / "X-C", clean.first(5), None, Plan(("snow",)), quiet)
+        write_arrays(tmp_path / "X-C", clean.first(5), None, CorruptOptions(("snow",)), quiet)
     assert snapshot(tmp_path / "X-C") == before
-    write_pictures(tmp_path / "Y-C", pictures, 1, Plan(("contrast",), (1,)), quiet)
+    write_pictures(tmp_path / "Y-C", IMAGENET, pictures, 1, CorruptOptions(("contrast",), (1,)), quiet)
     with pytest.raises(UserError, match=r"Y-C was made with severities \[1\], not \[2\]"):
-        write_pictures(tmp_path / "Y-C", pictures, 1, Plan(("contrast",), (2,)), quiet)
+        write_pictures(tmp_path / "Y-C", IMAGENET, pictures, 1, CorruptOptions(("contrast",), (2,)), quiet)
 
 
 def test_a_folder_that_something_else_made_is_left_alone(clean: Samples, tmp_path: Path) -> None:
     np.save(tmp_path / "fog.npy", np.zeros(3))
     before = snapshot(tmp_path)
     with pytest.raises(UserError, match=r"holds fog\.npy and no testdg-corrupt\.json, so something else made it"):
-        write_arrays(tmp_path, clean, None, Plan(("snow",)), quiet)
+        write_arrays(tmp_path, clean, None, CorruptOptions(("snow",)), quiet)
     assert snapshot(tmp_path) == before
     assert not (tmp_path / ".lock").exists()
     with pytest.raises(UserError, match=r"cannot write .*fog\.npy.*: .*; free some space, or choose another folder"):
-        write_arrays(tmp_path / "fog.npy", clean, None, Plan(("snow",)), quiet)
+        write_arrays(tmp_path / "fog.npy", clean, None, CorruptOptions(("snow",)), quiet)
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / MANIFEST).write_text("{")
     with pytest.raises(UserError, match=r"testdg-corrupt\.json is damaged .*: make the set again"):
-        write_arrays(tmp_path / "damaged", clean, None, Plan(("snow",)), quiet)
+        write_arrays(tmp_path / "damaged", clean, None, CorruptOptions(("snow",)), quiet)
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing_whole(clean: Samples, tmp_path: Path) -> None:
@@ -289,7 +290,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_whole(clean: Samples, tm
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
     try:
         with pytest.raises(UserError, match=r"cannot write .*; free some space"):
-            write_arrays(tmp_path, clean, None, Plan(("fog",)), quiet)
+            write_arrays(tmp_path, clean, None, CorruptOptions(("fog",)), quiet)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
@@ -300,4 +301,4 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_whole(clean: Samples, tm
 def test_pictures_whose_names_would_meet_are_refused(pictures: Path) -> None:
     Image.new("RGB", (9, 9)).save(pictures / "val" / "cat" / "b.png")
     with pytest.raises(UserError, match=r"cat/b\.JPEG and cat/b\.png would both become cat/b\.JPEG: rename one"):
-        write_pictures(pictures / "out", pictures, None, Plan(("contrast",)), quiet)
+        write_pictures(pictures / "out", IMAGENET, pictures, None, CorruptOptions(("contrast",)), quiet)

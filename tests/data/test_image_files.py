@@ -38,10 +38,10 @@ def pixels_of(folder: Path, name: str) -> Tensor:
 
 
 def test_files_are_read_in_order_of_class_and_name(folder: Path, decoder: Decoder) -> None:
-    names = list_images(folder)
+    names = list(list_images(folder))
     assert names[:2] == ["n01440764/ILSVRC2012_val_00000000.JPEG", "n01440764/ILSVRC2012_val_00000001.JPEG"]
     assert len(names) == COUNT
-    files = ImageFiles(folder, names, decoder)
+    files = ImageFiles(folder, list_images(folder), decoder)
     expected = torch.stack([pixels_of(folder, name) for name in names])
     assert torch.equal(files.read(0, COUNT), expected)
     assert torch.equal(files.take([7, 0, 7]), expected[[7, 0, 7]])
@@ -95,7 +95,7 @@ def test_grey_and_transparent_pictures_become_rgb(tmp_path: Path, decoder: Decod
 def damaged(tmp_path: Path) -> Path:
     """Six images; the fourth is cut off in the middle."""
     write_classes(tmp_path)
-    path = tmp_path / list_images(tmp_path)[3]
+    path = tmp_path / list(list_images(tmp_path))[3]
     path.write_bytes(path.read_bytes()[:-900])
     return path
 
@@ -135,17 +135,17 @@ def test_a_worker_that_dies_names_the_file_and_is_replaced(folder: Path) -> None
 
 @pytest.mark.parametrize("subset", [None, "all"])
 def test_a_subset_may_be_all(folder: Path, subset: str | None) -> None:
-    assert choose_images(folder, list_images(folder), subset) == list_images(folder)
+    assert choose_images(folder, list(list_images(folder)), subset) == list(list_images(folder))
 
 
 def test_a_subset_may_be_the_first_of_each_class(folder: Path) -> None:
-    names = list_images(folder)
+    names = list(list_images(folder))
     assert choose_images(folder, names, "first:1") == [names[0], names[4], names[8]]
     assert choose_images(folder, names, "first:99") == names
 
 
 def test_a_list_keeps_its_order(folder: Path, tmp_path: Path) -> None:
-    names = list_images(folder)
+    names = list(list_images(folder))
     path = tmp_path / "ids.txt"
     path.write_text(f"{names[9]}\n{names[2]}\n\n")
     assert choose_images(folder, names, path) == [names[9], names[2]]
@@ -171,7 +171,7 @@ def test_a_wrong_subset_is_one_sentence(
         (tmp_path / subset).write_text(content)
         subset = str(tmp_path / subset)
     with pytest.raises(UserError, match=sentence):
-        choose_images(folder, list_images(folder), subset)
+        choose_images(folder, list(list_images(folder)), subset)
 
 
 def test_an_empty_folder_is_named(tmp_path: Path) -> None:

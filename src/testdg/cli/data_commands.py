@@ -40,11 +40,13 @@ def benchmarks(
 
 def corrupt(
     data: Annotated[Path, typer.Option(help="Folder of the clean data; photographs in its frost/ are used.")],
-    out: Annotated[Path, typer.Option(help="Parent of the new folder (CIFAR-10-C, CIFAR-100-C or ImageNet-C).")],
-    benchmark: Annotated[str, typer.Option(help="cifar10-c, cifar100-c, or imagenet-c for pictures.")] = "cifar10-c",
+    out: Annotated[
+        Path, typer.Option(help="Parent of the new folder, which is called as the published set (CIFAR-10-C).")
+    ],
+    benchmark: Annotated[str, typer.Option(help="Which set to make; see `testdg benchmarks`.")] = "cifar10-c",
     corruptions: Annotated[str | None, typer.Option(help="Names, separated by commas; all 19 if left out.")] = None,
     severities: Annotated[
-        str | None, typer.Option(help="Numbers, separated by commas; all five if left out. For imagenet-c only.")
+        str | None, typer.Option(help="Numbers, separated by commas; all five if left out. For pictures only.")
     ] = None,
     images: Annotated[int | None, typer.Option(help="First clean images; all if left out.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
@@ -53,10 +55,10 @@ def corrupt(
 ) -> None:
     """Write clean images under the common corruptions, in the layout of the published sets; resumable."""
     prepare_torch(bf16=False)
-    from testdg.cli.corrupt import corrupt_command, parse_plan
+    from testdg.cli.corrupt import corrupt_command, parse_options
 
-    plan = parse_plan(corruptions, severities, seed, jobs)
-    corrupt_command(benchmark, data, out, images, plan, as_json=json)
+    options = parse_options(corruptions, severities, seed, jobs)
+    corrupt_command(benchmark, data, out, images, options, as_json=json)
 
 
 _NO_RECIPE = ("benchmark", "model", "out", "data", "subset", "device", "json")

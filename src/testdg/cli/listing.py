@@ -51,7 +51,7 @@ def _paper_input(paper: Mapping[str, Any]) -> str:
 
 def check_data(folder: Path, as_json: bool) -> bool:
     """Show what a data folder holds and what is wrong with it; False where something is."""
-    from testdg.data.check import KNOWN, check_folder
+    from testdg.data.check import check_folder, looked_for
 
     checks = check_folder(folder)
     fine = bool(checks) and not any(check.problems for check in checks)
@@ -60,7 +60,7 @@ def check_data(folder: Path, as_json: bool) -> bool:
         return fine
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if not checks:
-        console.print(f"{folder} holds no known data set: looked for {KNOWN}")
+        console.print(f"{folder} holds no known data set: looked for {looked_for()}")
         return fine
     states = ["wrong" if check.problems else "fine" for check in checks]
     pairs = zip(checks, states, strict=True)

@@ -131,6 +131,6 @@ def _check_shape(file: IO[bytes], size: int) -> None:
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its arrays are of version {version[0]}.{version[1]}")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, kind = read(file)
-    if min(shape, default=0) < 0 or math.prod(shape) * max(kind.itemsize, 1) > size:
+    shape, _, dtype = read(file)
+    if min(shape, default=0) < 0 or math.prod(shape) * max(dtype.itemsize, 1) > size:
         raise ValueError(f"an array of shape {shape} does not fit into {size} bytes")

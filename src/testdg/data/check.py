@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from testdg.data.arrays import SEVERITIES, CorruptedArray, read_archive, read_labels
-from testdg.data.cifar import CIFAR10, CIFAR100, Cifar, find_arrays, find_clean, read_batch
+from testdg.data.benchmarks.corruption import corrupted_sets
+from testdg.data.cifar import Cifar, find_arrays, find_clean, read_batch
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER
 from testdg.data.corruptions import SEVERITIES as LEVELS
 from testdg.data.findings import Check
 from testdg.data.image_files import list_classes, list_images
-from testdg.data.imagenet import STORED_FOLDER, corruption_folder, find_class_list, find_stored
 from testdg.data.manifest import read_manifest
+from testdg.data.picture_sets import PictureSet
 from testdg.data.pictures import open_picture
 from testdg.data.segmentation.check import LAYOUTS, check_maps
 from testdg.errors import UserError
 
-KNOWN = (
-    "CIFAR-10-C, CIFAR-100-C, cifar-10-batches-py, cifar-100-python, cifar10.npz, cifar100.npz, ImageNet-C, val, "
-    + LAYOUTS
-)
-_CIFAR_TEST, _CIFAR_TRAIN = 10_000, 50_000
 _MADE = ", made by testdg corrupt"
 
 
@@ -34,59 +30,73 @@ def check_folder(data: Path) -> list[Check]:
     """Check every known data set in a folder."""
     if not data.is_dir():
         raise UserError(f"data folder {data} does not exist")
-    checks = [look(data, kind) for kind in (CIFAR10, CIFAR100) for look in (_check_batches, _check_archive, _check_c)]
-    checks += [_check_stored(data), *(_check_images(data, part) for part in ("val", "train"))]
+    sets = [data_set for _, data_set in corrupted_sets().values()]
+    looks = (_check_batches, _check_archive, _check_arrays)
+    checks = [look(data, cifar) for cifar in sets if isinstance(cifar, Cifar) for look in looks]
+    for pictures in _meant(data, [data_set for data_set in sets if isinstance(data_set, PictureSet)]):
+        splits = (pictures.test, pictures.train)
+        checks += [_check_stored(data, pictures), *(_check_split(data, pictures, split) for split in splits)]
     return [check for check in checks if check is not None] + check_maps(data)
 
 
-def _check_batches(data: Path, kind: Cifar) -> Check | None:
+def looked_for() -> str:
+    """What a data folder is looked through for, in words."""
+    return ", ".join([*(data_set.needs for _, data_set in corrupted_sets().values()), LAYOUTS])
+
+
+def _meant(data: Path, sets: list[PictureSet]) -> list[PictureSet]:
+    """Those sets of pictures that a folder may hold: one alone where the folder is that set's own."""
+    return [pictures for pictures in sets if pictures.is_own(data)] or sets
+
+
+def _check_batches(data: Path, cifar: Cifar) -> Check | None:
     """Look at the pickled batches of a clean CIFAR set."""
-    check = Check(kind.title, find_clean(data, kind))
-    there = [name for name in (*kind.train, kind.test) if (check.folder / name).is_file()]
+    check = Check(cifar.title, find_clean(data, cifar))
+    there = [name for name in (*cifar.train, cifar.test) if (check.folder / name).is_file()]
     if not there:
         return None
     counts = {}
     for name in there:
-        samples = check.attempt(read_batch, check.folder / name, kind)
+        samples = check.attempt(read_batch, check.folder / name, cifar)
         if samples is not None:
             counts[name] = len(samples)
-            expected = _CIFAR_TEST if name == kind.test else _CIFAR_TRAIN // len(kind.train)
+            expected = cifar.test_images if name == cifar.test else cifar.train_images // len(cifar.train)
             check.compare(check.folder / name, len(samples), expected)
-    if kind.test not in there:
-        check.problems.append(f"{check.folder / kind.test} is missing")
-    missing = [name for name in kind.train if name not in there]
+    if cifar.test not in there:
+        check.problems.append(f"{check.folder / cifar.test} is missing")
+    missing = [name for name in cifar.train if name not in there]
     if missing:
         check.notes.append(f"missing: {', '.join(missing)}; a source model is trained without them")
-    test = counts.pop(kind.test, 0)
+    test = counts.pop(cifar.test, 0)
     check.found = f"{test} test images, {sum(counts.values())} training images"
     return check
 
 
-def _check_archive(data: Path, kind: Cifar) -> Check | None:
+def _check_archive(data: Path, cifar: Cifar) -> Check | None:
     """Look at a clean CIFAR set in one .npz file."""
-    check = Check(kind.title, data / kind.archive)
+    check = Check(cifar.title, data / cifar.archive)
     if not check.folder.is_file():
         return None
-    test = check.attempt(read_archive, check.folder, "test", len(kind.classes))
+    test = check.attempt(read_archive, check.folder, "test", len(cifar.classes))
     try:
-        train = len(read_archive(check.folder, "train", len(kind.classes)))
+        train = len(read_archive(check.folder, "train", len(cifar.classes)))
     except UserError as error:
         train = 0
         check.notes.append(f"no training images: {error}")
     if test is not None:
-        check.compare(check.folder, len(test), _CIFAR_TEST, "test images")
+        check.compare(check.folder, len(test), cifar.test_images, "test images")
     check.found = f"{len(test) if test else 0} test images, {train} training images"
     return check
 
 
-def _check_c(data: Path, kind: Cifar) -> Check | None:
+def _check_arrays(data: Path, cifar: Cifar) -> Check | None:
     """Look at the arrays of a CIFAR-C set."""
-    folder = find_arrays(data, kind)
-    if folder is None or folder.resolve().name != kind.arrays:
+    folder = find_arrays(data, cifar)
+    if folder is None or folder.resolve().name != cifar.stored:
         return None
-    check = Check(kind.arrays, folder)
+    check = Check(cifar.stored, folder)
     about = check.attempt(read_manifest, folder) or {}
-    expected = int(about.get("images", _CIFAR_TEST))
+    expected = int(about.get("images", cifar.test_images))
     there = _corruptions(check, lambda name: (folder / f"{name}.npy").is_file())
     for name in there:
         path = folder / f"{name}.npy"
@@ -94,7 +104,7 @@ def _check_c(data: Path, kind: Cifar) -> Check | None:
         if array is not None:
             check.compare(path, len(array) * SEVERITIES, expected * SEVERITIES)
     if there:
-        check.attempt(read_labels, folder / f"{there[0]}.npy", expected, len(kind.classes))
+        check.attempt(read_labels, folder / f"{there[0]}.npy", expected, len(cifar.classes))
     check.found = f"{len(there)} corruptions, {SEVERITIES} severities, {expected} images{_MADE if about else ''}"
     return check
 
@@ -109,21 +119,22 @@ def _corruptions(check: Check, exists: Callable[[str], bool]) -> list[str]:
     return there
 
 
-def _check_stored(data: Path) -> Check | None:
-    """Look at the files of ImageNet-C."""
-    stored = find_stored(data)
+def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
+    """Look at the files of the corruptions."""
+    stored = pictures.find_stored(data)
     if stored is None:
         return None
-    check = Check(STORED_FOLDER, stored)
-    there = _corruptions(check, lambda name: corruption_folder(stored, name) is not None)
+    check = Check(pictures.stored, stored)
+    there = _corruptions(check, lambda name: pictures.corruption_folder(stored, name) is not None)
     about = check.attempt(read_manifest, stored) or {}
-    levels = about.get("severities", LEVELS)
+    levels = [pictures.severities[severity - 1] for severity in about.get("severities", LEVELS)]
     counts: dict[Path, int] = {}
-    for folder in filter(None, (corruption_folder(stored, name) for name in there)):
-        lacks = [str(level) for level in levels if not (folder / str(level)).is_dir()]
+    for folder in filter(None, (pictures.corruption_folder(stored, name) for name in there)):
+        lacks = [level for level in levels if not (folder / level).is_dir()]
         if lacks:
             check.problems.append(f"{folder} has no severity {', '.join(lacks)}")
-        counts |= {f: _count(check, f) for level in LEVELS if (f := folder / str(level)).is_dir()}
+        for place in (folder / level for level in pictures.severities if (folder / level).is_dir()):
+            counts[place] = _count(check, place, check.attempt(list_images, place) or {}, list_classes(place))
     usual = Counter(counts.values()).most_common(1)[0][0]
     for folder, count in counts.items():
         check.compare(folder, count, usual)
@@ -131,33 +142,34 @@ def _check_stored(data: Path) -> Check | None:
     return check
 
 
-def _check_images(data: Path, part: str) -> Check | None:
-    """Look at clean images in folders of classes."""
-    folder = data / part
+def _check_split(data: Path, pictures: PictureSet, split: str) -> Check | None:
+    """Look at clean pictures."""
+    part, folder = split.partition("/")[0], pictures.split_folder(data, split)
     if not folder.is_dir() or (data / f"{part}annot").is_dir():  # with label maps beside it, they are no classes
         return None
-    check = Check(f"ImageNet {part}", folder)
-    count, classes = _count(check, folder), len(list_classes(folder))
-    check.found = f"{count} images, {classes} classes"
-    if classes < 1000 and find_class_list(data, find_stored(data)) is None:
-        told = f"{classes} class folders and no classes.txt"
-        check.notes.append(f"{told}: labels count these folders, which fits a model of {classes} classes")
+    check = Check(f"{pictures.title} {part}", folder)
+    listed = check.attempt(pictures.list_split, data, split)
+    paths = {} if listed is None else listed.paths
+    classes = list_classes(folder) if "<class>" in split else sorted({name.split("/")[0] for name in paths})
+    check.found = f"{_count(check, folder, paths, classes)} images, {len(classes)} classes"
+    if len(classes) < pictures.class_count and pictures.find_class_list(data) is None:
+        few = f"{len(classes)} class folders and no {pictures.class_lists[0]}"
+        check.notes.append(f"{few}: labels count these folders, which fits a model of {len(classes)} classes")
     return check
 
 
-def _count(check: Check, folder: Path) -> int:
+def _count(check: Check, folder: Path, paths: Mapping[str, str], classes: Sequence[str]) -> int:
     """Count the images of a folder; look for empty files, empty classes, and at the first header of each class."""
-    names = check.attempt(list_images, folder) or []
     firsts: dict[str, str] = {}
-    for name in names:
+    for name in paths:
         firsts.setdefault(name.split("/")[0], name)
-    empty_classes = [name for name in list_classes(folder) if name not in firsts]
-    empty_files = [name for name in names if os.path.getsize(folder / name) == 0]
-    unreadable = [name for name in firsts.values() if name not in empty_files and not _has_header(folder / name)]
-    check.report(folder, "class folders without images", empty_classes)
+    empty_files = [name for name, path in paths.items() if os.path.getsize(folder / path) == 0]
+    filled = [name for name in firsts.values() if name not in empty_files]
+    check.report(folder, "class folders without images", [name for name in classes if name not in firsts])
     check.report(folder, "empty files", empty_files)
+    unreadable = [name for name in filled if not _has_header(folder / paths[name])]
     check.report(folder, "files without a readable header", unreadable)
-    return len(names)
+    return len(paths)
 
 
 def _has_header(path: Path) -> bool:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from testdg.data.arrays import read_archive, to_labels
-from testdg.data.corruptions import EXTRA, STANDARD_ORDER
+from testdg.data.corruptions import CIFAR as PARAMETERS
+from testdg.data.corruptions import EXTRA, STANDARD_ORDER, ParameterSet
 from testdg.data.pickled import read_pickle
 from testdg.data.stream import Samples
 from testdg.errors import UserError
@@ -29,9 +30,17 @@ class Cifar:
     """Key of the labels in a batch."""
     archive: str
     """The same images as one file with x_train, y_train, x_test, y_test."""
-    arrays: str
+    stored: str
     """Folder of the corrupted arrays."""
     classes: tuple[str, ...]
+    parameters: ParameterSet = PARAMETERS
+    test_images: int = 10_000
+    train_images: int = 50_000
+
+    @property
+    def needs(self) -> str:
+        """What a data folder must hold, in words."""
+        return f"{self.stored}/<corruption>.npy, {self.folder}/ or {self.archive}"
 
 
 CIFAR10 = Cifar(
@@ -41,7 +50,7 @@ CIFAR10 = Cifar(
     test="test_batch",
     labels="labels",
     archive="cifar10.npz",
-    arrays="CIFAR-10-C",
+    stored="CIFAR-10-C",
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
 )
 
@@ -62,62 +71,62 @@ CIFAR100 = Cifar(
     test="test",
     labels="fine_labels",
     archive="cifar100.npz",
-    arrays="CIFAR-100-C",
+    stored="CIFAR-100-C",
     classes=tuple(_CLASSES_OF_100.split()),
 )
 
 
-def read_batch(path: Path, kind: Cifar = CIFAR10) -> Samples:
+def read_batch(path: Path, cifar: Cifar = CIFAR10) -> Samples:
     """Read one batch file: N rows of 3072 bytes, red, green, blue."""
     content = read_pickle(path)
-    data, labels = content.get("data"), content.get(kind.labels)
+    data, labels = content.get("data"), content.get(cifar.labels)
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
         found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         raise UserError(f"{path}: data must be uint8 of shape (N, 3072); got {found}")
     if not isinstance(labels, list) or len(labels) != len(data) or not all(type(n) is int for n in labels):
-        raise UserError(f"{path}: {kind.labels} must be a list of {len(data)} whole numbers")
-    return Samples(torch.from_numpy(data.copy()).view(-1, 3, 32, 32), to_labels(path, labels, len(kind.classes)))
+        raise UserError(f"{path}: {cifar.labels} must be a list of {len(data)} whole numbers")
+    return Samples(torch.from_numpy(data.copy()).view(-1, 3, 32, 32), to_labels(path, labels, len(cifar.classes)))
 
 
-def find_clean(data: Path, kind: Cifar = CIFAR10) -> Path:
+def find_clean(data: Path, cifar: Cifar = CIFAR10) -> Path:
     """Find the folder of clean batches: the data folder itself, or inside it."""
-    folders = (data / kind.folder, data)
-    names = (kind.test, *kind.train)
+    folders = (data / cifar.folder, data)
+    names = (cifar.test, *cifar.train)
     return next((f for f in folders if any((f / name).is_file() for name in names)), folders[0])
 
 
-def find_arrays(data: Path, kind: Cifar) -> Path | None:
+def find_arrays(data: Path, cifar: Cifar) -> Path | None:
     """Find the folder of stored arrays: inside the data folder, or the folder itself where no other set is meant."""
     names = ["labels", *STANDARD_ORDER, *EXTRA]
-    others = {other.arrays for other in (CIFAR10, CIFAR100) if other is not kind}
-    folders = (data / kind.arrays, *([] if data.name in others else [data]))
+    others = {other.stored for other in (CIFAR10, CIFAR100) if other is not cifar}
+    folders = (data / cifar.stored, *([] if data.name in others else [data]))
     return next((f for f in folders if any((f / f"{name}.npy").exists() for name in names)), None)
 
 
-def has_clean(data: Path, kind: Cifar = CIFAR10) -> bool:
+def has_clean(data: Path, cifar: Cifar = CIFAR10) -> bool:
     """Whether clean test images are there, in either form."""
-    return (find_clean(data, kind) / kind.test).is_file() or (data / kind.archive).is_file()
+    return (find_clean(data, cifar) / cifar.test).is_file() or (data / cifar.archive).is_file()
 
 
-def read_test(data: Path, kind: Cifar = CIFAR10) -> Samples:
+def read_test(data: Path, cifar: Cifar = CIFAR10) -> Samples:
     """Read the clean test images: the pickled batch, or the .npz file where there is none."""
-    batch = find_clean(data, kind) / kind.test
-    if not batch.exists() and (data / kind.archive).exists():
-        return read_archive(data / kind.archive, "test", len(kind.classes))
-    return read_batch(batch, kind)
+    batch = find_clean(data, cifar) / cifar.test
+    if not batch.exists() and (data / cifar.archive).exists():
+        return read_archive(data / cifar.archive, "test", len(cifar.classes))
+    return read_batch(batch, cifar)
 
 
-def read_train(data: Path, kind: Cifar = CIFAR10) -> Samples:
+def read_train(data: Path, cifar: Cifar = CIFAR10) -> Samples:
     """Read the clean training images that are there; warn where some are missing."""
-    folder = find_clean(data, kind)
-    there = [folder / name for name in kind.train if (folder / name).exists()]
-    if not there and (data / kind.archive).exists():
-        return read_archive(data / kind.archive, "train", len(kind.classes))
+    folder = find_clean(data, cifar)
+    there = [folder / name for name in cifar.train if (folder / name).exists()]
+    if not there and (data / cifar.archive).exists():
+        return read_archive(data / cifar.archive, "train", len(cifar.classes))
     if not there:
-        raise UserError(f"{folder / kind.train[0]} is missing: expected the training batches of {kind.title}")
-    parts = [read_batch(path, kind) for path in there]
+        raise UserError(f"{folder / cifar.train[0]} is missing: expected the training batches of {cifar.title}")
+    parts = [read_batch(path, cifar) for path in there]
     train = Samples(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
-    if len(there) < len(kind.train):
-        missing = ", ".join(name for name in kind.train if not (folder / name).exists())
+    if len(there) < len(cifar.train):
+        missing = ", ".join(name for name in cifar.train if not (folder / name).exists())
         warnings.warn(f"{folder}: {missing} missing; {len(train)} training images are there", stacklevel=2)
     return train

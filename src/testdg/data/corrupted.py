@@ -1,15 +1,23 @@
-"""Clean images under one corruption, made when they are read and kept, as uint8, while there is room."""
+"""Clean images under one corruption, or in weather: made when they are read and kept while there is room."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from testdg.data.corruptions import FrostTextures, ParameterSet, corrupt_uint8
+from testdg.data.corruptions import corrupt_uint8
 from testdg.data.stream import ImageSource
+
+
+class Corrupt(Protocol):
+    """What makes uint8 images, (N, 3, H, W), worse: `corrupt_uint8` or `weather`, with its seed and so on."""
+
+    def __call__(self, images: Tensor, name: str, severity: int, /, *, indices: Sequence[int]) -> Tensor:
+        """Images under a corruption; `indices` are their places in the data set."""
 
 
 class PixelCache:
@@ -35,7 +43,7 @@ class PixelCache:
 
 
 class CorruptedImages:
-    """A domain made on the fly from clean images, uint8, (N, 3, H, W).
+    """A domain made on the fly from clean images, uint8, (N, 3, H, W), by `corrupt`.
 
     `positions` are the images' places in their data set, which the noise depends on (0, 1, ... if left out);
     domains that share a `cache` share its room.
@@ -46,15 +54,13 @@ class CorruptedImages:
         clean: Tensor | ImageSource,
         name: str,
         severity: int,
+        corrupt: Corrupt = corrupt_uint8,
         *,
-        seed: int = 0,
-        frost: FrostTextures | None = None,
-        parameters: ParameterSet = "cifar",
         positions: Sequence[int] | None = None,
         cache: PixelCache | None = None,
     ) -> None:
-        self.clean, self.name, self.severity, self.seed, self.frost = clean, name, severity, seed, frost
-        self.parameters, self.positions = parameters, positions or range(len(clean))
+        self.clean, self.name, self.severity, self.corrupt = clean, name, severity, corrupt
+        self.positions = positions or range(len(clean))
         self._cache = PixelCache() if cache is None else cache
 
     def __len__(self) -> int:
@@ -68,13 +74,13 @@ class CorruptedImages:
     def take(self, indices: Sequence[int]) -> Tensor:
         """The images at some indices, in their order, corrupted."""
         keys = {index: (self.name, self.severity, index) for index in indices}
-        found = {index: image for index, key in keys.items() if (image := self._cache.get(key)) is not None}
-        missing = [index for index in keys if index not in found]
+        images = {index: image for index, key in keys.items() if (image := self._cache.get(key)) is not None}
+        missing = [index for index in keys if index not in images]
         if missing:
-            found.update(zip(missing, self._make(missing), strict=True))
+            images.update(zip(missing, self._make(missing), strict=True))
         for index in missing:
-            self._cache.put(keys[index], found[index])
-        return torch.stack([found[index] for index in indices])
+            self._cache.put(keys[index], images[index])
+        return torch.stack([images[index] for index in indices])
 
     def _clean(self, indices: list[int]) -> Tensor:
         if isinstance(self.clean, Tensor):
@@ -85,12 +91,4 @@ class CorruptedImages:
 
     def _make(self, indices: list[int]) -> Tensor:
         positions = [self.positions[index] for index in indices]
-        return corrupt_uint8(
-            self._clean(indices),
-            self.name,
-            self.severity,
-            indices=positions,
-            seed=self.seed,
-            parameters=self.parameters,
-            frost=self.frost,
-        )
+        return self.corrupt(self._clean(indices), self.name, self.severity, indices=positions)

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -24,29 +25,42 @@ from PIL import Image, UnidentifiedImageError
 from testdg.data.pictures import open_picture
 from testdg.errors import UserError
 
-EDGE, SIDE = 256, 224
-IMAGE_BYTES = SIDE * SIDE * 3
 SUFFIXES = (".jpeg", ".jpg", ".png")
 _MOST_WORKERS = 16
 
 
-def fit(picture: Image.Image) -> Image.Image:
-    """An RGB picture of 224 x 224: as it is, or its shortest edge resized to 256 (bilinear) and its middle cut out."""
-    picture = picture.convert("RGB")
-    if picture.size == (SIDE, SIDE):
+class Frame(NamedTuple):
+    """The size that pictures are read at: the shorter edge is resized to `edge`, its middle square of `side` kept."""
+
+    edge: int
+    side: int
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of a picture's pixels."""
+        return 3 * self.side * self.side
+
+
+IMAGENET_FRAME = Frame(edge=256, side=224)
+
+
+def fit(picture: Image.Image, frame: Frame = IMAGENET_FRAME) -> Image.Image:
+    """An RGB picture at the size of a frame: as it is where it has that size, else resized (bilinear) and cut."""
+    picture, (edge, side) = picture.convert("RGB"), frame
+    if picture.size == (side, side):
         return picture
     short = min(picture.size)
-    width, height = (EDGE * length // short for length in picture.size)
-    left, top = round((width - SIDE) / 2), round((height - SIDE) / 2)
+    width, height = (edge * length // short for length in picture.size)
+    left, top = round((width - side) / 2), round((height - side) / 2)
     resized = picture.resize((width, height), Image.Resampling.BILINEAR)
-    return resized.crop((left, top, left + SIDE, top + SIDE))
+    return resized.crop((left, top, left + side, top + side))
 
 
-def decode(path: str) -> bytes | str:
-    """The pixels of an image file, (3, 224, 224) uint8; or, as text, why it cannot be read."""
+def decode(path: str, frame: Frame = IMAGENET_FRAME) -> bytes | str:
+    """The pixels of an image file, (3, side, side) uint8; or, as text, why it cannot be read."""
     try:
         with open_picture(path) as picture:
-            return np.asarray(fit(picture)).transpose(2, 0, 1).tobytes()
+            return np.asarray(fit(picture, frame)).transpose(2, 0, 1).tobytes()
     except UnidentifiedImageError:
         return "no image format fits it"
     except Exception as error:  # a damaged picture raises nearly anything
@@ -60,18 +74,19 @@ def serve() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         for path in request["paths"]:
-            found = decode(path)
-            why = found if isinstance(found, str) else None
+            pixels = decode(path, Frame(*request["frame"]))
+            why = pixels if isinstance(pixels, str) else None
             sys.stdout.buffer.write(json.dumps(why).encode() + b"\n")
-            if isinstance(found, bytes) and request["pixels"]:
-                sys.stdout.buffer.write(found)
+            if isinstance(pixels, bytes) and request["pixels"]:
+                sys.stdout.buffer.write(pixels)
             sys.stdout.buffer.flush()
 
 
 class Decoder:
     """Some worker processes, each started when it is first needed, with a thread that waits for it."""
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, frame: Frame = IMAGENET_FRAME) -> None:
+        self.frame = frame
         self.workers = workers or min(os.cpu_count() or 1, _MOST_WORKERS)
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="decoder")
         self._own = threading.local()
@@ -87,7 +102,7 @@ class Decoder:
     def _ask(self, paths: list[str], pixels: bool) -> list[bytes | str]:
         worker = self._worker()
         try:
-            return list(_answers(worker, paths, pixels))
+            return list(_answers(worker, paths, self.frame, pixels))
         except UserError:
             self._own.worker = None
             raise
@@ -104,19 +119,19 @@ class Decoder:
         return worker
 
 
-def _answers(worker: subprocess.Popen[bytes], paths: list[str], pixels: bool) -> Iterator[bytes | str]:
+def _answers(worker: subprocess.Popen[bytes], paths: list[str], frame: Frame, pixels: bool) -> Iterator[bytes | str]:
     """Send a request and read its answers; the file that a worker died over is named."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     try:
-        worker.stdin.write(json.dumps({"paths": paths, "pixels": pixels}).encode() + b"\n")
+        worker.stdin.write(json.dumps({"paths": paths, "frame": frame, "pixels": pixels}).encode() + b"\n")
         worker.stdin.flush()
     except BrokenPipeError:
         raise _died(worker, paths[0]) from None
     for path in paths:
         line = worker.stdout.readline()
         why = json.loads(line) if line.endswith(b"\n") else None
-        size = IMAGE_BYTES if pixels and why is None else 0
+        size = frame.image_bytes if pixels and why is None else 0
         content = worker.stdout.read(size)
         if not line.endswith(b"\n") or len(content) < size:
             raise _died(worker, path)

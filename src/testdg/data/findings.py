@@ -37,6 +37,6 @@ class Check:
 
     def report(self, folder: Path, what: str, names: Iterable[str]) -> None:
         """Note a problem that some files of a folder share."""
-        found = list(names)
-        if found:
-            self.problems.append(f"{folder}: {len(found)} {what}, first {found[0]}")
+        affected = list(names)
+        if affected:
+            self.problems.append(f"{folder}: {len(affected)} {what}, first {affected[0]}")

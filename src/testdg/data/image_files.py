@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby, islice
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from testdg.bounds import read_text
-from testdg.data.decoder import SIDE, SUFFIXES, Decoder
+from testdg.data.decoder import SUFFIXES, Decoder
 from testdg.data.pictures import open_picture
 from testdg.errors import UserError
 
@@ -23,10 +23,13 @@ Pieces = list[Future[list[bytes | str]]]
 
 
 class ImageFiles:
-    """Image files of any size, read as uint8, (N, 3, 224, 224); the batches that follow are decoded meanwhile."""
+    """Image files of any size, read as uint8 at the size of the decoder's frame; what follows is decoded meanwhile.
 
-    def __init__(self, folder: Path, names: Sequence[str], decoder: Decoder) -> None:
-        self.folder, self.names, self.decoder = folder, tuple(names), decoder
+    `paths` says where in the folder each lies, by its name `<class>/<file>`.
+    """
+
+    def __init__(self, folder: Path, paths: Mapping[str, str], decoder: Decoder) -> None:
+        self.folder, self.paths, self.names, self.decoder = folder, paths, tuple(paths), decoder
         self._ahead: dict[range, Pieces] = {}
 
     def __len__(self) -> int:
@@ -53,27 +56,31 @@ class ImageFiles:
 
     def first(self, count: int | None) -> ImageFiles:
         """The first files only."""
-        return ImageFiles(self.folder, self.names[:count], self.decoder)
+        return ImageFiles(self.folder, dict(islice(self.paths.items(), count)), self.decoder)
 
     def unreadable(self) -> list[str]:
         """Names of the files that cannot be decoded: each one is tried."""
-        found: list[str] = []
+        damaged: list[str] = []
         for start in range(0, len(self), 1000):
             names = self.names[start : start + 1000]
             answers = _answers(self.decoder.submit(self._paths(names), pixels=False))
-            found += [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, str)]
-        return found
+            damaged += [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, str)]
+        return damaged
 
     def without(self, names: Sequence[str]) -> ImageFiles:
         """The same files without some; at least one must be left."""
         gone = set(names)
-        left = [name for name in self.names if name not in gone]
+        left = {name: path for name, path in self.paths.items() if name not in gone}
         if not left:
             raise UserError(f"{self.folder}: none of its {len(self)} images can be decoded, first {self.names[0]}")
         return ImageFiles(self.folder, left, self.decoder)
 
+    def path(self, name: str) -> Path:
+        """Where an image lies."""
+        return self.folder / self.paths[name]
+
     def _paths(self, names: Sequence[str]) -> list[str]:
-        return [str(self.folder / name) for name in names]
+        return [str(self.path(name)) for name in names]
 
     def _submit(self, indices: Sequence[int]) -> Pieces:
         return self.decoder.submit(self._paths([self.names[index] for index in indices]))
@@ -90,10 +97,10 @@ class ImageFiles:
             if isinstance(answer, str):
                 self._forget()
                 remedy = "restore the file, or leave such files out with skip_unreadable"
-                raise UserError(f"{self.folder / self.names[index]} cannot be read as an image: {answer}; {remedy}")
+                raise UserError(f"{self.path(self.names[index])} cannot be read as an image: {answer}; {remedy}")
         pixels = bytearray().join(answer for answer in answers if isinstance(answer, bytes))
         rows = torch.frombuffer(pixels, dtype=torch.uint8) if pixels else torch.empty(0, dtype=torch.uint8)
-        return rows.view(-1, 3, SIDE, SIDE)
+        return rows.view(-1, 3, self.decoder.frame.side, self.decoder.frame.side)
 
 
 def _answers(pieces: Pieces) -> list[bytes | str]:
@@ -106,23 +113,43 @@ def list_classes(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
-def list_images(folder: Path) -> list[str]:
-    """All images of a folder as `<class>/<file>`, sorted by class and then by file."""
-    names = []
-    for kind in list_classes(folder):
-        files = sorted(name for name in os.listdir(folder / kind) if name.lower().endswith(SUFFIXES))
-        names += [f"{kind}/{name}" for name in files if not name.startswith(".")]
-    if not names:
-        raise UserError(f"{folder} holds no images: expected <class>/<file>.JPEG in it")
-    return names
+def list_images(folder: Path, inside: str = "") -> dict[str, str]:
+    """Where the images of a folder lie, `<class>/<inside>/<file>`, by their names, `<class>/<file>`; sorted."""
+    paths: dict[str, str] = {}
+    for name in list_classes(folder):
+        middle = f"{name}/{inside}/" if inside else f"{name}/"
+        files = os.listdir(folder / middle) if (folder / middle).is_dir() else []
+        paths |= {f"{name}/{file}": middle + file for file in sorted(filter(_is_image, files))}
+    if not paths:
+        raise UserError(f"{folder} holds no images: expected <class>/{inside and inside + '/'}<file>.JPEG in it")
+    return paths
+
+
+def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
+    """As `list_images`, for images in one folder whose classes a file gives, `<file> <class>` per line."""
+    expected = "expected <file> <class> per line"
+    lines = [line.split() for line in _lines(annotations, expected)]
+    for number, words in enumerate(lines, 1):
+        if len(words) < 2 or words[1] == ".." or Path(words[1]).name != words[1]:
+            raise UserError(f"{annotations}, line {number}: {expected}; got {' '.join(words[:2])!r}")
+    classes = {file: name for file, name, *_ in lines}
+    files = list(filter(_is_image, os.listdir(folder)))
+    if not files:
+        raise UserError(f"{folder} holds no images: expected those that {annotations.name} names")
+    if stray := [file for file in files if file not in classes]:
+        raise UserError(f"{folder}: {len(stray)} images that {annotations.name} does not name, first {min(stray)}")
+    return {f"{name}/{file}": file for name, file in sorted((classes[file], file) for file in files)}
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def find_images(folder: Path) -> list[str]:
     """All images of a folder and the folders in it, by path."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: name one with images in it")
-    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.name.lower().endswith(SUFFIXES))
-    return sorted(path.as_posix() for path in paths if not path.name.startswith("."))
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if _is_image(path.name))
 
 
 def read_image(path: Path) -> Tensor:
@@ -181,7 +208,7 @@ def _lines(path: Path, expected: str) -> list[str]:
         lines = [line.strip() for line in read_text(path).splitlines()]
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a list that can be read: {expected}") from error
-    found = [line for line in lines if line]
-    if not found:
+    filled = [line for line in lines if line]
+    if not filled:
         raise UserError(f"{path} is empty: {expected}")
-    return found
+    return filled

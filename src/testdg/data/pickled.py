@@ -302,14 +302,14 @@ def read_pickle(path: Path) -> dict[str, Any]:
 def parse_pickle(path: Path, content: bytes) -> dict[str, Any]:
     """The same for what was read from a path."""
     try:
-        found = _Machine().run(content)
+        batch = _Machine().run(content)
     except _Refused as error:
         raise UserError(f"{path} asks for {error}, which is not an array and could execute code: refused") from error
     except Exception as error:  # a damaged pickle raises nearly anything
         raise UserError(f"{path} is damaged: {error}; download it again") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path} holds a {type(found).__name__}: expected a dictionary with data and labels")
-    return {_text(key): _finished(path, value) for key, value in found.items()}
+    if not isinstance(batch, dict):
+        raise UserError(f"{path} holds a {type(batch).__name__}: expected a dictionary with data and labels")
+    return {_text(key): _finished(path, value) for key, value in batch.items()}
 
 
 def _text(key: str | bytes) -> str:

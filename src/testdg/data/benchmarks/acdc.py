@@ -7,11 +7,12 @@ from types import MappingProxyType
 
 from testdg.data.benchmarks.base import Options, fingerprint
 from testdg.data.benchmarks.registry import register
-from testdg.data.benchmarks.weather import WeatherBenchmark, check_condition, identify
+from testdg.data.benchmarks.weather import WeatherBenchmark, identify
 from testdg.data.segmentation import CITYSCAPES, CITYSCAPES_PALETTE, PairFiles, acdc_pairs, cityscapes_pairs
 from testdg.data.segmentation.files import readable
 from testdg.data.segmentation.layouts import find_parent
 from testdg.data.stream import Domain, Samples
+from testdg.data.weather import check_condition
 from testdg.errors import UserError
 
 SIZE = (540, 960)
@@ -71,9 +72,7 @@ class Acdc(WeatherBenchmark):
 
     def origin(self) -> str:
         """Where the images of the stream come from, in words."""
-        subset = Path(self.options.subset or "all").name
-        skipped = "; unreadable files skipped" if self.options.skip_unreadable else ""
-        return f"ACDC, training split; subset {subset}{skipped}"
+        return f"ACDC, training split; {self.options.describe_files()}"
 
     def fingerprint(self) -> str:
         """Identify the files: names of all, the first picture and label map of each condition."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
 
+from testdg.data.corrupted import PixelCache
 from testdg.data.stream import Domain, Samples, Stream
 from testdg.errors import UserError
 
@@ -39,12 +41,23 @@ class Options:
             raise UserError(f"workers must be at least 1; got {self.workers}")
         check_severity(self.severity)
 
+    def describe_files(self, middle: str = "") -> str:
+        """Which image files are taken, in words, with what else there is to say of them."""
+        skipped = "; unreadable files skipped" if self.skip_unreadable else ""
+        return f"subset {Path(self.subset or 'all').name}{middle}{skipped}"
+
 
 def check_severity(severity: int) -> int:
     """Refuse a severity that does not exist."""
     if severity not in range(1, 6):
         raise UserError(f"severity must be 1 to 5; got {severity}")
     return severity
+
+
+def check_once(what: str, values: Sequence[Any]) -> None:
+    """Refuse a choice that is empty or names something twice."""
+    if not values or len(set(values)) < len(values):
+        raise UserError(f"{what} must be named once each, at least one; got {', '.join(map(str, values)) or 'none'}")
 
 
 class Benchmark(ABC):
@@ -89,6 +102,14 @@ class Benchmark(ABC):
     def order(self) -> tuple[str, ...]:
         """Names of the domains, in the order of the stream."""
 
+    def chosen_domains(self, own: Sequence[str], check: Callable[[str], None]) -> tuple[str, ...]:
+        """The domains that the user named, or the benchmark's own; each is checked."""
+        chosen = tuple(own if self.options.domains is None else self.options.domains)
+        for name in chosen:
+            check(name)
+        check_once("domains", chosen)
+        return chosen
+
     @abstractmethod
     def make_domain(self, name: str, severity: int) -> Domain:
         """Open or make one domain."""
@@ -99,6 +120,11 @@ class Benchmark(ABC):
         if (name, severity) not in self._made:
             self._made[name, severity] = self.make_domain(name, severity)
         return self._made[name, severity]
+
+    @cached_property
+    def cache(self) -> PixelCache:
+        """Room for images that are made on the fly, shared by the domains."""
+        return PixelCache()
 
     def domains(self) -> tuple[Domain, ...]:
         """The domains, in the order of the stream."""

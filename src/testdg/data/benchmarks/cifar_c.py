@@ -9,9 +9,10 @@ from typing import ClassVar
 
 from testdg.data.arrays import CorruptedArray, read_labels
 from testdg.data.benchmarks.base import fingerprint
-from testdg.data.benchmarks.corruption import CorruptionBenchmark, check_corruption
+from testdg.data.benchmarks.corruption import CorruptionBenchmark
 from testdg.data.benchmarks.registry import register
 from testdg.data.cifar import CIFAR10, CIFAR100, Cifar, find_arrays, has_clean, read_test, read_train
+from testdg.data.corruptions.parameters import check_name
 from testdg.data.manifest import stored_origin
 from testdg.data.stream import Domain, Samples
 from testdg.errors import UserError
@@ -20,31 +21,31 @@ from testdg.errors import UserError
 class CifarC(CorruptionBenchmark):
     """Test images of a CIFAR set under corruptions."""
 
-    kind: ClassVar[Cifar]
+    data_set: ClassVar[Cifar]
     paper = MappingProxyType({"size": (384, 384), "resample": "bilinear", "mean": (0.0,) * 3, "std": (1.0,) * 3})
     data: Path
 
     @cached_property
     def arrays(self) -> Path | None:
         """The folder of stored arrays; None where there is none."""
-        found = find_arrays(self.data, self.kind)
-        if found is None and not has_clean(self.data, self.kind):
-            clean = f"{self.kind.folder}/{self.kind.test} or {self.kind.archive}"
-            expected = f"expected {self.kind.arrays}/gaussian_noise.npy (and so on), {clean}"
-            raise UserError(f"data folder {self.data} holds no {self.kind.title}: {expected}")
-        return found
+        folder, cifar = find_arrays(self.data, self.data_set), self.data_set
+        if folder is None and not has_clean(self.data, cifar):
+            clean = f"{cifar.folder}/{cifar.test} or {cifar.archive}"
+            expected = f"expected {cifar.stored}/gaussian_noise.npy (and so on), {clean}"
+            raise UserError(f"data folder {self.data} holds no {cifar.title}: {expected}")
+        return folder
 
     def train(self) -> Samples:
         """The clean training images that are there."""
-        return read_train(self.data, self.kind)
+        return read_train(self.data, self.data_set)
 
     def test(self) -> Samples:
         """The clean test images."""
-        return read_test(self.data, self.kind)
+        return read_test(self.data, self.data_set)
 
     def make_domain(self, name: str, severity: int) -> Domain:
         """One corruption: from its array where there are arrays, else made from the clean images."""
-        check_corruption(name)
+        check_name(name)
         if self.arrays is None:
             return super().make_domain(name, severity)
         array = self.arrays / f"{name}.npy"
@@ -56,7 +57,7 @@ class CifarC(CorruptionBenchmark):
         """Where the images of the stream come from, in words."""
         if self.arrays is None:
             return super().origin()
-        return stored_origin(self.arrays, f"published arrays of {self.kind.arrays}")
+        return stored_origin(self.arrays, f"published arrays of {self.data_set.stored}")
 
     def fingerprint(self) -> str:
         """Identify the images: the clean ones, or labels and the first image of each array."""
@@ -72,10 +73,10 @@ class Cifar10C(CifarC):
 
     name = "cifar10-c"
     title = "CIFAR-10, 15 corruptions (and 4 extra)"
-    kind = CIFAR10
+    data_set = CIFAR10
     classes = CIFAR10.classes
     batch_size = 40
-    needs = "CIFAR-10-C/<corruption>.npy, cifar-10-batches-py/ or cifar10.npz"
+    needs = CIFAR10.needs
 
 
 @register
@@ -84,7 +85,7 @@ class Cifar100C(CifarC):
 
     name = "cifar100-c"
     title = "CIFAR-100, 15 corruptions (and 4 extra)"
-    kind = CIFAR100
+    data_set = CIFAR100
     classes = CIFAR100.classes
     batch_size = 50
-    needs = "CIFAR-100-C/<corruption>.npy, cifar-100-python/ or cifar100.npz"
+    needs = CIFAR100.needs

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
+from typing import ClassVar
 
 from testdg.data.benchmarks.base import Benchmark, fingerprint
-from testdg.data.corrupted import CorruptedImages, PixelCache
-from testdg.data.corruptions import EXTRA, STANDARD_ORDER, FrostTextures
+from testdg.data.benchmarks.registry import benchmarks
+from testdg.data.cifar import Cifar
+from testdg.data.corrupted import Corrupt, CorruptedImages
+from testdg.data.corruptions import CIFAR, STANDARD_ORDER, FrostTextures, corrupt_uint8
+from testdg.data.corruptions.parameters import check_name
+from testdg.data.picture_sets import PictureSet
 from testdg.data.stream import Domain, Samples
-from testdg.errors import UserError, unknown
+
+CorruptedSet = Cifar | PictureSet
 
 
 class CorruptionBenchmark(Benchmark):
     """Clean test images, corrupted on the fly."""
 
     has_severities = True
+    data_set: ClassVar[CorruptedSet | None] = None
+    """What the data folder holds, and how it is corrupted; None where the images are embedded."""
 
     @property
     def order(self) -> tuple[str, ...]:
         """Names of the corruptions, in the order of the stream."""
-        chosen = tuple(STANDARD_ORDER if self.options.domains is None else self.options.domains)
-        for name in chosen:
-            check_corruption(name)
-        if not chosen or len(set(chosen)) < len(chosen):
-            raise UserError(f"domains must be named once each, at least one; got {', '.join(chosen) or 'none'}")
-        return chosen
+        return self.chosen_domains(STANDARD_ORDER, check_name)
 
     @cached_property
     def clean(self) -> Samples:
@@ -37,17 +40,16 @@ class CorruptionBenchmark(Benchmark):
         folder = None if self.data is None else self.data / "frost"
         return FrostTextures.from_folder(folder) if folder is not None and folder.is_dir() else None
 
-    @cached_property
-    def cache(self) -> PixelCache:
-        """Room for corrupted images, shared by the domains."""
-        return PixelCache()
+    @property
+    def corrupt(self) -> Corrupt:
+        """What corrupts the clean images."""
+        parameters = CIFAR if self.data_set is None else self.data_set.parameters
+        return partial(corrupt_uint8, seed=self.options.corruption_seed, parameters=parameters, frost=self.frost)
 
     def make_domain(self, name: str, severity: int) -> Domain:
         """Make one corruption of the clean images."""
-        check_corruption(name)
-        seed = self.options.corruption_seed
-        clean = self.clean.images
-        images = CorruptedImages(clean, name, severity, seed=seed, frost=self.frost, cache=self.cache)
+        check_name(name)
+        images = CorruptedImages(self.clean.images, name, severity, self.corrupt, cache=self.cache)
         return Domain(name, severity, images, self.clean.labels)
 
     def origin(self) -> str:
@@ -60,7 +62,7 @@ class CorruptionBenchmark(Benchmark):
         return fingerprint([self.clean.images, self.clean.labels])
 
 
-def check_corruption(name: str) -> None:
-    """Refuse a corruption that does not exist."""
-    if name not in (*STANDARD_ORDER, *EXTRA):
-        raise unknown("corruption", name, (*STANDARD_ORDER, *EXTRA))
+def corrupted_sets() -> dict[str, tuple[type[CorruptionBenchmark], CorruptedSet]]:
+    """The corruption benchmarks whose images lie in files, by name, with what they declare."""
+    kinds = [kind for kind in benchmarks().values() if issubclass(kind, CorruptionBenchmark)]
+    return {kind.name: (kind, kind.data_set) for kind in kinds if kind.data_set is not None}

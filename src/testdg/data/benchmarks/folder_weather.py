@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from testdg.data.benchmarks.base import Options, fingerprint
 from testdg.data.benchmarks.registry import register
-from testdg.data.benchmarks.weather import WeatherBenchmark, check_condition, identify
+from testdg.data.benchmarks.weather import WeatherBenchmark, identify
+from testdg.data.corrupted import CorruptedImages
 from testdg.data.segmentation import (
     CAMVID,
     CAMVID_PALETTE,
@@ -22,7 +23,7 @@ from testdg.data.segmentation import (
 from testdg.data.segmentation.files import readable, size_of
 from testdg.data.segmentation.layouts import FOLDERS, Folders, find_parent
 from testdg.data.stream import Domain, Samples
-from testdg.data.weather import WeatherImages
+from testdg.data.weather import check_condition, weather
 from testdg.errors import UserError
 
 WIDEST = 1024
@@ -48,8 +49,8 @@ class FolderWeather(WeatherBenchmark):
         self._skipped: list[str] = []
 
     def _folders(self, splits: tuple[str, ...], flat: bool = False) -> Folders:
-        found = (find_folders(self.data, split) for split in splits)
-        folders = next(filter(None, found), None) or (find_flat(self.data) if flat else None)
+        candidates = (find_folders(self.data, split) for split in splits)
+        folders = next(filter(None, candidates), None) or (find_flat(self.data) if flat else None)
         if folders is None:
             named = (f"{split}/ and {split}annot/, or images/{split}/ and masks/{split}/" for split in splits)
             expected = FOLDERS if flat else ", or ".join(named)
@@ -85,9 +86,9 @@ class FolderWeather(WeatherBenchmark):
     def make_domain(self, name: str, severity: int) -> Domain:
         """Put the pictures into a condition."""
         check_condition(name)
-        seed = self.options.corruption_seed
-        positions = self._positions
-        source = WeatherImages(self.files.images, name, severity, seed=seed, positions=positions, cache=self.cache)
+        corrupt = partial(weather, seed=self.options.corruption_seed)
+        images, positions = self.files.images, self._positions
+        source = CorruptedImages(images, name, severity, corrupt, positions=positions, cache=self.cache)
         return Domain(name, severity, source, self.files.masks)
 
     def train(self) -> Samples:
@@ -105,11 +106,9 @@ class FolderWeather(WeatherBenchmark):
 
     def origin(self) -> str:
         """Where the images of the stream come from, in words."""
-        kind = "Cityscapes" if self.cities else f"{self.files.pairs[0].image.parent.name}/"
-        subset = Path(self.options.subset or "all").name
-        skipped = "; unreadable files skipped" if self.options.skip_unreadable else ""
-        weather = f"in weather made on the fly, seed {self.options.corruption_seed}"
-        return f"{kind} {weather}; subset {subset}; {len(self.classes)} classes{skipped}"
+        pictures = "Cityscapes" if self.cities else f"{self.files.pairs[0].image.parent.name}/"
+        made = f"in weather made on the fly, seed {self.options.corruption_seed}"
+        return f"{pictures} {made}; {self.options.describe_files(f'; {len(self.classes)} classes')}"
 
     def fingerprint(self) -> str:
         """Identify the files: names of all, the first picture and label map."""

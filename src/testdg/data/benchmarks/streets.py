@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
+
+from torch import Tensor
 
 from testdg.data.benchmarks.base import fingerprint
 from testdg.data.benchmarks.registry import register
-from testdg.data.benchmarks.weather import WeatherBenchmark, check_condition
+from testdg.data.benchmarks.weather import WeatherBenchmark
+from testdg.data.corrupted import CorruptedImages
 from testdg.data.stream import Domain, Samples
 from testdg.data.streets import CLASSES, PALETTE, Scenes, draw_scenes
-from testdg.data.weather import WeatherImages
+from testdg.data.weather import Geometry, check_condition, weather
 
 TRAIN_IMAGES, TEST_IMAGES = 400, 100
 _TRAIN_SEED, _TEST_SEED = 0, 1
@@ -19,6 +23,13 @@ _TRAIN_SEED, _TEST_SEED = 0, 1
 def load_streets(seed: int, images: int) -> Scenes:
     """The first scenes of a row, drawn once."""
     return draw_scenes(range(images), seed)
+
+
+def _weather_of(
+    geometry: Geometry, seed: int, images: Tensor, name: str, severity: int, /, *, indices: Sequence[int]
+) -> Tensor:
+    """Put scenes into a condition, each with its own geometry."""
+    return weather(images, name, severity, indices=indices, seed=seed, geometry=geometry.take(indices))
 
 
 @register
@@ -51,9 +62,8 @@ class Streets(WeatherBenchmark):
         """Put the scenes into a condition."""
         check_condition(name)
         images, labels, geometry = self.scenes
-        seed = self.options.corruption_seed
-        source = WeatherImages(images, name, severity, seed=seed, geometry=geometry, cache=self.cache)
-        return Domain(name, severity, source, labels)
+        corrupt = partial(_weather_of, geometry, self.options.corruption_seed)
+        return Domain(name, severity, CorruptedImages(images, name, severity, corrupt, cache=self.cache), labels)
 
     def origin(self) -> str:
         """Where the images of the stream come from, in words."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from testdg.data.benchmarks.base import Benchmark
-from testdg.data.corrupted import PixelCache
 from testdg.data.segmentation.files import PairFiles
-from testdg.data.weather import CONDITIONS
-from testdg.errors import UserError, unknown
+from testdg.data.weather import CONDITIONS, check_condition
 
 
 class WeatherBenchmark(Benchmark):
@@ -24,23 +20,7 @@ class WeatherBenchmark(Benchmark):
     @property
     def order(self) -> tuple[str, ...]:
         """Names of the conditions, in the order of the stream."""
-        chosen = tuple(CONDITIONS if self.options.domains is None else self.options.domains)
-        for name in chosen:
-            check_condition(name)
-        if not chosen or len(set(chosen)) < len(chosen):
-            raise UserError(f"domains must be named once each, at least one; got {', '.join(chosen) or 'none'}")
-        return chosen
-
-    @cached_property
-    def cache(self) -> PixelCache:
-        """Room for pictures in weather, shared by the domains."""
-        return PixelCache()
-
-
-def check_condition(name: str) -> None:
-    """Refuse a condition that does not exist."""
-    if name not in CONDITIONS:
-        raise unknown("condition", name, CONDITIONS)
+        return self.chosen_domains(CONDITIONS, check_condition)
 
 
 def identify(files: PairFiles) -> list[Tensor]:

@@ -2,11 +2,13 @@
 
 from testdg.data.corruptions.apply import corrupt, corrupt_uint8
 from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.corruptions.parameters import EXTRA, SEVERITIES, STANDARD_ORDER, ParameterSet
+from testdg.data.corruptions.parameters import CIFAR, EXTRA, IMAGENET, SEVERITIES, STANDARD_ORDER, ParameterSet
 from testdg.data.corruptions.textures import FrostTextures
 
 __all__ = [
+    "CIFAR",
     "EXTRA",
+    "IMAGENET",
     "SEVERITIES",
     "STANDARD_ORDER",
     "FrostTextures",

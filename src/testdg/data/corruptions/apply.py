@@ -4,63 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from testdg.data.corruptions import blur, digital, noise, weather
+from testdg.data.corruptions import blur, digital, noise, spatter, weather
 from testdg.data.corruptions.generator import ImageNoise
 from testdg.data.corruptions.levels import from_levels, to_levels
-from testdg.data.corruptions.parameters import ParameterSet, parameters_of
-from testdg.data.corruptions.spatter import spatter
+from testdg.data.corruptions.parameters import EXTRA, STANDARD_ORDER, ParameterSet, parameters_of
 from testdg.data.corruptions.textures import FrostTextures
 from testdg.errors import UserError
 
 Corruption = Callable[..., Tensor]
 
+_MODULES = (noise, blur, weather, digital, spatter)  # a corruption is the function of its name in one of them
 _FUNCTIONS: dict[str, Corruption] = {
-    "gaussian_noise": noise.gaussian_noise,
-    "shot_noise": noise.shot_noise,
-    "impulse_noise": noise.impulse_noise,
-    "defocus_blur": blur.defocus_blur,
-    "glass_blur": blur.glass_blur,
-    "motion_blur": blur.motion_blur,
-    "zoom_blur": blur.zoom_blur,
-    "snow": weather.snow,
-    "frost": weather.frost,
-    "fog": weather.fog,
-    "brightness": weather.brightness,
-    "contrast": digital.contrast,
-    "elastic_transform": digital.elastic_transform,
-    "pixelate": digital.pixelate,
-    "jpeg_compression": digital.jpeg_compression,
-    "speckle_noise": noise.speckle_noise,
-    "gaussian_blur": blur.gaussian_blur,
-    "spatter": spatter,
-    "saturate": digital.saturate,
+    name: getattr(module, name) for module in _MODULES for name in (*STANDARD_ORDER, *EXTRA) if hasattr(module, name)
 }
 
 # Values corrupted at a time: what the cache of a core holds, or what keeps an accelerator busy.
 _CHUNK_CPU, _CHUNK_ACCELERATOR = 1 << 19, 1 << 25
 
 
-def corrupt(
-    images: Tensor,
-    name: str,
-    severity: int,
-    *,
-    indices: Tensor | Sequence[int],
-    seed: int = 0,
-    parameters: ParameterSet | None = None,
-    frost: FrostTextures | None = None,
-) -> Tensor:
-    """Corrupt images, float in [0, 1], (N, 3, H, W); the result's values are multiples of 1/255.
+class Choices(TypedDict, total=False):
+    """What `corrupt` hands on to `corrupt_uint8`."""
 
-    `indices` are the images' positions in the data set: random corruptions depend on them, not on the batch.
-    """
-    levels = _levels_of(images)
-    corrupted = corrupt_uint8(levels, name, severity, indices=indices, seed=seed, parameters=parameters, frost=frost)
-    return corrupted.to(images.dtype) / 255
+    seed: int
+    parameters: ParameterSet | str | None
+    frost: FrostTextures | None
+
+
+def corrupt(
+    images: Tensor, name: str, severity: int, *, indices: Tensor | Sequence[int], **choices: Unpack[Choices]
+) -> Tensor:
+    """Corrupt images, float in [0, 1], (N, 3, H, W); the result's values are multiples of 1/255."""
+    return corrupt_uint8(_levels_of(images), name, severity, indices=indices, **choices).to(images.dtype) / 255
 
 
 def corrupt_uint8(
@@ -70,10 +49,13 @@ def corrupt_uint8(
     *,
     indices: Tensor | Sequence[int],
     seed: int = 0,
-    parameters: ParameterSet | None = None,
+    parameters: ParameterSet | str | None = None,
     frost: FrostTextures | None = None,
 ) -> Tensor:
-    """Corrupt uint8 images, (N, 3, H, W), as `corrupt` does; streams store their images so."""
+    """Corrupt uint8 images, (N, 3, H, W), as `corrupt` does; streams store their images so.
+
+    `indices` are the images' positions in the data set: random corruptions depend on them, not on the batch.
+    """
     if images.dtype != torch.uint8:
         raise UserError(f"images must be uint8; got {images.dtype}: use corrupt() for float images in [0, 1]")
     _check_shape(images)

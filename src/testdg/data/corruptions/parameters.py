@@ -5,13 +5,21 @@ A row holds one tuple per severity; the tuple is passed to the corruption's func
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Integral
-from typing import Literal
+from typing import NamedTuple
 
 from testdg.errors import UserError, unknown
 
-ParameterSet = Literal["cifar", "imagenet"]
 Row = tuple[tuple[float, ...], ...]
+
+
+class ParameterSet(NamedTuple):
+    """The parameters of all corruptions, made for images of one size."""
+
+    name: str
+    rows: Mapping[str, Row]
+
 
 STANDARD_ORDER: tuple[str, ...] = (
     "gaussian_noise",
@@ -41,7 +49,7 @@ _LARGEST_CIFAR_SIDE = 64
 _ELASTIC_SIDE = 244 / 224  # the 224 px set scales its elastic parameters by 244, not by the side
 
 
-def _row(*values: float) -> Row:
+def row(*values: float) -> Row:
     """Make the row of a corruption that has one parameter."""
     return tuple((value,) for value in values)
 
@@ -51,10 +59,10 @@ def _elastic_row(*values: tuple[float, float, float]) -> Row:
     return tuple(tuple(_ELASTIC_SIDE * number for number in value) for value in values)
 
 
-_CIFAR: dict[str, Row] = {
-    "gaussian_noise": _row(0.04, 0.06, 0.08, 0.09, 0.10),  # scale
-    "shot_noise": _row(500, 250, 100, 75, 50),  # photons of a white pixel
-    "impulse_noise": _row(0.01, 0.02, 0.03, 0.05, 0.07),  # share of the values
+_CIFAR_ROWS: dict[str, Row] = {
+    "gaussian_noise": row(0.04, 0.06, 0.08, 0.09, 0.10),  # scale
+    "shot_noise": row(500, 250, 100, 75, 50),  # photons of a white pixel
+    "impulse_noise": row(0.01, 0.02, 0.03, 0.05, 0.07),  # share of the values
     "defocus_blur": ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),  # radius, alias blur
     "glass_blur": ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),  # sigma, reach, iterations
     "motion_blur": ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),  # radius, sigma
@@ -66,16 +74,11 @@ _CIFAR: dict[str, Row] = {
         (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
         (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
     ),
-    "frost": (
-        (1, 0.2, 0.2),
-        (1, 0.3, 0.2),
-        (0.9, 0.4, 0.2),
-        (0.85, 0.4, 0.2),
-        (0.75, 0.45, 0.2),
-    ),  # image, texture, zoom
+    # image, texture, zoom
+    "frost": ((1, 0.2, 0.2), (1, 0.3, 0.2), (0.9, 0.4, 0.2), (0.85, 0.4, 0.2), (0.75, 0.45, 0.2)),
     "fog": ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),  # strength, decay
-    "brightness": _row(0.05, 0.1, 0.15, 0.2, 0.3),  # added value
-    "contrast": _row(0.75, 0.5, 0.4, 0.3, 0.15),  # factor
+    "brightness": row(0.05, 0.1, 0.15, 0.2, 0.3),  # added value
+    "contrast": row(0.75, 0.5, 0.4, 0.3, 0.15),  # factor
     "elastic_transform": (  # displacement, its smoothness, affine shift; all relative to the side
         (0, 0, 0.08),
         (0.05, 0.2, 0.07),
@@ -83,10 +86,10 @@ _CIFAR: dict[str, Row] = {
         (0.1, 0.04, 0.05),
         (0.1, 0.03, 0.03),
     ),
-    "pixelate": _row(0.95, 0.9, 0.85, 0.75, 0.65),  # relative side
-    "jpeg_compression": _row(80, 65, 58, 50, 40),  # quality
-    "speckle_noise": _row(0.06, 0.1, 0.12, 0.16, 0.2),  # relative scale
-    "gaussian_blur": _row(0.4, 0.6, 0.7, 0.8, 1),  # sigma
+    "pixelate": row(0.95, 0.9, 0.85, 0.75, 0.65),  # relative side
+    "jpeg_compression": row(80, 65, 58, 50, 40),  # quality
+    "speckle_noise": row(0.06, 0.1, 0.12, 0.16, 0.2),  # relative scale
+    "gaussian_blur": row(0.4, 0.6, 0.7, 0.8, 1),  # sigma
     "spatter": (  # mean, scale, sigma, threshold, strength (water) or sigma (mud), is mud
         (0.62, 0.1, 0.7, 0.7, 0.5, 0),
         (0.65, 0.1, 0.8, 0.7, 0.5, 0),
@@ -97,10 +100,10 @@ _CIFAR: dict[str, Row] = {
     "saturate": ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),  # factor, added saturation
 }
 
-_IMAGENET: dict[str, Row] = {
-    "gaussian_noise": _row(0.08, 0.12, 0.18, 0.26, 0.38),
-    "shot_noise": _row(60, 25, 12, 5, 3),
-    "impulse_noise": _row(0.03, 0.06, 0.09, 0.17, 0.27),
+_IMAGENET_ROWS: dict[str, Row] = {
+    "gaussian_noise": row(0.08, 0.12, 0.18, 0.26, 0.38),
+    "shot_noise": row(60, 25, 12, 5, 3),
+    "impulse_noise": row(0.03, 0.06, 0.09, 0.17, 0.27),
     "defocus_blur": ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
     "glass_blur": ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
     "motion_blur": ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
@@ -114,15 +117,15 @@ _IMAGENET: dict[str, Row] = {
     ),
     "frost": ((1, 0.4, 1), (0.8, 0.6, 1), (0.7, 0.7, 1), (0.65, 0.7, 1), (0.6, 0.75, 1)),
     "fog": ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
-    "brightness": _row(0.1, 0.2, 0.3, 0.4, 0.5),
-    "contrast": _row(0.4, 0.3, 0.2, 0.1, 0.05),
+    "brightness": row(0.1, 0.2, 0.3, 0.4, 0.5),
+    "contrast": row(0.4, 0.3, 0.2, 0.1, 0.05),
     "elastic_transform": _elastic_row(
         (2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)
     ),
-    "pixelate": _row(0.6, 0.5, 0.4, 0.3, 0.25),
-    "jpeg_compression": _row(25, 18, 15, 10, 7),
-    "speckle_noise": _row(0.15, 0.2, 0.35, 0.45, 0.6),
-    "gaussian_blur": _row(1, 2, 3, 4, 6),
+    "pixelate": row(0.6, 0.5, 0.4, 0.3, 0.25),
+    "jpeg_compression": row(25, 18, 15, 10, 7),
+    "speckle_noise": row(0.15, 0.2, 0.35, 0.45, 0.6),
+    "gaussian_blur": row(1, 2, 3, 4, 6),
     "spatter": (
         (0.65, 0.3, 4, 0.69, 0.6, 0),
         (0.65, 0.3, 3, 0.68, 0.6, 0),
@@ -133,21 +136,25 @@ _IMAGENET: dict[str, Row] = {
     "saturate": ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
 }
 
-_SETS: dict[str, dict[str, Row]] = {"cifar": _CIFAR, "imagenet": _IMAGENET}
+CIFAR = ParameterSet("cifar", _CIFAR_ROWS)
+IMAGENET = ParameterSet("imagenet", _IMAGENET_ROWS)
+_SETS = {parameters.name: parameters for parameters in (CIFAR, IMAGENET)}
 
 
 def check_name(name: str) -> None:
     """Refuse a corruption that does not exist."""
-    if name not in _CIFAR:
-        raise unknown("corruption", name, _CIFAR)
+    if name not in (*STANDARD_ORDER, *EXTRA):
+        raise unknown("corruption", name, (*STANDARD_ORDER, *EXTRA))
 
 
-def parameters_of(name: str, severity: int, parameters: ParameterSet | None, side: int) -> tuple[float, ...]:
+def parameters_of(name: str, severity: int, parameters: ParameterSet | str | None, side: int) -> tuple[float, ...]:
     """Look up a corruption's parameters; without a set, the side of the images chooses it."""
     check_name(name)
     if not isinstance(severity, Integral) or isinstance(severity, bool) or severity not in SEVERITIES:
         raise UserError(f"severity must be an integer from 1 to 5; got {severity!r}")
-    chosen = parameters or ("cifar" if side <= _LARGEST_CIFAR_SIDE else "imagenet")
-    if chosen not in _SETS:
-        raise unknown("parameter set", chosen, _SETS)
-    return _SETS[chosen][name][severity - 1]
+    chosen = parameters or (CIFAR if side <= _LARGEST_CIFAR_SIDE else IMAGENET)
+    if isinstance(chosen, str):
+        if chosen not in _SETS:
+            raise unknown("parameter set", chosen, _SETS)
+        chosen = _SETS[chosen]
+    return chosen.rows[name][severity - 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +12,14 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from testdg.data.benchmarks.base import fingerprint
-from testdg.data.corruptions import SEVERITIES, FrostTextures, ParameterSet, corrupt_uint8
-from testdg.data.generate.plan import Count, Plan, Tell, claimed
+from testdg.data.corrupted import Corrupt
+from testdg.data.corruptions import CIFAR, SEVERITIES, FrostTextures, ParameterSet, corrupt_uint8
+from testdg.data.generate.folder import CorruptOptions, Count, Tell, claimed
 from testdg.data.generate.workers import workers
 from testdg.data.stream import Samples
 from testdg.errors import UserError
 from testdg.files import replacing
 
-PARAMETERS: ParameterSet = "cifar"
 _CHUNK = 500  # images of one task
 
 Array = np.ndarray[Any, np.dtype[np.uint8]]
@@ -32,24 +33,30 @@ class _Piece(NamedTuple):
 
 class _Source(NamedTuple):
     images: Tensor
-    seed: int
-    frost: FrostTextures | None
+    corrupt: Corrupt
 
 
-def write_arrays(folder: Path, clean: Samples, frost: FrostTextures | None, plan: Plan, tell: Tell) -> None:
+def write_arrays(
+    folder: Path,
+    clean: Samples,
+    frost: FrostTextures | None,
+    options: CorruptOptions,
+    tell: Tell,
+    parameters: ParameterSet = CIFAR,
+) -> None:
     """Write `<corruption>.npy`, uint8 (5 N, H, W, 3), and `labels.npy`; a corruption that is there is kept."""
-    if sorted(plan.severities) != list(SEVERITIES):
+    if sorted(options.severities) != list(SEVERITIES):
         raise UserError(
-            f"arrays hold all five severities, one after the other; got {', '.join(map(str, plan.severities))}: "
+            f"arrays hold all five severities, one after the other; got {', '.join(map(str, options.severities))}: "
             "leave --severities out"
         )
-    source = _Source(clean.images, plan.seed, frost)
-    about = plan.describe(fingerprint([clean.images, clean.labels]), len(clean), frost, PARAMETERS)
-    with claimed(folder, about) as manifest, workers(plan.jobs, _make, source) as make:
+    source = _Source(clean.images, partial(corrupt_uint8, seed=options.seed, parameters=parameters, frost=frost))
+    about = options.describe(fingerprint([clean.images, clean.labels]), len(clean), frost, parameters)
+    with claimed(folder, about) as manifest, workers(options.jobs, _make, source) as make:
         _write(folder / "labels.npy", (5 * len(clean),), [np.tile(clean.labels.numpy().astype(np.uint8), 5)])
-        todo = [name for name in plan.corruptions if not (folder / f"{name}.npy").exists()]
+        todo = [name for name in options.corruptions if not (folder / f"{name}.npy").exists()]
         count = Count(tell, 5 * len(clean) * len(todo))
-        for name in plan.corruptions:
+        for name in options.corruptions:
             if name in todo:
                 pieces = (count.passed(name, piece) for piece in make(_pieces(name, len(clean))))
                 _write(folder / f"{name}.npy", (5 * len(clean), *clean.images.shape[2:], 3), pieces)
@@ -65,9 +72,7 @@ def _make(source: _Source, piece: _Piece) -> Array:
     """Corrupt one piece, (N, H, W, 3)."""
     images = source.images[piece.start : piece.start + _CHUNK]
     indices = range(piece.start, piece.start + len(images))
-    corrupted = corrupt_uint8(
-        images, piece.name, piece.severity, indices=indices, seed=source.seed, parameters=PARAMETERS, frost=source.frost
-    )
+    corrupted = source.corrupt(images, piece.name, piece.severity, indices=indices)
     return corrupted.permute(0, 2, 3, 1).contiguous().numpy()
 
 

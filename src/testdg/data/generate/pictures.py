@@ -1,8 +1,9 @@
-"""The layout of ImageNet-C: `<corruption>/<severity>/<class>/<file>`, JPEG of 224 px."""
+"""The layout of ImageNet-C and its like: `<corruption>/<severity>/<class>/<file>`, JPEG."""
 
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,24 +11,25 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from testdg.data.corruptions import FrostTextures, ParameterSet, corrupt_uint8
-from testdg.data.decoder import SIDE, decode
-from testdg.data.generate.plan import Count, Plan, Tell, claimed
+from testdg.data.corrupted import Corrupt
+from testdg.data.corruptions import FrostTextures, corrupt_uint8
+from testdg.data.decoder import Frame, decode
+from testdg.data.generate.folder import CorruptOptions, Count, Tell, claimed
 from testdg.data.generate.workers import workers
 from testdg.data.image_files import list_images
+from testdg.data.picture_sets import Pictures, PictureSet
 from testdg.errors import UserError
 from testdg.files import replacing
 
-PARAMETERS: ParameterSet = "imagenet"
 QUALITY = 85  # of the published files
 _CHUNK = 16  # pictures of one task
 
 
 class _Source(NamedTuple):
-    root: Path
+    clean: Pictures
     names: list[str]
-    seed: int
-    frost: FrostTextures | None
+    frame: Frame
+    corrupt: Corrupt
 
 
 class _Piece(NamedTuple):
@@ -37,21 +39,26 @@ class _Piece(NamedTuple):
     folder: Path
 
 
-def write_pictures(folder: Path, data: Path, images: int | None, plan: Plan, tell: Tell) -> None:
+def write_pictures(
+    folder: Path, data_set: PictureSet, data: Path, images: int | None, options: CorruptOptions, tell: Tell
+) -> None:
     """Corrupt pictures `<class>/<file>`; every severity of a corruption appears when it is whole.
 
-    The pictures are those of `data/val`, or of `data` where it holds the classes itself; photographs of frost are
-    taken from a folder `frost` beside the classes' folder.
+    The pictures are the set's test pictures, or those of `data` where it holds the classes itself; photographs of
+    frost are taken from a folder `frost` in the data folder, or beside the classes.
     """
-    root = data / "val" if (data / "val").is_dir() else data
-    names = list_images(root)[:images]
+    inside = data_set.split_folder(data, data_set.test).is_dir()
+    clean = data_set.list_split(data, data_set.test) if inside else Pictures(data, list_images(data))
+    names = list(clean.paths)[:images]
     _check_names(names)
-    photographs = root.resolve().parent / "frost"
+    photographs = (data if inside else data.resolve().parent) / "frost"
     frost = FrostTextures.from_folder(photographs) if photographs.is_dir() else None
-    about = plan.describe(_fingerprint(root, names), len(names), frost, PARAMETERS)
-    source = _Source(root, names, plan.seed, frost)
-    with claimed(folder, about) as manifest, workers(plan.jobs, _make, source) as make:
-        places = {(name, s): folder / name / str(s) for name in plan.corruptions for s in plan.severities}
+    about = options.describe(_fingerprint(clean, names), len(names), frost, data_set.parameters)
+    corrupt = partial(corrupt_uint8, seed=options.seed, parameters=data_set.parameters, frost=frost)
+    source = _Source(clean, names, data_set.frame, corrupt)
+    with claimed(folder, about) as manifest, workers(options.jobs, _make, source) as make:
+        levels = {severity: data_set.severities[severity - 1] for severity in options.severities}
+        places = {(name, s): folder / name / level for name in options.corruptions for s, level in levels.items()}
         todo = {key: place for key, place in places.items() if not place.exists()}
         count = Count(tell, len(names) * len(todo))
         for name, severity in places:
@@ -61,7 +68,7 @@ def write_pictures(folder: Path, data: Path, images: int | None, plan: Plan, tel
                 for made in make(pieces):
                     count.passed(name, made)
                 part.rename(place)
-            if severity == plan.severities[-1]:
+            if severity == options.severities[-1]:
                 manifest.add(name)
 
 
@@ -77,11 +84,11 @@ def _as_jpeg(name: str) -> str:
     return str(Path(name).with_suffix(".JPEG").as_posix())
 
 
-def _fingerprint(root: Path, names: list[str]) -> str:
+def _fingerprint(clean: Pictures, names: list[str]) -> str:
     """Identify pictures by class, name and size; reading them all would take long."""
     digest = hashlib.blake2b(digest_size=6)
     for name in names:
-        digest.update(f"{name} {(root / name).stat().st_size}\n".encode())
+        digest.update(f"{name} {(clean.folder / clean.paths[name]).stat().st_size}\n".encode())
     return digest.hexdigest()
 
 
@@ -91,21 +98,9 @@ def _make(source: _Source, piece: _Piece) -> list[str]:
     for index, name in enumerate(names, piece.start):
         target = piece.folder / _as_jpeg(name)
         if not target.exists():
-            _write(target, _corrupt(_read(source.root / name), source, piece, index))
+            image = _read(source.clean.folder / source.clean.paths[name], source.frame)
+            _write(target, source.corrupt(image[None], piece.name, piece.severity, indices=[index])[0])
     return names
-
-
-def _corrupt(image: Tensor, source: _Source, piece: _Piece, index: int) -> Tensor:
-    corrupted = corrupt_uint8(
-        image[None],
-        piece.name,
-        piece.severity,
-        indices=[index],
-        seed=source.seed,
-        parameters=PARAMETERS,
-        frost=source.frost,
-    )
-    return corrupted[0]
 
 
 def _write(target: Path, image: Tensor) -> None:
@@ -114,9 +109,9 @@ def _write(target: Path, image: Tensor) -> None:
         Image.fromarray(image.permute(1, 2, 0).contiguous().numpy()).save(fresh, "JPEG", quality=QUALITY)
 
 
-def _read(path: Path) -> Tensor:
-    """Read a picture at 224 px: uint8, (3, 224, 224)."""
-    pixels = decode(str(path))
+def _read(path: Path, frame: Frame) -> Tensor:
+    """Read a picture at the size of the set: uint8, (3, side, side)."""
+    pixels = decode(str(path), frame)
     if isinstance(pixels, str):
         raise UserError(f"{path} cannot be read as an image: {pixels}; replace it, or take it away")
-    return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(3, SIDE, SIDE)
+    return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(3, frame.side, frame.side)

@@ -60,10 +60,10 @@ class FileSource:
 
     def take(self, indices: Sequence[int]) -> Tensor:
         """The files at some indices, in their order."""
-        found = self.threads.map(self.load, [self.pairs[index] for index in indices])
-        first = next(found)
+        tensors = self.threads.map(self.load, [self.pairs[index] for index in indices])
+        first = next(tensors)
         result = first.new_empty(len(indices), *first.shape)  # filled as files come: nothing is in memory twice
-        for place, one in enumerate(chain([first], found)):
+        for place, one in enumerate(chain([first], tensors)):
             result[place] = one
         return result
 

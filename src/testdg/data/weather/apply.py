@@ -74,10 +74,15 @@ def weather(
     return result
 
 
+def check_condition(name: str) -> None:
+    """Refuse a condition that does not exist."""
+    if name not in CONDITIONS:
+        raise unknown("condition", name, CONDITIONS)
+
+
 def _settings(name: str, severity: int) -> tuple[float, ...]:
     """The parameters of a condition."""
-    if name not in PARAMETERS:
-        raise unknown("condition", name, CONDITIONS)
+    check_condition(name)
     if severity not in range(1, 6):
         raise UserError(f"severity must be 1 to 5; got {severity}")
     return PARAMETERS[name][severity - 1]

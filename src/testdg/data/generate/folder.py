@@ -1,4 +1,4 @@
-"""What is to be made, and the manifest that tells what a folder holds."""
+"""What is to be made, and the folder it is made in: its manifest tells what is complete."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from testdg.data.benchmarks.base import check_severity, fingerprint
-from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER, FrostTextures
+from testdg.data.benchmarks.base import check_once, check_severity, fingerprint
+from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER, FrostTextures, ParameterSet
 from testdg.data.corruptions.parameters import check_name
 from testdg.data.manifest import MANIFEST, read_manifest
 from testdg.errors import UserError
@@ -24,7 +24,7 @@ Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class CorruptOptions:
     """Which corruptions at which severities, and how they are made."""
 
     corruptions: Sequence[str] = ALL
@@ -37,12 +37,14 @@ class Plan:
             check_name(name)
         for severity in self.severities:
             check_severity(severity)
-        _check_once("corruptions", self.corruptions)
-        _check_once("severities", self.severities)
+        check_once("corruptions", self.corruptions)
+        check_once("severities", self.severities)
         if self.jobs < 1:
             raise UserError(f"jobs must be at least 1; got {self.jobs}")
 
-    def describe(self, source: str, images: int, frost: FrostTextures | None, parameters: str) -> dict[str, Any]:
+    def describe(
+        self, source: str, images: int, frost: FrostTextures | None, parameters: ParameterSet
+    ) -> dict[str, Any]:
         """Everything that the images depend on, for the manifest; `source` identifies the clean ones."""
         return {
             "seed": self.seed,
@@ -51,13 +53,8 @@ class Plan:
             "images": images,
             "severities": sorted(self.severities),
             "corruptions": [],
-            "parameters": parameters,
+            "parameters": parameters.name,
         }
-
-
-def _check_once(what: str, values: Sequence[Any]) -> None:
-    if not values or len(set(values)) < len(values):
-        raise UserError(f"{what} must be named once each, at least one; got {', '.join(map(str, values)) or 'none'}")
 
 
 class Count:
@@ -82,12 +79,12 @@ class Manifest:
 
     def open(self) -> None:
         """Begin, or go on with what is there; anything made from other values is refused."""
-        found = read_manifest(self.path.parent)
+        begun = read_manifest(self.path.parent)
         for key, value in self.about.items():
-            if key != "corruptions" and found is not None and found.get(key) != value:
+            if key != "corruptions" and begun is not None and begun.get(key) != value:
                 remedy = "choose another --out, or delete the folder"
-                raise UserError(f"{self.path.parent} was made with {key} {found.get(key)}, not {value}: {remedy}")
-        self.about["corruptions"] = [] if found is None else list(found.get("corruptions", []))
+                raise UserError(f"{self.path.parent} was made with {key} {begun.get(key)}, not {value}: {remedy}")
+        self.about["corruptions"] = [] if begun is None else list(begun.get("corruptions", []))
         self._write()
 
     def add(self, name: str) -> None:
@@ -107,8 +104,9 @@ def claimed(folder: Path, about: dict[str, Any]) -> Iterator[Manifest]:
         folder.mkdir(parents=True, exist_ok=True)
         names = {path.name for path in folder.iterdir()} - {".lock", MANIFEST + ".new"}
     if names and MANIFEST not in names:
-        found = f"{folder} holds {min(names)} and no {MANIFEST}, so something else made it"
-        raise UserError(f"{found}: choose another --out")
+        raise UserError(
+            f"{folder} holds {min(names)} and no {MANIFEST}, so something else made it: choose another --out"
+        )
     busy = f"{folder} is being written by another command: wait for it, or choose another --out"
     with locked(folder / ".lock", busy), writing(folder):
         manifest = Manifest(folder, about)

@@ -1,0 +1,119 @@
+"""Sets of picture files and their corruptions: what a set declares, and finding things in its folders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER, ParameterSet
+from testdg.data.decoder import Frame
+from testdg.data.image_files import list_classes, list_images, read_annotated, read_classes
+from testdg.errors import UserError
+
+
+class Pictures(NamedTuple):
+    """The pictures of a folder: where each lies in it, by its name `<class>/<file>`, sorted by class and file."""
+
+    folder: Path
+    paths: dict[str, str]
+
+
+@dataclass(frozen=True)
+class PictureSet:
+    """All that is special about a set of picture files; "<class>" in a path stands for a folder of each class."""
+
+    title: str
+    stored: str
+    """Folder of the published corruptions: `<corruption>/<severity>/<class>/<file>` in it."""
+    class_count: int
+    frame: Frame
+    """The size that pictures are read, corrupted and written at."""
+    parameters: ParameterSet
+    clean: str = "."
+    """Folder of the clean pictures."""
+    test: str = "val/<class>"
+    train: str = "train/<class>"
+    annotations: str = ""
+    """File with the class of each test picture, where they lie in one folder."""
+    groups: tuple[str, ...] = ("",)
+    """Folders that the corruptions may lie in, by group."""
+    severities: tuple[str, ...] = tuple(map(str, SEVERITIES))
+    """Folders of the severities, the mildest first."""
+    class_lists: tuple[str, ...] = ("classes.txt",)
+    """Files that list the classes in the order of a model's outputs; without one, classes are sorted by name."""
+    class_names: str = ""
+    """File that lists the classes in no order."""
+
+    @property
+    def needs(self) -> str:
+        """What a data folder must hold, in words."""
+        return f"{self.stored}/<corruption>/<severity>/<class>/ or {(Path(self.clean) / self.test).as_posix()}/"
+
+    def is_own(self, folder: Path) -> bool:
+        """Whether a folder is one of this set's, by its name or by its list of classes."""
+        named = folder.resolve().name in (self.stored, self.clean)
+        return named or (bool(self.class_names) and (folder / self.class_names).is_file())
+
+    def takes(self, folder: Path) -> bool:
+        """Whether a data folder may be this set's own: sets share one, and only one of them takes any name."""
+        return self.clean == "." or self.is_own(folder)
+
+    def find_stored(self, data: Path) -> Path | None:
+        """Find the folder of stored corruptions: inside the data folder, or the folder itself."""
+        names = (*STANDARD_ORDER, *EXTRA)
+        folders = [data / self.stored, *([data] if self.takes(data) else [])]
+        return next((f for f in folders if any(self.corruption_folder(f, name) for name in names)), None)
+
+    def corruption_folder(self, stored: Path, name: str) -> Path | None:
+        """Find the folder of one corruption, in its group's folder or not: it has a folder for some severity."""
+        folders = (stored / group / name for group in self.groups)
+        return next((f for f in folders if any((f / severity).is_dir() for severity in self.severities)), None)
+
+    def severity_folder(self, stored: Path, name: str, severity: int) -> Path:
+        """Find the folder of one corruption at one severity."""
+        folder = self.corruption_folder(stored, name)
+        if folder is None:
+            raise UserError(f"{stored / name} is missing: expected <severity>/<class>/<file>.JPEG in it")
+        if not (folder / self.severities[severity - 1]).is_dir():
+            there = ", ".join(name for name in self.severities if (folder / name).is_dir())
+            remedy = "complete it, or choose another severity"
+            raise UserError(f"{folder} has no severity {severity}, only {there}: {remedy}")
+        return folder / self.severities[severity - 1]
+
+    def find_clean(self, data: Path) -> Path:
+        """Find the folder of the clean pictures: inside the data folder, or the folder itself."""
+        inside = data / self.clean
+        return data if not inside.is_dir() and self.takes(data) else inside
+
+    def split_folder(self, data: Path, split: str) -> Path:
+        """The folder of a split (`test` or `train`), with its pictures or its classes."""
+        return self.find_clean(data) / split.partition("<class>")[0]
+
+    def list_split(self, data: Path, split: str) -> Pictures:
+        """List the pictures of a split."""
+        folder, (_, by_class, inside) = self.split_folder(data, split), split.partition("<class>")
+        if not folder.is_dir():
+            raise UserError(f"{folder} is missing: expected {by_class and '<class>' + inside + '/'}<file>.JPEG in it")
+        if by_class:
+            return Pictures(folder, list_images(folder, inside.strip("/")))
+        return Pictures(folder, read_annotated(self.find_clean(data) / self.annotations, folder))
+
+    def find_class_list(self, data: Path) -> Path | None:
+        """Find the file that lists the classes: with the clean pictures, or with the stored corruptions."""
+        folders = [folder for folder in (self.find_clean(data), self.find_stored(data)) if folder is not None]
+        files = [folder / name for folder in folders for name in self.class_lists]
+        files += [folder / self.class_names for folder in folders if self.class_names]
+        return next((file for file in files if file.is_file()), None)
+
+    def find_classes(self, data: Path) -> tuple[str, ...]:
+        """The classes in the order of a model's outputs: those of the list, else all class folders, sorted."""
+        listed, stored = self.find_class_list(data), self.find_stored(data)
+        if listed is not None:
+            classes = read_classes(listed)
+            return tuple(sorted(classes) if listed.name == self.class_names else classes)
+        folders = [self.split_folder(data, split) for split in (self.test, self.train) if "<class>" in split]
+        corruptions = [self.corruption_folder(stored, name) for name in STANDARD_ORDER] if stored is not None else []
+        for folder in filter(None, corruptions):
+            folders.append(next(f for name in reversed(self.severities) if (f := folder / name).is_dir()))
+        return tuple(sorted({name for folder in folders if folder.is_dir() for name in list_classes(folder)}))
