@@ -20,7 +20,7 @@ from testdg.evaluation.device import find_device
 from testdg.evaluation.samples import take_samples
 from testdg.evaluation.tracking import check_tracker, tracked
 from testdg.experiments import Cell, Grid, expand
-from testdg.experiments.engine import load_parts, run_here
+from testdg.experiments.engine import load_setup, run_here
 from testdg.methods import find_method
 from testdg.models import VisionModel
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
@@ -40,7 +40,7 @@ def run_command(
     quieten(cells)
     device = find_device(cells[0].device).type
     with make_display(console) as display:
-        benchmark, model = load_parts(cells[0].parts, device, display)
+        benchmark, model = load_setup(cells[0].setup, device, display)
         streams = [list(group) for _, group in groupby(cells, lambda cell: cell.plan)]
         runs = [run_cells(group, out, display, track) for group in streams]
     if as_json:

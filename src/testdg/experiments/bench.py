@@ -11,7 +11,7 @@ from typing import Any
 from testdg.errors import UserError
 from testdg.evaluation import Observer
 from testdg.evaluation.device import find_device
-from testdg.experiments.engine import Complete, Engine, Failed, News, Running, forget_parts, load_parts
+from testdg.experiments.engine import Complete, Engine, Failed, News, Running, forget_setup, load_setup
 from testdg.experiments.grid import Cell
 from testdg.experiments.grid_rules import Mistakes
 from testdg.experiments.local import Local
@@ -27,12 +27,12 @@ def prepare(cells: Sequence[Cell], observer: Observer | None = None, *, devices:
     mistakes = Mistakes()
     for device in dict.fromkeys(cell.device for cell in cells if devices):
         mistakes.hear("", find_device, device)
-    for parts in dict.fromkeys(cell.parts for cell in cells):
-        found = mistakes.hear("", load_parts, parts, "cpu", observer)
-        for method in dict.fromkeys(cell.method for cell in cells if found and cell.parts == parts):
+    for setup in dict.fromkeys(cell.setup for cell in cells):
+        found = mistakes.hear("", load_setup, setup, "cpu", observer)
+        for method in dict.fromkeys(cell.method for cell in cells if found and cell.setup == setup):
             if found and (reason := find_method(method).refuses(found[1])):
                 mistakes.note(f"{method} cannot adapt {found[1].name}: {reason}")
-    forget_parts()
+    forget_setup()
     mistakes.tell("the grid")
 
 

@@ -20,7 +20,7 @@ from testdg.evaluation.device import find_device
 from testdg.evaluation.result import Tally
 from testdg.evaluation.scores import find_score
 from testdg.evaluation.tracking import Several, tracked
-from testdg.experiments.grid import Cell, Parts
+from testdg.experiments.grid import Cell, Setup
 from testdg.experiments.storage import Fetching, Out
 from testdg.files import Busy
 from testdg.models import VisionModel
@@ -138,7 +138,7 @@ def _run_here(cell: Cell, out: Path, teller: Observer) -> Result:
 
 def run_here(cell: Cell, out: Path, observer: Observer) -> Result:
     """Run a cell in this process into a folder of this machine."""
-    benchmark, model = load_parts(cell.parts, find_device(cell.device).type, observer)
+    benchmark, model = load_setup(cell.setup, find_device(cell.device).type, observer)
     return run(
         benchmark,
         cell.method,
@@ -155,21 +155,21 @@ def run_here(cell: Cell, out: Path, observer: Observer) -> Result:
     )
 
 
-_loaded: dict[tuple[Parts, str], tuple[Benchmark, VisionModel]] = {}
+_loaded: dict[tuple[Setup, str], tuple[Benchmark, VisionModel]] = {}
 
 
-def load_parts(parts: Parts, device: str, observer: Observer | None = None) -> tuple[Benchmark, VisionModel]:
+def load_setup(setup: Setup, device: str, observer: Observer | None = None) -> tuple[Benchmark, VisionModel]:
     """The benchmark and the source model of a cell; the last ones are kept for the next cell."""
-    if (parts, device) not in _loaded:
-        forget_parts()
-        benchmark = load_benchmark(parts.benchmark, parts.data, **dict(parts.options))
-        prepared = parts.preprocessing
-        model = source_model(benchmark, parts.model, device=device, observer=observer, preprocessing=prepared)
-        _loaded[parts, device] = benchmark, model
-    return _loaded[parts, device]
+    if (setup, device) not in _loaded:
+        forget_setup()
+        benchmark = load_benchmark(setup.benchmark, setup.data, **dict(setup.options))
+        prepared = setup.preprocessing
+        model = source_model(benchmark, setup.model, device=device, observer=observer, preprocessing=prepared)
+        _loaded[setup, device] = benchmark, model
+    return _loaded[setup, device]
 
 
-def forget_parts() -> None:
+def forget_setup() -> None:
     """Give the memory of the last benchmark and model back."""
     _loaded.clear()
 

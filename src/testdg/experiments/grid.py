@@ -17,7 +17,7 @@ SOURCE = "source"
 Pairs = tuple[tuple[str, Any], ...]
 
 
-class Parts(NamedTuple):
+class Setup(NamedTuple):
     """A benchmark with its options, and a source model for it."""
 
     benchmark: str
@@ -58,9 +58,9 @@ class Cell:
     """What else keeps the numbers of the run, such as tensorboard; they do not depend on it."""
 
     @property
-    def parts(self) -> Parts:
+    def setup(self) -> Setup:
         """What must be loaded for the run."""
-        return Parts(self.benchmark, self.data, self.options, self.model, self.preprocessing)
+        return Setup(self.benchmark, self.data, self.options, self.model, self.preprocessing)
 
     def reference(self) -> Cell:
         """Source on the same stream; it draws no random numbers, so all seeds share it."""

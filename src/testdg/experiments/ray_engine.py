@@ -19,7 +19,7 @@ import torch
 from testdg.errors import UserError
 from testdg.experiments.engine import Complete, Failed, News, Running, run_cell
 from testdg.experiments.grid import Cell
-from testdg.experiments.parcel import Parcel, pack_model, unpacked
+from testdg.experiments.sent_model import SentModel, pack_model, unpacked
 from testdg.experiments.storage import Out
 
 RETRIES = 3  # a cell begins anew when its machine or its process is lost
@@ -74,15 +74,15 @@ class Ray:
 
     def _begin(self, cells: Sequence[Cell], out: Out, mailbox: Any) -> dict[Any, int]:
         """Hand all cells to the cluster, which has them wait for a free place."""
-        parts = dict.fromkeys(cell.parts for cell in cells)
-        parcels = {one: self._ray.put(pack_model(one)) for one in parts}
+        setups = dict.fromkeys(cell.setup for cell in cells)
+        models = {one: self._ray.put(pack_model(one)) for one in setups}
         place = out.absolute() if isinstance(out, Path) else out
         work = self._ray.remote(_work)
         tasks = {}
         for number, cell in enumerate(cells):
             needs = {"num_cpus": 1, "num_gpus": 0 if cell.device == "cpu" else self.gpus, "max_retries": RETRIES}
             task = work.options(**needs, name=str(cell))
-            tasks[task.remote(number, _absolute(cell), place, parcels[cell.parts], mailbox)] = number
+            tasks[task.remote(number, _absolute(cell), place, models[cell.setup], mailbox)] = number
         return tasks
 
     def _end(self, task: Any, number: int) -> Complete | Failed:
@@ -206,7 +206,7 @@ class _Mailbox:
         return news
 
 
-def _work(number: int, cell: Cell, out: Out, parcel: Parcel | None, mailbox: Any) -> Complete | Failed:
+def _work(number: int, cell: Cell, out: Out, model: SentModel | None, mailbox: Any) -> Complete | Failed:
     """Run one cell on a machine of the cluster."""
     import ray
 
@@ -215,7 +215,7 @@ def _work(number: int, cell: Cell, out: Out, parcel: Parcel | None, mailbox: Any
     def tell(news: Running) -> None:  # without waiting: Ray gives the core of a task that waits to another one
         sent[:] = [mailbox.put.remote(news)]
 
-    end = run_cell(number, unpacked(cell, parcel), out, tell, PATIENCE)
+    end = run_cell(number, unpacked(cell, model), out, tell, PATIENCE)
     ray.get(sent)  # all news are there before the end is
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # for the other processes on the same GPU

@@ -20,7 +20,7 @@ from testdg.evaluation.folder import load_adapted
 from testdg.evaluation.protocol import make_protocol, plain_values
 from testdg.evaluation.run import describe_tuning
 from testdg.evaluation.warm_up import warm_up
-from testdg.experiments.engine import load_parts
+from testdg.experiments.engine import load_setup
 from testdg.experiments.grid import SOURCE, Cell
 from testdg.methods import Adapter
 from testdg.methods.testdg import TestDG
@@ -77,7 +77,7 @@ class Scene:
     @classmethod
     def open(cls, cell: Cell) -> Scene:
         """Load what the cell needs."""
-        benchmark, model = load_parts(cell.parts, find_device(cell.device).type)
+        benchmark, model = load_setup(cell.setup, find_device(cell.device).type)
         return cls(cell, cell.plan.choose(benchmark), model)
 
     @property

@@ -1,4 +1,4 @@
-"""Parcels: the source model of a cell as bytes, so that every machine adapts exactly the same one."""
+"""A model that is sent along: the source model of a cell as bytes, so that every machine adapts exactly the same one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from testdg.experiments.engine import load_parts
-from testdg.experiments.grid import Cell, Parts
+from testdg.experiments.engine import load_setup
+from testdg.experiments.grid import Cell, Setup
 from testdg.training.cache import cache_folder
 
 
 @dataclass(frozen=True)
-class Parcel:
+class SentModel:
     """A model file, or a folder of files, by the name that it had where it was packed."""
 
     name: str
@@ -30,14 +30,14 @@ class Parcel:
 
     def unpack(self) -> Path:
         """Write the files on this machine, once, and tell where."""
-        parent = cache_folder() / "parcels"
+        parent = cache_folder() / "sent-models"
         home = parent / self.digest
         if not home.exists():
             parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="new-", dir=parent) as place:
-                self._write(Path(place) / "parcel" / self.name)
+                self._write(Path(place) / "model" / self.name)
                 if not home.exists():
-                    (Path(place) / "parcel").rename(home)
+                    (Path(place) / "model").rename(home)
         return home / self.name
 
     def _write(self, target: Path) -> None:
@@ -47,24 +47,24 @@ class Parcel:
             file.write_bytes(content)
 
 
-def pack_model(parts: Parts) -> Parcel | None:
+def pack_model(setup: Setup) -> SentModel | None:
     """Pack the model of a cell; None where every machine fetches it by itself, from the hub or from timm."""
-    source = _find_model(parts)
+    source = _find_model(setup)
     if not source.exists():
         return None
     if source.is_file():
-        return Parcel(source.name, {"": source.read_bytes()})
+        return SentModel(source.name, {"": source.read_bytes()})
     files = (path for path in source.rglob("*") if path.is_file())
-    return Parcel(source.name, {path.relative_to(source).as_posix(): path.read_bytes() for path in files})
+    return SentModel(source.name, {path.relative_to(source).as_posix(): path.read_bytes() for path in files})
 
 
-def _find_model(parts: Parts) -> Path:
+def _find_model(setup: Setup) -> Path:
     """Where the model lies; that of an embedded benchmark was trained by `prepare`, or is now."""
-    if parts.model is None:
-        return cache_folder() / load_parts(parts, "cpu")[1].name
-    return Path(parts.model).absolute()
+    if setup.model is None:
+        return cache_folder() / load_setup(setup, "cpu")[1].name
+    return Path(setup.model).absolute()
 
 
-def unpacked(cell: Cell, parcel: Parcel | None) -> Cell:
-    """The cell with the model of its parcel."""
-    return cell if parcel is None else replace(cell, model=str(parcel.unpack()))
+def unpacked(cell: Cell, model: SentModel | None) -> Cell:
+    """The cell with the model that came along."""
+    return cell if model is None else replace(cell, model=str(model.unpack()))
