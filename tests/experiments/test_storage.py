@@ -84,8 +84,8 @@ def test_a_model_is_the_same_after_its_way(cell: Cell, model: Path, kind: str, t
     weights = tmp_path / "lone.safetensors"
     weights.write_bytes((model / "model.safetensors").read_bytes())
     source = model if kind == "folder" else weights
-    model = pack_model(cell.setup._replace(model=str(source)))
-    there = Path(unpacked(cell, model).model or "")
+    sent = pack_model(cell.setup._replace(model=str(source)))
+    there = Path(unpacked(cell, sent).model or "")
     assert there.name == source.name
     assert there.is_relative_to(tmp_path / "cache")
     pairs: list[tuple[Any, Any]] = [(there, source)]
@@ -93,5 +93,5 @@ def test_a_model_is_the_same_after_its_way(cell: Cell, model: Path, kind: str, t
         assert sorted(path.name for path in there.iterdir()) == sorted(path.name for path in model.iterdir())
         pairs = [(there / path.name, path) for path in model.iterdir()]
     assert all(one.read_bytes() == other.read_bytes() for one, other in pairs)
-    assert unpacked(cell, model).model == str(there)  # the second time it is there already
+    assert unpacked(cell, sent).model == str(there)  # the second time it is there already
     assert pack_model(cell.setup._replace(model="google/vit-base-patch16-224")) is None

@@ -1,4 +1,4 @@
-"""A model that is sent along: the source model of a cell as bytes, so that every machine adapts exactly the same one."""
+"""The source model of a cell as bytes: it is sent along, so that every machine adapts exactly the same one."""
 
 from __future__ import annotations
 
