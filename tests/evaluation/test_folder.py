@@ -98,7 +98,7 @@ def test_a_result_from_before_the_other_scores_can_be_read(model: VisionModel, t
         del stored["protocol"][key]
     (new.folder / "result.json").write_text(json.dumps(stored))
     old = read_result(new.folder)
-    assert [(d.name, d.error, d.images, d.nll) for d in old.domains] == [
+    assert [(d.name, d.error, d.images, d.scores.get("nll")) for d in old.domains] == [
         (d.name, d.error, d.images, None) for d in new.domains
     ]
     assert comparable(old, new)

@@ -28,8 +28,13 @@ def run(name: str, errors: list[float], *, held_out: list[float] | None = None, 
     method = "source" if name == "Source" else "tent"
     about = {"name": name, "method": method, "benchmark": "digits-c", "protocol": protocol["kind"], "plan": plan}
     cell = Cell(**about, batch_size=protocol["batch_size"], batches=2, seed=seed)
-    found = [DomainResult(domain, error, 3) for domain, error in zip(protocol["domains"], errors, strict=True)]
-    tested = [DomainResult(domain, error, 3) for domain, error in zip(["frost", "blur"], held_out or [], strict=False)]
+    found = [
+        DomainResult(domain, 3, {"error": error}) for domain, error in zip(protocol["domains"], errors, strict=True)
+    ]
+    tested = [
+        DomainResult(domain, 3, {"error": error})
+        for domain, error in zip(["frost", "blur"], held_out or [], strict=False)
+    ]
     settings = {"name": method, "settings": {"seed": seed, "steps": 1}}
     return cell, Result(protocol, settings, found, tested or None, 2.0 + seed, {}, Path(f"{name}-{seed}"))
 

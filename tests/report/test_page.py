@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from page_cases import groups_of, three_methods, write_run
 
 from testdg.errors import UserError
+from testdg.evaluation.scores import Classification, Metric
 from testdg.experiments.ablations import find_ablation
 from testdg.methods import find_method
 from testdg.report.bench import bench_text
@@ -71,6 +72,30 @@ def test_rounds_stand_side_by_side_and_a_higher_miou_is_better(tmp_path: Path) -
     assert texts(classes) == [["Source", "40.0", ""], ["TENT", "*41.0*", ""]]
     assert source_gains(group, domains)["TENT"][:2] == [2.0, 0.0]
     assert "highest mean mIoU, 41.0 %" in outcome(group)
+
+
+def test_a_score_where_higher_is_better_has_its_best_marked_and_its_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharpness = Metric("sharpness", "sharpness", unit="dB", higher=True, digits=2, note="how sharp it is")
+    monkeypatch.setattr(Classification, "others", (sharpness,))
+    for method, value in (("source", 1.0), ("tent", 1.5)):
+        file = write_run(tmp_path / method, method, {"fog": 10.0}) / "result.json"
+        found = json.loads(file.read_text())
+        found["domains"][0]["sharpness"] = value
+        file.write_text(json.dumps(found))
+    (group,) = groups_of(tmp_path)
+    scores = group_sheets(group)[2]
+    assert (titles(scores), scores.note) == (["sharpness, dB"], "sharpness: how sharp it is.")
+    assert texts(scores) == [["Source", "1.00"], ["TENT", "*1.50*"]]
+
+
+def test_gains_and_words_follow_the_metric_that_tables_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Classification, "metric", Metric("error", "accuracy", higher=True, digits=2))
+    (group,) = groups_of(three_methods(tmp_path))
+    assert outcome(group) == "Source has the highest mean accuracy, 30.00 %."
+    assert source_gains(group, group_sheets(group)[1])["TENT"] == [-8.0, 2.0, -3.0, None]
+    assert texts(group_sheets(group)[1])[1][-1] == "*-3.00*"
 
 
 def test_many_rounds_have_a_column_each(tmp_path: Path) -> None:

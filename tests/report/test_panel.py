@@ -139,7 +139,7 @@ def cells(table: Table) -> list[list[str]]:
 def result(scores: list[float], held_out: list[DomainResult] | None = None, **protocol: Any) -> Result:
     names = ["fog", "night"]
     found = [
-        DomainResult(names[k % 2], 10.0, 4, round=1 + k // 2, miou=score, class_iou=[score, None])
+        DomainResult(names[k % 2], 4, {"error": 10.0, "miou": score}, round=1 + k // 2, class_iou=[score, None])
         for k, score in enumerate(scores)
     ]
     about = {"task": "segmentation", "order": "the benchmark's", **protocol}
@@ -167,7 +167,9 @@ def test_a_table_in_the_making_takes_the_title_of_its_metric() -> None:
 
 def test_domains_that_are_left_out_in_turn_have_a_row_each() -> None:
     def left(name: str, score: float) -> Result:
-        return result([60.0], [DomainResult(name, 10.0, 4, miou=score)], domains=[{"fog": "night"}.get(name, "fog")])
+        return result(
+            [60.0], [DomainResult(name, 4, {"error": 10.0, "miou": score})], domains=[{"fog": "night"}.get(name, "fog")]
+        )
 
     runs = [[left("fog", 50.0), left("fog", 53.0)], [left("night", 30.0), left("night", 31.0)]]
     table = orders_table(["Source", "TENT"], runs)

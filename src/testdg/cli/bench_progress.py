@@ -97,8 +97,8 @@ class BenchDisplay:
             end = f"failed: {' '.join(news.sentence.split())}"
         else:
             how = f"{news.result.seconds:.0f} s" if news.number in self.computed else "read back"
-            score = news.result.mean_score
-            end = f"{'no score' if score is None else f'{score:.2f} %'} ({how})"
+            score, metric = news.result.mean_score, news.result.metric
+            end = f"{'no score' if score is None else metric.show(score, more=1)} ({how})"
         self._print(f"{self.ended} of {len(self.cells)}  {self.cells[news.number]}: {end}{self._left()}")
 
     def _summary(self) -> str:
@@ -126,8 +126,8 @@ class BenchDisplay:
 
 
 def _numbers(news: Running) -> str:
-    name = news.metric.removesuffix(", %")
-    return f"{name} {news.score:.1f} %, {news.domain}" if news.score is not None else "starting"
+    name, _, unit = news.metric.partition(", ")
+    return f"{name} {news.score:.1f} {unit}, {news.domain}" if news.score is not None else "starting"
 
 
 def duration(seconds: float) -> str:

@@ -138,7 +138,7 @@ def _score(
     results: Sequence[Result], sources: Sequence[Result], visits: Callable[[Result], Sequence[DomainResult]]
 ) -> Score:
     metric = results[0].metric
-    values = spread([statistics.fmean(getattr(visit, metric.key) for visit in visits(result)) for result in results])
+    values = spread([statistics.fmean(visit.known(metric.key) for visit in visits(result)) for result in results])
     paired = [(next((source for source in sources if _same_order(source, run)), None), run) for run in results]
     pairs = [(visits(source), visits(run)) for source, run in paired if source is not None]
     return Score(values, paired_gain(pairs, metric) if len(pairs) == len(results) else None)

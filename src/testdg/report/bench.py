@@ -79,8 +79,8 @@ def conditions(table: BenchTable) -> list[str]:
 def cells(table: BenchTable, columns: Sequence[Column] = ()) -> list[list[str]]:
     """The texts of a table, titles first."""
     tested = any(row.held_out for row in table.rows)
-    title = table.rows[0].metric.title
-    head = [title, "gain", INTERVAL, *(["held out, %", "gain", INTERVAL] if tested else [])]
+    metric = table.rows[0].metric
+    head = [metric.title, "gain", INTERVAL, *([f"held out, {metric.unit}", "gain", INTERVAL] if tested else [])]
     lines = [["", "runs", *head, "seconds"], *(_cells(row, tested) for row in table.rows)]
     for column in columns:
         texts = (_spread(value, column.digits) if (value := column.value(row)) else "" for row in table.rows)

@@ -9,6 +9,7 @@ import rich.table
 from rich.markup import escape
 
 from testdg.errors import visible
+from testdg.evaluation.scores import Classification, Metric
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,8 @@ class Row:
     name: str
     values: tuple[float | None, ...]
     summary: bool = False
-    digits: int = 1
     compared: bool = True
-    higher: bool = False
-    """Whether a higher number is better."""
+    metric: Metric = Classification.metric
 
     @property
     def gain(self) -> float | None:
@@ -29,11 +28,11 @@ class Row:
         first, last = self.values[0], self.values[-1]
         if not self.compared or first is None or last is None:
             return None
-        return last - first if self.higher else first - last
+        return self.metric.gain(first, last)
 
     def cells(self) -> list[str]:
         """The name and the numbers as text."""
-        return [self.name, *("" if value is None else f"{value:.{self.digits}f}" for value in self.values)]
+        return [self.name, *("" if value is None else f"{value:.{self.metric.digits}f}" for value in self.values)]
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Table:
         """The texts of a row."""
         if not self._gains:
             return row.cells()
-        return [*row.cells(), "" if row.gain is None else f"{row.gain:+z.{row.digits}f}"]
+        return [*row.cells(), "" if row.gain is None else f"{row.gain:+z.{row.metric.digits}f}"]
 
 
 def plain_table(table: Table) -> list[str]:

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from testdg.evaluation import DomainResult, Result, check_comparable
 from testdg.evaluation.plan import Visit
 from testdg.evaluation.result import means
-from testdg.evaluation.scores import Classification, Metric
+from testdg.evaluation.scores import Classification, Metric, Segmentation, other_metrics
 from testdg.report.table import Row, Table
 
 Scores = Mapping[int, float]
-_OTHERS = {"early_error": ("early error, %", 1), "nll": ("NLL", 3), "ece": ("ECE, %", 1)}
 _MOST_ROUNDS = 10  # columns of the table of rounds
 
 
@@ -35,14 +34,14 @@ def _grouped(keys: Mapping[int, str], columns: Sequence[Scores], summary: str, m
     groups = {name: [number for number in keys if keys[number] == name] for name in keys.values()}
     rows = [_row(name, numbers, columns, metric) for name, numbers in groups.items()]
     whole = (_mean([column[n] for n in keys]) if keys.keys() <= column.keys() else None for column in columns)
-    return [*rows, Row(summary, tuple(whole), summary=True, higher=metric.higher)]
+    return [*rows, Row(summary, tuple(whole), summary=True, metric=metric)]
 
 
 def _row(name: str, numbers: Sequence[int], columns: Sequence[Scores], metric: Metric) -> Row:
     """The means of some visits, as far as they are known; columns that know different ones are not compared."""
     known = [[number for number in numbers if number in column] for column in columns]
     values = tuple(_mean([column[n] for n in found]) for column, found in zip(columns, known, strict=True))
-    return Row(name, values, higher=metric.higher, compared=known[0] == known[-1])
+    return Row(name, values, metric=metric, compared=known[0] == known[-1])
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -63,7 +62,7 @@ def result_tables(titles: Sequence[str], results: Sequence[Result]) -> list[Tabl
 
 
 def _scores(domains: Sequence[DomainResult], metric: Metric) -> Scores:
-    found = ((number, getattr(domain, metric.key)) for number, domain in enumerate(domains))
+    found = ((number, domain.scores.get(metric.key)) for number, domain in enumerate(domains))
     return {number: score for number, score in found if score is not None}
 
 
@@ -72,7 +71,7 @@ def _visit(domain: DomainResult, learn: bool) -> Visit:
 
 
 def score_table(titles: Sequence[str], results: Sequence[Result]) -> Table:
-    """Means of the scores besides the error; no rows where no result has them."""
+    """Means of the scores besides the one that tables show; no rows where no result has them."""
     rows = _score_rows([means(result.domains) for result in results], "")
     if results[-1].held_out:
         rows += _score_rows([means(result.held_out or []) for result in results], " (held out)")
@@ -80,10 +79,10 @@ def score_table(titles: Sequence[str], results: Sequence[Result]) -> Table:
 
 
 def _score_rows(columns: Sequence[Mapping[str, float | None]], suffix: str) -> list[Row]:
-    found = {key: tuple(column.get(key) for column in columns) for key in _OTHERS}
+    found = {metric: tuple(column.get(metric.key) for column in columns) for metric in other_metrics()}
     return [
-        Row(_OTHERS[key][0] + suffix, values, digits=_OTHERS[key][1])
-        for key, values in found.items()
+        Row(metric.title + suffix, values, metric=metric)
+        for metric, values in found.items()
         if any(value is not None for value in values)
     ]
 
@@ -91,7 +90,7 @@ def _score_rows(columns: Sequence[Mapping[str, float | None]], suffix: str) -> l
 def class_table(titles: Sequence[str], results: Sequence[Result]) -> Table:
     """The IoU of each class, a mean over the visits that were learnt from; no rows for classification."""
     rows = [
-        Row(name, tuple(_mean(_class_scores(result, number)) for result in results), higher=True)
+        Row(name, tuple(_mean(_class_scores(result, number)) for result in results), metric=Segmentation.metric)
         for number, name in enumerate(results[-1].classes)
     ]
     return Table("class IoU, %", titles, rows)
@@ -113,7 +112,7 @@ def round_table(title: str, result: Result) -> Table:
         for name in names
         for number in rounds
     }
-    rows = [Row(name, tuple(cells[name, number] for number in rounds)) for name in names]
+    rows = [Row(name, tuple(cells[name, number] for number in rounds), metric=result.metric) for name in names]
     return Table(f"{title}, {result.metric.title}", [f"round {number}" for number in rounds], rows, gain=False)
 
 
@@ -151,10 +150,10 @@ def run_names(runs: Sequence[Sequence[Result]]) -> list[str]:
 def _spread(scores: Mapping[str, Sequence[float | None]], suffix: str, metric: Metric) -> list[Row]:
     """A row per run, then mean and standard deviation (n - 1)."""
     columns = [[value for value in column if value is not None] for column in zip(*scores.values(), strict=True)]
-    rows = [Row(name + suffix, tuple(values), higher=metric.higher) for name, values in scores.items()]
+    rows = [Row(name + suffix, tuple(values), metric=metric) for name, values in scores.items()]
     deviations = tuple(statistics.stdev(column) if len(column) > 1 else None for column in columns)
     return [
         *rows,
-        Row("mean" + suffix, tuple(_mean(column) for column in columns), summary=True, higher=metric.higher),
+        Row("mean" + suffix, tuple(_mean(column) for column in columns), summary=True, metric=metric),
         Row("deviation" + suffix, deviations, summary=True, compared=False),
     ]

@@ -51,7 +51,7 @@ def _about(group: Sequence[Result]) -> Numbers:
     rows.sort(key=lambda row: row["score"], reverse=first.metric.higher)
     keys = ("benchmark", "kind", "order", "model", "images_per_domain", "batch_size")
     protocol = {key: first.protocol[key] for key in keys}
-    return {**protocol, "metric": first.metric._asdict(), "rows": rows}
+    return {**protocol, "metric": first.metric.describe(), "rows": rows}
 
 
 def _method(runs: Sequence[Result]) -> str:

@@ -43,7 +43,7 @@ def compute(case: Case) -> Numbers:
             }
         )
     return {
-        "metric": score.metric._asdict(),
+        "metric": score.metric.describe(),
         "window": window,
         "positions": ends.tolist(),
         "visits": [_visit(first[a], int(ends[a - 1]) if a else 0, int(ends[b - 1])) for a, b in spans],

@@ -181,8 +181,7 @@ def _set_margins(figure: Any, labels: Sequence[str], bottom: float) -> None:
 
 def _stream_caption(group: Group, stream: Result, panels: Sequence[tuple[str, _Curve]], source: bool) -> str:
     metric, window = stream.metric, _window(panels[0][1].events)
-    kind = "mIoU" if metric.higher else "Error"
-    parts = [f"{kind} over the stream, of the last {window} batches of the same domain (blue)"]
+    parts = [f"Over the stream: {metric.name} of the last {window} batches of the same domain (blue)"]
     parts += ["Source in grey"] if source else []
     parts += ["triangles: changes that the method detected"] if any(curve.changes for _, curve in panels) else []
     name = run_names([[result] for result in group.streams])[0]
@@ -222,10 +221,8 @@ def _heat_picture(group: Group, sheet: Sheet, name: str) -> Picture | None:
         text = "" if np.isnan(value) else f"{value:+z.1f}"
         axes.text(column, row, text, ha="center", va="center", fontsize=_SMALL, color=colour)
     _set_margins(figure, titles, 0.08)
-    measured = (
-        "mIoU minus that of Source" if group.table.rows[0].metric.higher else "Error of Source minus the method's"
-    )
-    caption = f"{measured}, in percent points, {sheet.title.lower()} from left to right: blue is better, red is worse."
+    what = f"Gain in {group.table.rows[0].metric.title} over Source"
+    caption = f"{what}, {sheet.title.lower()} from left to right: blue is better, red is worse."
     return _picture(figure, name, caption)
 
 

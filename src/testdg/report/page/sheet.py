@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from testdg.evaluation.scores import Metric
 
 
 class Entry(NamedTuple):
@@ -29,6 +31,16 @@ class Column:
     over: str = ""
     """A second title, above those of neighbours that share it."""
     summary: bool = False
+
+    @classmethod
+    def of(cls, metric: Metric, title: str = "", more: int = 0, **others: Any) -> Column:
+        """A column of numbers of a metric, perhaps under another title and with more digits."""
+        return cls(title or metric.title, metric.higher, metric.digits + more, **others)
+
+    @classmethod
+    def gains(cls, metric: Metric, title: str = "gain", more: int = 0) -> Column:
+        """A column that says how much better numbers of a metric are."""
+        return cls(title, True, metric.digits + more, signed=True)
 
     def show(self, number: float) -> str:
         """A number as text."""

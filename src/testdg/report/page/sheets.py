@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from testdg.evaluation import DomainResult, Result
 from testdg.evaluation.result import means
-from testdg.evaluation.scores import Metric
+from testdg.evaluation.scores import Metric, other_metrics
 from testdg.experiments import BenchRow
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.statistics import spread
@@ -18,7 +18,6 @@ from testdg.report.page.sheet import Column, Entry, Sheet
 from testdg.report.published import Published, published
 from testdg.report.tables import run_names
 
-_OTHERS = {"early_error": ("early error, %", 1), "nll": ("NLL", 3), "ece": ("ECE, %", 1)}
 _MOST_COLUMNS = 20
 _SPREAD = "mean ± standard deviation over runs"
 Visits = Callable[[Result], Sequence[DomainResult]]
@@ -49,9 +48,9 @@ def _has_source(group: Group) -> bool:
 
 def _overview(group: Group, tested: bool) -> Sheet:
     metric, columns = _metric(group), [Column("runs", digits=0)]
-    for title, gain in ((metric.title, "gain"), ("held out, %", "held-out gain"))[: 2 if tested else 1]:
-        columns += [Column(title, metric.higher, 2, summary=True)]
-        columns += [Column(gain, True, 2, signed=True), Column(INTERVAL)] if _has_source(group) else []
+    for title, gain in ((metric.title, "gain"), (f"held out, {metric.unit}", "held-out gain"))[: 2 if tested else 1]:
+        columns += [Column.of(metric, title, 1, summary=True)]
+        columns += [Column.gains(metric, gain, 1), Column(INTERVAL)] if _has_source(group) else []
     rows = [
         (row.name, [Entry(len(row.results)), *_scores(group, row, tested), Entry(row.seconds)])
         for row in group.table.rows
@@ -91,7 +90,7 @@ def _domain_sheet(group: Group, title: str, visits: Visits, score: Callable[[Ben
     places = _places(visits(group.streams[0]), metric)
     rows = []
     for row in group.table.rows:
-        found = [[getattr(visit, metric.key) for visit in visits(result)] for result in row.results]
+        found = [[visit.known(metric.key) for visit in visits(result)] for result in row.results]
         entries = [_spread([statistics.fmean(one[n] for n in numbers) for one in found]) for _, numbers in places]
         rows.append((row.name, [*entries, *_last(group, row, score(row))]))
     columns = [*(column for column, _ in places), *_last_columns(group, "mean")]
@@ -103,14 +102,14 @@ def _places(visits: Sequence[DomainResult], metric: Metric) -> list[Place]:
     rounds = sorted({visit.round for visit in visits})
     names = list(dict.fromkeys(visit.name for visit in visits))
     if len(rounds) == 1:
-        return [(Column(_plain(name), metric.higher), _numbers(visits, name=name)) for name in names]
+        return [(Column.of(metric, _plain(name)), _numbers(visits, name=name)) for name in names]
     if len(rounds) * (len(names) + 1) > _MOST_COLUMNS:
-        return [(Column(f"round {number}", metric.higher), _numbers(visits, round=number)) for number in rounds]
+        return [(Column.of(metric, f"round {number}"), _numbers(visits, round=number)) for number in rounds]
     places: list[Place] = []
     for number in rounds:
         over = f"round {number}"
-        places += [(Column(_plain(n), metric.higher, over=over), _numbers(visits, name=n, round=number)) for n in names]
-        places.append((Column("mean", metric.higher, over=over, summary=True), _numbers(visits, round=number)))
+        places += [(Column.of(metric, _plain(n), over=over), _numbers(visits, name=n, round=number)) for n in names]
+        places.append((Column.of(metric, "mean", over=over, summary=True), _numbers(visits, round=number)))
     return places
 
 
@@ -123,8 +122,8 @@ def _plain(name: str) -> str:
 
 
 def _last_columns(group: Group, title: str) -> list[Column]:
-    gain = [Column("gain", True, signed=True)] if _has_source(group) else []
-    return [Column(title, _metric(group).higher, summary=True), *gain]
+    gain = [Column.gains(_metric(group))] if _has_source(group) else []
+    return [Column.of(_metric(group), title, summary=True), *gain]
 
 
 def _last(group: Group, row: BenchRow, score: Score | None) -> list[Entry]:
@@ -141,7 +140,7 @@ def _spread(values: Sequence[float]) -> Entry:
 def _stream_sheet(group: Group) -> Sheet:
     """A column for each order of the domains, or for each domain that is left out, of which only that one counts."""
     metric, left_out = _metric(group), group.leaves_out
-    columns = [Column(_plain(name), metric.higher) for name in run_names([[result] for result in group.streams])]
+    columns = [Column.of(metric, _plain(name)) for name in run_names([[result] for result in group.streams])]
     rows = []
     for row in group.table.rows:
         found = [[_mean(r, left_out) for r in row.results if _same(r, stream)] for stream in group.streams]
@@ -164,14 +163,13 @@ def _same(first: Result, second: Result) -> bool:
 def _score_sheet(group: Group) -> Sheet:
     """Means of the scores besides the main one; no columns where no result has them."""
     found = [[means(result.domains) for result in row.results] for row in group.table.rows]
-    keys = [key for key in _OTHERS if any(one[key] is not None for row in found for one in row)]
-    columns = [Column(_OTHERS[key][0], False, _OTHERS[key][1]) for key in keys]
+    shown = [m for m in other_metrics() if any(one[m.key] is not None for row in found for one in row)]
     rows = [
-        (row.name, [_known([one[key] for one in scores]) for key in keys])
+        (row.name, [_known([one[metric.key] for one in scores]) for metric in shown])
         for row, scores in zip(group.table.rows, found, strict=True)
     ]
-    note = "Early error: on the first tenth of each domain. NLL: negative log-likelihood. ECE: calibration error."
-    return Sheet("Other scores", note, columns, rows)
+    note = "; ".join(f"{metric.name}: {metric.note}" for metric in shown)
+    return Sheet("Other scores", f"{note}.", list(map(Column.of, shown)), rows)
 
 
 def _known(values: Sequence[float | None]) -> Entry:
@@ -205,17 +203,17 @@ def published_sheets(group: Group) -> list[Sheet]:
 
 
 def _published(table: Published) -> Sheet:
-    columns = [_published_column(name, table.higher) for name in (*table.columns, "mean")]
+    columns = [_published_column(name, table.metric) for name in (*table.columns, "mean")]
     rows = [(name, [Entry(value) for value in values]) for name, values in table.rows.items()]
     remark = f" Remark: {table.remark}." if table.remark else ""
-    note = f"{'mIoU' if table.higher else 'error'}, %, from {table.source}. Protocol: {table.conditions}.{remark}"
+    note = f"{table.metric.title}, from {table.source}. Protocol: {table.conditions}.{remark}"
     return Sheet("Published numbers", note, columns, rows)
 
 
-def _published_column(name: str, higher: bool) -> Column:
+def _published_column(name: str, metric: Metric) -> Column:
     """`fog (2)` stands below `round 2`."""
     title, _, number = _plain(name).removesuffix(")").partition(" (")
-    return Column(title, higher, over=f"round {number}" if number else "", summary=title == "mean")
+    return Column.of(metric, title, over=f"round {number}" if number else "", summary=title == "mean")
 
 
 def source_gains(group: Group, sheet: Sheet) -> dict[str, list[float | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 
 from testdg.evaluation import Result
 from testdg.experiments import BenchRow
@@ -33,23 +34,24 @@ def outcome(group: Group) -> str:
     """The best row of a group in a sentence, beside Source."""
     rows = [row for row in group.table.rows if group.whole(row)] or group.table.rows
     metric = rows[0].metric
-    kind = f"{metric.title.removesuffix(', %')}{' on what is left out' if group.leaves_out else ''}"
+    kind = f"{metric.name}{' on what is left out' if group.leaves_out else ''}"
     best = (max if metric.higher else min)(rows, key=lambda row: group.score(row).value.mean)
     score, source = group.score(best), next((row for row in rows if row.method == SOURCE), None)
     if len(rows) == 1:
-        return f"{best.name} has a mean {kind} of {_percent(score)}."
+        return f"{best.name} has a mean {kind} of {metric.show(*astuple(score.value))}."
     equal = sum(group.score(row).value.mean == score.value.mean for row in rows) - 1
     who = f"{best.name} and {counted(equal, 'other')} have" if equal else f"{best.name} has"
     among = f"Of {len(rows)} rows, " if len(rows) > len({row.method for row in rows}) else ""
-    text = f"{among}{who} the {'highest' if metric.higher else 'lowest'} mean {kind}, {_percent(score)}"
+    text = (
+        f"{among}{who} the {'highest' if metric.higher else 'lowest'} mean {kind}, {metric.show(*astuple(score.value))}"
+    )
     if source is None:
         return f"{text}; Source was not run."
-    return f"{text}." if best.method == SOURCE else f"{text}; Source has {_percent(group.score(source))}{_gain(score)}."
-
-
-def _percent(score: Score) -> str:
-    deviation = "" if score.value.deviation is None else f" ± {score.value.deviation:.1f}"
-    return f"{score.value.mean:.1f}{deviation} %"
+    return (
+        f"{text}."
+        if best.method == SOURCE
+        else f"{text}; Source has {metric.show(*astuple(group.score(source).value))}{_gain(score)}."
+    )
 
 
 def _gain(score: Score) -> str:
@@ -78,8 +80,8 @@ def run_lines(group: Group, row: BenchRow) -> list[str]:
 
 
 def _run_line(group: Group, result: Result) -> str:
-    score = result.held_out_score if group.leaves_out else result.mean_score
-    return f"{result.folder.name}: seed {result.protocol['seed']}, {score:.2f} %"
+    score = (result.held_out_score if group.leaves_out else result.mean_score) or 0.0
+    return f"{result.folder.name}: seed {result.protocol['seed']}, {result.metric.show(score, more=1)}"
 
 
 def versions(groups: Sequence[Group]) -> str:
