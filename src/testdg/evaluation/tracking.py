@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testdg.errors import UserError, unknown
-from testdg.evaluation.loop import Event
+from testdg.evaluation.events import Event
 from testdg.evaluation.observer import Observer
 from testdg.evaluation.protocol import Protocol
 from testdg.evaluation.result import Result
@@ -126,8 +126,8 @@ class TensorBoard(Observer):
         self.recent.append((sum(self.score.unpack(part) for part in event["parts"]), event["images"]))
         self._write(f"{key}/batch", self._score_of([self.recent[-1]]), number)
         self._write(f"{key}/window", self._score_of(self.recent), number)
-        if "change" in event:
-            self.changes += bool(event["change"])
+        if (change := event["diagnostics"].get("change")) is not None:
+            self.changes += bool(change)
             self._write("changes", self.changes, number)
 
     def _score_of(self, batches: Iterable[Sums]) -> float | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from testdg.errors import UserError, unknown
-from testdg.evaluation.loop import Event
-from testdg.experiments.events import count_changes, mean_diagnostic, read_events
+from testdg.evaluation.events import Event, count_changes, mean_diagnostic
+from testdg.evaluation.folder import read_events
 from testdg.experiments.grid import Grid
 from testdg.experiments.statistics import Spread, spread
 from testdg.experiments.summary import BenchRow
