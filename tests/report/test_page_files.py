@@ -115,11 +115,12 @@ def test_runs_without_events_or_source_have_fewer_figures(tmp_path: Path) -> Non
     assert make_report([tmp_path]).content.chapters[0].pictures == []
 
 
-def test_damaged_events_are_told(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "a", "tent", {"fog": 10.0})
-    (folder / "events.jsonl").write_text(json.dumps({"batch": 0}))
-    with pytest.raises(UserError, match=r"events\.jsonl is damaged"):
-        make_report([tmp_path])
+@pytest.mark.parametrize("line", ["{", json.dumps({"batch": 0}), "[]"])
+def test_damaged_events_cost_a_curve_and_not_the_page(line: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "tent", {"fog": 10.0})
+    (write_run(tmp_path / "b", "cotta", {"fog": 10.0}) / "events.jsonl").write_text(f"{line}\n")
+    (picture,) = make_report([tmp_path]).content.chapters[0].pictures
+    assert "1 rows have no events" in picture.caption
 
 
 def test_markdown_has_the_same_numbers(tmp_path: Path) -> None:

@@ -84,9 +84,14 @@ class Result:
     """How often a guard skipped an update, rolled back, fell back to the source; None without one."""
 
     @property
+    def score(self) -> Score:
+        """What is added up over images."""
+        return find_score(self.protocol.get("task", "classification"))
+
+    @property
     def metric(self) -> Metric:
         """The number that tables show: the error, or mIoU for segmentation."""
-        return find_score(self.protocol.get("task", "classification")).metric
+        return self.score.metric
 
     @property
     def mean_score(self) -> float | None:

@@ -50,7 +50,7 @@ class Metric(NamedTuple):
 
     def describe(self) -> dict[str, Any]:
         """What a figure needs to know of it, as plain JSON."""
-        return {"key": self.key, "title": self.title, "higher": self.higher}
+        return {**self._asdict(), "title": self.title}
 
 
 class Score(ABC):

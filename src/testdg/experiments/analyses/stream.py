@@ -10,7 +10,6 @@ import numpy as np
 from testdg.evaluation import Result
 from testdg.evaluation.events import Event, changes, rolling_scores, rolling_window, visit_spans
 from testdg.evaluation.folder import read_events
-from testdg.evaluation.scores import find_score
 from testdg.experiments.analyses.case import Array, Case, Numbers
 
 
@@ -40,8 +39,7 @@ def stream_numbers(rows: Mapping[str, Sequence[Result]]) -> Numbers:
 
 def _row(name: str, results: Sequence[Result], window: int) -> Numbers:
     runs = [read_events(result.folder) for result in results]
-    score = find_score(results[0].protocol.get("task", "classification"))
-    curves = np.array([rolling_scores(run, score, window) for run in runs])
+    curves = np.array([rolling_scores(run, results[0].score, window) for run in runs])
     scores = [result.mean_score for result in results]
     return {
         "name": name,

@@ -33,10 +33,10 @@ def _panel(axes: Any, group: dict[str, Any], room: int) -> None:
     """The rows of a group, from the top; `room` is for as many as the largest of its neighbours has."""
     rows = group["rows"]
     for place, row in enumerate(rows):
-        colour = SOURCE if row["method"] == "source" else PALETTE[1]
+        colour = SOURCE if row["method"] == "source" else PALETTE[0]
         axes.errorbar(row["score"], place, xerr=row["deviation"], fmt="o", color=colour, capsize=2, markersize=5)
         if row["held_out"] is not None:
-            axes.plot(row["held_out"], place, "D", color=PALETTE[0], markersize=4)
+            axes.plot(row["held_out"], place, "D", color=PALETTE[1], markersize=4)
     for row in (row for row in rows if row["method"] == "source"):
         axes.axvline(row["score"], color=GREY, linestyle="--", linewidth=0.9)
     held_out = "; diamonds: held out" if any(row["held_out"] is not None for row in rows) else ""
