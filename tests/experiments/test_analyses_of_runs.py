@@ -116,7 +116,10 @@ def test_overview_groups_runs_that_can_be_compared(values: dict[str, Any], tmp_p
     assert sorted(sizes[0][1]) == [("Source", 1), ("TestDG", 2)]
     assert sizes[0][0] == 4
     assert sorted(sizes[1][1]) == [("Source", 1), ("TestDG", 1)]
-    assert [len(group) for group in comparable_groups(read_runs(tmp_path))] == [3, 2]
+    results, damaged = read_runs(tmp_path)
+    assert ([len(group) for group in comparable_groups(results)], damaged) == ([3, 2], [])
+    (results[0].folder / "result.json").write_text("{")
+    assert [len(left) for left in read_runs(tmp_path)] == [4, 1]
     draw_analysis("overview", numbers, tmp_path / "overview.svg", "title")
     assert "digits-c, continual" in (tmp_path / "overview.svg").read_text(encoding="utf-8")
     with pytest.raises(UserError, match=r"none holds no complete runs: name their parent folder with --runs"):

@@ -67,7 +67,7 @@ def test_rows_of_neighbours_in_an_overview_are_equally_high() -> None:
         {**about, "order": order, "rows": [row(f"method {n}") for n in range(count)]}
         for order, count in zip(orders, (8, 2), strict=True)
     ]
-    figure = drawn(overview.draw({"groups": groups}, "title", ""))
+    figure = drawn(overview.draw({"groups": groups, "damaged": []}, "title", ""))
     assert [axes.get_title(loc="left").split("\n")[0] for axes in figure.axes] == ["b, k, m", "b, k, order 1, m"]
     steps = [axes.transData.transform([(0, 0), (0, 1)])[:, 1] for axes in figure.axes]
     assert abs((steps[0][0] - steps[0][1]) - (steps[1][0] - steps[1][1])) < 1

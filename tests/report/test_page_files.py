@@ -159,7 +159,13 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert {str(path.relative_to(tmp_path / "new" / "report")) for path in written} == set(report.files)
     with pytest.raises(UserError, match="is a file: choose a folder with --out"):
         write_report([tmp_path / "runs"], tmp_path / "runs" / "a" / "result.json")
-    (tmp_path / "runs" / "a" / "result.json").write_text("{")
-    with pytest.raises(UserError, match="is damaged"):
-        write_report([tmp_path / "runs"], tmp_path / "other")
+    with pytest.raises(UserError, match=r"holds no result\.json"):
+        write_report([tmp_path / "runs", tmp_path / "nowhere"], tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_damaged_result_is_counted_on_the_page(tmp_path: Path) -> None:
+    (three_methods(tmp_path) / "a" / "result.json").write_text("{")
+    files = make_report([tmp_path]).files
+    assert "1 run damaged and left out" in read_page(files).text
+    assert "1 run damaged and left out" in files["report.md"].decode()

@@ -30,6 +30,7 @@ from testdg.experiments import (
     read_grid,
     summarise,
 )
+from testdg.experiments.rows import keep_names
 from testdg.experiments.storage import Remote, find_out
 from testdg.files import replace_text, writing
 from testdg.report.ablation import Layout
@@ -70,6 +71,7 @@ def run_grid(grid: Grid, request: BenchRequest, layout: Layout, *, as_json: bool
         prepare(cells, Training(bar), devices=isinstance(engine, Local))
     with BenchDisplay(console, cells, engine.jobs) as display:
         ends = bench(cells, request.out, engine=engine, tell=display.tell)
+    keep_names(grid.title, cells, ends)
     tables = summarise(cells, ends)
     _write(request, layout, tables)
     failed = [end for end in ends if isinstance(end, Failed)]

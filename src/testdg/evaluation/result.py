@@ -84,6 +84,11 @@ class Result:
     """How often a guard skipped an update, rolled back, fell back to the source; None without one."""
 
     @property
+    def stream(self) -> tuple[tuple[str, ...], ...]:
+        """The domains in the order of the stream, and those that are held out."""
+        return tuple(self.protocol["domains"]), tuple(self.protocol["held_out"])
+
+    @property
     def score(self) -> Score:
         """What is added up over images."""
         return find_score(self.protocol.get("task", "classification"))

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from testdg.evaluation import DomainResult, Result, differences
+from testdg.evaluation import DomainResult, Result, comparable
+from testdg.evaluation.compare import grouped, same_but_for_order
 from testdg.evaluation.scores import Metric
 from testdg.experiments.engine import Complete, Failed
 from testdg.experiments.grid import SOURCE, Cell
 from testdg.experiments.statistics import Gain, Spread, paired_gain, spread
 
 Found = tuple[Cell, Result]
-_BY_ORDER = ("domains", "held_out")  # fields that differ between the orders of one protocol
 
 
 @dataclass(frozen=True)
@@ -87,24 +87,8 @@ def summarise(cells: Sequence[Cell], ends: Iterable[Complete | Failed]) -> list[
 def _comparable(found: Sequence[Found]) -> list[list[Found]]:
     """Split runs on one protocol where data, batch size, model or anything else keeps them apart."""
     several = len({cell.plan for cell, _ in found}) > 1
-    groups: list[list[Found]] = []
-    for pair in found:
-        home = next((group for group in groups if _fits(group[0][1], pair[1], several)), None)
-        if home is None:
-            groups.append([pair])
-        else:
-            home.append(pair)
-    return groups
-
-
-def _fits(first: Result, other: Result, several_orders: bool) -> bool:
-    if not several_orders:
-        return not differences(first, other)
-    return not differences(first, other, ignore=_BY_ORDER) and _domains(first) == _domains(other)
-
-
-def _domains(result: Result) -> set[str]:
-    return {*result.protocol["domains"], *result.protocol["held_out"]}
+    fits = same_but_for_order if several else comparable
+    return grouped(found, lambda first, other: fits(first[1], other[1]))
 
 
 def _table(found: Sequence[Found]) -> BenchTable:
@@ -139,17 +123,13 @@ def _score(
 ) -> Score:
     metric = results[0].metric
     values = spread([statistics.fmean(visit.known(metric.key) for visit in visits(result)) for result in results])
-    paired = [(next((source for source in sources if _same_order(source, run)), None), run) for run in results]
+    paired = [(next((source for source in sources if source.stream == run.stream), None), run) for run in results]
     pairs = [(visits(source), visits(run)) for source, run in paired if source is not None]
     return Score(values, paired_gain(pairs, metric) if len(pairs) == len(results) else None)
 
 
 def _plain_score(score: Score, metric: Metric) -> dict[str, Any]:
     return {metric.key: asdict(score.value), "gain": None if score.gain is None else asdict(score.gain)}
-
-
-def _same_order(first: Result, second: Result) -> bool:
-    return all(first.protocol[key] == second.protocol[key] for key in _BY_ORDER)
 
 
 def _plain_run(result: Result) -> dict[str, Any]:

@@ -25,7 +25,8 @@ def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
         axes.set_visible(False)
     for axes, group, room in zip(grid.flat, groups, np.repeat(most, columns), strict=False):
         _panel(axes, group, room)
-    label_figure(figure, title, note)
+    left_out = f"damaged and left out: {len(numbers['damaged'])}" if numbers["damaged"] else ""
+    label_figure(figure, title, "; ".join(filter(None, (note, left_out))))
     return figure
 
 

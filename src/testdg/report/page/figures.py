@@ -86,7 +86,7 @@ def _stream_picture(group: Group, name: str) -> Picture | None:
 
 def _on(results: Sequence[Result], stream: Result) -> Result | None:
     """The run with the lowest seed on a stream."""
-    same = [r for r in results if all(r.protocol[key] == stream.protocol[key] for key in ("domains", "held_out"))]
+    same = (result for result in results if result.stream == stream.stream)
     return min(same, key=lambda result: int(result.protocol["seed"]), default=None)
 
 

@@ -143,7 +143,7 @@ def _stream_sheet(group: Group) -> Sheet:
     columns = [Column.of(metric, _plain(name)) for name in run_names([[result] for result in group.streams])]
     rows = []
     for row in group.table.rows:
-        found = [[_mean(r, left_out) for r in row.results if _same(r, stream)] for stream in group.streams]
+        found = [[_mean(r, left_out) for r in row.results if r.stream == stream.stream] for stream in group.streams]
         entries = [_spread(values) if values else Entry() for values in found]
         rows.append((row.name, [*entries, *_last(group, row, group.score(row))]))
     title = "Domains that are left out" if left_out else "Orders"
@@ -154,10 +154,6 @@ def _mean(result: Result, left_out: bool) -> float:
     found = result.held_out_score if left_out else result.mean_score
     assert found is not None
     return found
-
-
-def _same(first: Result, second: Result) -> bool:
-    return all(first.protocol[key] == second.protocol[key] for key in ("domains", "held_out"))
 
 
 def _score_sheet(group: Group) -> Sheet:

@@ -25,6 +25,8 @@ def contents(groups: Sequence[Group], runs: Runs) -> str:
     parts[0] += " of results that can be compared" if len(groups) > 1 else ""
     if runs.unfinished:
         parts.append(f"{counted(runs.unfinished, 'run')} not complete and left out")
+    if runs.damaged:
+        parts.append(f"{counted(len(runs.damaged), 'run')} damaged and left out")
     if runs.copies:
         parts.append(f"{counted(runs.copies, 'copy', 'copies')} of the same run left out")
     return "; ".join(parts) + "."
