@@ -110,7 +110,7 @@ def test_a_failed_cell_leaves_its_row_shorter() -> None:
 def test_markdown_and_csv_hold_the_same_numbers() -> None:
     shown = bench_markdown(three_runs())
     assert shown.startswith("## digits-c, continual\n\n```text\nbenchmark  digits-c, continual")
-    assert "| TENT | 2 | 26.50 ± 2.12 | +3.50 | -4.00 to +10.00 | 2.5 |\n" in shown
+    assert "| TENT | 2 | **26.50 ± 2.12** | +3.50 | -4.00 to +10.00 | 2.5 |\n" in shown
     lines = list(csv.DictReader(io.StringIO(bench_csv(three_runs()))))
     assert [(line["name"], line["runs"], line["mean"], line["gain"]) for line in lines] == [
         ("Source", "1", "30.0", ""), ("TENT", "2", "26.5", "3.5"),

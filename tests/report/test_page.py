@@ -19,13 +19,13 @@ from testdg.experiments.rows import keep_names
 from testdg.methods import find_method
 from testdg.report.bench import bench_text
 from testdg.report.page.groups import read_runs
-from testdg.report.page.sheet import Column, Entry, Sheet
 from testdg.report.page.sheets import group_sheets, published_sheets, source_gains
 from testdg.report.page.words import contents, outcome, protocol_pairs
 from testdg.report.published import CORRUPTIONS, TABLES, published
+from testdg.report.table import Column, Entry, Table
 
 
-def texts(sheet: Sheet) -> list[list[str]]:
+def texts(sheet: Table) -> list[list[str]]:
     """Every row; the best between stars."""
     return [
         [name, *(f"*{e.text}*" if e.best else e.text + (f" {e.deviation}" if e.deviation else "") for e in entries)]
@@ -33,7 +33,7 @@ def texts(sheet: Sheet) -> list[list[str]]:
     ]
 
 
-def titles(sheet: Sheet) -> list[str]:
+def titles(sheet: Table) -> list[str]:
     return [f"{column.over} {column.title}".strip() for column in sheet.columns]
 
 
@@ -361,7 +361,7 @@ numbers = st.lists(st.floats(0, 100, allow_nan=False) | st.none(), min_size=1, m
 
 @given(numbers, st.booleans())
 def test_the_best_of_a_column_is_never_worse_than_another(values: list[float | None], higher: bool) -> None:
-    sheet = Sheet("", "", [Column("x", higher)], [(str(n), [Entry(value)]) for n, value in enumerate(values)])
+    sheet = Table("", "", [Column("x", higher)], [(str(n), [Entry(value)]) for n, value in enumerate(values)])
     shown = [entries[0] for _, entries in sheet.shown()]
     known = [value for value in values if value is not None]
     best = [float(entry.text) for entry in shown if entry.best]

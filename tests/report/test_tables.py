@@ -15,7 +15,7 @@ TWO = make_visits(["fog", "snow"], [], 5, 1)
 
 
 def cells(table: Table) -> list[list[str]]:
-    return [table.cells(row) for row in table.rows]
+    return table.cells()
 
 
 def result(found: list[DomainResult], held_out: list[DomainResult] | None = None, **protocol: Any) -> Result:

@@ -19,13 +19,13 @@ from testdg.evaluation.device import find_device
 from testdg.evaluation.run import choose_preset
 from testdg.evaluation.samples import take_samples
 from testdg.evaluation.tracking import check_tracker, tracked
+from testdg.experiments.summary import leaves_one_out, run_names
 from testdg.methods import find_method, parse_settings
 from testdg.methods.settings import make_settings
 from testdg.models import VisionModel
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
 from testdg.report.panel import draw_panel
 from testdg.report.protocol import protocol_lines, protocol_note
-from testdg.report.tables import leaves_one_out, run_names
 
 
 @dataclass(frozen=True)

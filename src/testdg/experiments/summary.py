@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from testdg.evaluation import DomainResult, Result, comparable
@@ -66,11 +66,56 @@ class BenchTable:
     """The protocol of the first run; seed and settings belong to the rows, and the order where there are several."""
     rows: list[BenchRow]
 
+    @property
+    def metric(self) -> Metric:
+        """What the scores of all rows are."""
+        return self.rows[0].metric
+
+    @property
+    def has_source(self) -> bool:
+        """Whether the other rows can be compared with Source."""
+        return any(row.method == SOURCE for row in self.rows)
+
+    @property
+    def streams(self) -> list[Result]:
+        """One result for each order of the domains (or each that are left out), in order."""
+        found = {result.stream: result for row in reversed(self.rows) for result in reversed(row.results)}
+        return sorted(found.values(), key=lambda result: (result.protocol["order"], result.stream[::-1]))
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether each stream leaves out other domains, so that only the scores on those count."""
+        return len(self.streams) > 1 and leaves_one_out([[result] for result in self.streams])
+
+    def score(self, row: BenchRow) -> Score:
+        """The mean that counts."""
+        return self.shown(row.held_out if self.leaves_out and row.held_out else row.adapted)
+
+    def shown(self, score: Score) -> Score:
+        """A score as it can be shown: where domains are left out in turn, a deviation would be one between domains."""
+        return replace(score, value=replace(score.value, deviation=None)) if self.leaves_out else score
+
+    def whole(self, row: BenchRow) -> bool:
+        """Whether a row has a run on every stream, so that its mean can stand beside the others."""
+        return {result.stream for result in row.results} == {result.stream for result in self.streams}
+
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON."""
         rows = [row.to_dict() for row in self.rows]
         conditions = {key: value for key, value in self.conditions.items() if key not in ("seed", "tuning")}
         return {"benchmark": self.benchmark, "protocol": self.protocol, "conditions": conditions, "rows": rows}
+
+
+def leaves_one_out(runs: Sequence[Sequence[Result]]) -> bool:
+    """Whether runs have one order of the domains and differ in those that are left out."""
+    return len({results[0].protocol["order"] for results in runs}) < len(runs)
+
+
+def run_names(runs: Sequence[Sequence[Result]]) -> list[str]:
+    """What tells runs apart: the order of their domains, or the domains that are left out."""
+    if not leaves_one_out(runs):
+        return [str(results[0].protocol["order"]) for results in runs]
+    return [", ".join(domain.name for domain in results[0].held_out or []) for results in runs]
 
 
 def summarise(cells: Sequence[Cell], ends: Iterable[Complete | Failed]) -> list[BenchTable]:

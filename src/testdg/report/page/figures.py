@@ -17,12 +17,12 @@ from testdg.evaluation.events import rolling_scores
 from testdg.evaluation.folder import read_events
 from testdg.experiments.analyses.stream import stream_numbers
 from testdg.experiments.grid import SOURCE
+from testdg.experiments.summary import run_names
 from testdg.report.analyses.stream import name_visits, shade_visits
 from testdg.report.page.groups import Group
-from testdg.report.page.sheet import Sheet
 from testdg.report.page.sheets import source_gains
 from testdg.report.style import GREY, INK, PALETTE, look, new_figure, save_figure
-from testdg.report.tables import run_names
+from testdg.report.table import Table
 
 _METHOD = PALETTE[0].lower()
 _WIDTH = 9.6  # inches
@@ -47,7 +47,7 @@ class Picture:
         return re.sub(r'<svg ([^>]*?)(?:width|height)="[^"]*" ([^>]*?)height="[^"]*"', r"<svg \1\2", text, count=1)
 
 
-def group_pictures(group: Group, sheets: Sequence[Sheet], name: str) -> list[Picture]:
+def group_pictures(group: Group, sheets: Sequence[Table], name: str) -> list[Picture]:
     """The figures of a group: one, both or none, as far as there are events and Source."""
     with look():
         found = [_stream_picture(group, f"{name}-stream"), _heat_picture(group, sheets[1], f"{name}-gains")]
@@ -68,7 +68,7 @@ def _picture(figure: Any, name: str, caption: str) -> Picture:
 
 def _stream_picture(group: Group, name: str) -> Picture | None:
     """A panel for each row, Source behind it in grey, changes that the method detected as triangles."""
-    first = group.streams[0]
+    first = group.table.streams[0]
     found = {row.name: result for row in group.table.rows if (result := _on(row.results, first)) is not None}
     known = {title: [result] for title, result in found.items() if _has_events(result)}
     if not known:
@@ -150,9 +150,9 @@ def _stream_caption(group: Group, stream: Result, numbers: dict[str, Any], missi
     parts = [f"Over the stream: {stream.metric.name} of {last} (orange)"]
     parts += ["Source in grey"] if any(row["method"] == SOURCE for row in rows) else []
     parts += ["triangles: changes that the method detected"] if any(map(_noticed, rows)) else []
-    if len(group.streams) > 1:
-        name = run_names([[result] for result in group.streams])[0]
-        parts.append(f"the stream that leaves out {name}" if group.leaves_out else name)
+    if len(group.table.streams) > 1:
+        name = run_names([[result] for result in group.table.streams])[0]
+        parts.append(f"the stream that leaves out {name}" if group.table.leaves_out else name)
     parts += ["* only tested"] if stream.held_out else []
     parts += [f"{missing} rows have no events"] if missing else []
     return f"{'; '.join(parts)}. The run with the lowest seed of each row."
@@ -161,7 +161,7 @@ def _stream_caption(group: Group, stream: Result, numbers: dict[str, Any], missi
 # The gains
 
 
-def _heat_picture(group: Group, sheet: Sheet, name: str) -> Picture | None:
+def _heat_picture(group: Group, sheet: Table, name: str) -> Picture | None:
     """A row for each method, a column for each domain: how much better than Source."""
     gains = source_gains(group, sheet)
     places = [place for place, column in enumerate(sheet.columns) if not column.signed]

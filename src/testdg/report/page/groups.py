@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 from testdg.errors import UserError
 from testdg.evaluation import Result, comparable, differences, read_result
 from testdg.evaluation.compare import grouped, same_but_for_order
-from testdg.experiments import BenchRow, BenchTable
+from testdg.experiments import BenchTable
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.rows import by_number, method_title, settings_of_row, titled_rows
-from testdg.experiments.summary import Score, make_row
+from testdg.experiments.summary import make_row
 from testdg.report.page.check import check_result
-from testdg.report.tables import leaves_one_out
 
 _LAST = "testdg"
 
@@ -42,29 +41,6 @@ class Group:
     table: BenchTable
     apart: str = ""
     """Why it is not one with another group of the same benchmark and protocol."""
-
-    @property
-    def streams(self) -> list[Result]:
-        """One result for each order of the domains (or each that are left out), in order."""
-        found = {result.stream: result for row in reversed(self.table.rows) for result in reversed(row.results)}
-        return sorted(found.values(), key=lambda result: (result.protocol["order"], result.stream[::-1]))
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether each stream leaves out other domains, so that only the scores on those count."""
-        return len(self.streams) > 1 and leaves_one_out([[result] for result in self.streams])
-
-    def score(self, row: BenchRow) -> Score:
-        """The mean that counts."""
-        return self.shown(row.held_out if self.leaves_out and row.held_out else row.adapted)
-
-    def shown(self, score: Score) -> Score:
-        """A score as it can be shown: where domains are left out in turn, a deviation would be one between domains."""
-        return replace(score, value=replace(score.value, deviation=None)) if self.leaves_out else score
-
-    def whole(self, row: BenchRow) -> bool:
-        """Whether a row has a run on every stream, so that its mean can stand beside the others."""
-        return {result.stream for result in row.results} == {result.stream for result in self.streams}
 
 
 def read_runs(paths: Sequence[Path]) -> Runs:

@@ -11,90 +11,42 @@ from testdg.evaluation.scores import Metric, other_metrics
 from testdg.experiments import BenchRow
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.statistics import spread
-from testdg.experiments.summary import Score
-from testdg.report.bench import INTERVAL, interval_text
+from testdg.experiments.summary import Score, run_names
+from testdg.report.bench import SPREAD, mean_and_gain, means_table
 from testdg.report.page.groups import Group
-from testdg.report.page.sheet import Column, Entry, Sheet
 from testdg.report.published import Published, published
-from testdg.report.tables import run_names
+from testdg.report.table import Column, Entry, Table
 
 _MOST_COLUMNS = 20
-_SPREAD = "mean ± standard deviation over runs"
 Visits = Callable[[Result], Sequence[DomainResult]]
 Place = tuple[Column, list[int]]
 
 
-def group_sheets(group: Group) -> list[Sheet]:
+def group_sheets(group: Group) -> list[Table]:
     """The tables of a group, without those that would be empty; the second has the domains."""
     tested = all(row.held_out for row in group.table.rows)
-    if len(group.streams) > 1:
+    if len(group.table.streams) > 1:
         details = [_stream_sheet(group)]
     else:
         details = [_domain_sheet(group, "Domains", lambda result: result.domains, lambda row: row.adapted)]
-    if tested and len(group.streams) == 1:
+    if tested and len(group.table.streams) == 1:
         held_out = _domain_sheet(group, "Held-out domains", lambda r: r.held_out or [], lambda row: row.held_out)
         details.append(held_out)
-    sheets = [_overview(group, tested), *details, _score_sheet(group), _class_sheet(group)]
+    sheets = [means_table(group.table), *details, _score_sheet(group), _class_sheet(group)]
     return [sheet for sheet in sheets if sheet.columns]
 
 
-def _metric(group: Group) -> Metric:
-    return group.table.rows[0].metric
-
-
-def _has_source(group: Group) -> bool:
-    return any(row.method == SOURCE for row in group.table.rows)
-
-
-def _overview(group: Group, tested: bool) -> Sheet:
-    metric, columns = _metric(group), [Column("runs", digits=0)]
-    for title, gain in ((metric.title, "gain"), (f"held out, {metric.unit}", "held-out gain"))[: 2 if tested else 1]:
-        columns += [Column.of(metric, title, 1, summary=True)]
-        columns += [Column.gains(metric, gain, 1), Column(INTERVAL)] if _has_source(group) else []
-    rows = [
-        (row.name, [Entry(len(row.results)), *_scores(group, row, tested), Entry(row.seconds)])
-        for row in group.table.rows
-    ]
-    note = f"{_SPREAD}; the gain over Source is paired domain by domain" if _has_source(group) else _SPREAD
-    return Sheet("Means", f"{metric.title}, {note}.", [*columns, Column("seconds")], rows)
-
-
-def _scores(group: Group, row: BenchRow, tested: bool) -> list[Entry]:
-    entries = []
-    for score in [row.adapted, *([row.held_out] if tested else [])]:
-        mean, *gain = _last(group, row, score)
-        entries += [mean, *gain, *([_interval(score)] if gain else [])]
-    return entries
-
-
-def _entry(score: Score | None) -> Entry:
-    return Entry() if score is None else Entry(score.value.mean, score.value.deviation)
-
-
-def _gain(score: Score | None) -> Entry:
-    return (
-        Entry()
-        if score is None or score.gain is None
-        else Entry(score.gain.mean, None, score.gain.low, score.gain.high)
-    )
-
-
-def _interval(score: Score | None) -> Entry:
-    gain = score.gain if score else None
-    return Entry() if gain is None or gain.low is None else Entry(text=interval_text(gain))
-
-
-def _domain_sheet(group: Group, title: str, visits: Visits, score: Callable[[BenchRow], Score | None]) -> Sheet:
+def _domain_sheet(group: Group, title: str, visits: Visits, score: Callable[[BenchRow], Score | None]) -> Table:
     """The paper's table: a column for each domain (of each round, where there is room), then mean and gain."""
-    metric = _metric(group)
-    places = _places(visits(group.streams[0]), metric)
+    metric = group.table.metric
+    places = _places(visits(group.table.streams[0]), metric)
     rows = []
     for row in group.table.rows:
         found = [[visit.known(metric.key) for visit in visits(result)] for result in row.results]
         entries = [_spread([statistics.fmean(one[n] for n in numbers) for one in found]) for _, numbers in places]
-        rows.append((row.name, [*entries, *_last(group, row, score(row))]))
+        rows.append((row.name, [*entries, *mean_and_gain(group.table, row, score(row))]))
     columns = [*(column for column, _ in places), *_last_columns(group, "mean")]
-    return Sheet(title, f"{metric.title}, {_SPREAD}.", columns, rows)
+    return Table(title, f"{metric.title}, {SPREAD}.", columns, rows)
 
 
 def _places(visits: Sequence[DomainResult], metric: Metric) -> list[Place]:
@@ -122,14 +74,8 @@ def _plain(name: str) -> str:
 
 
 def _last_columns(group: Group, title: str) -> list[Column]:
-    gain = [Column.gains(_metric(group))] if _has_source(group) else []
-    return [Column.of(_metric(group), title, summary=True), *gain]
-
-
-def _last(group: Group, row: BenchRow, score: Score | None) -> list[Entry]:
-    """Mean and gain; the mean of a row that lacks a stream would not be comparable, while its gain is paired."""
-    shown = group.shown(score) if score and group.whole(row) else None
-    return [_entry(shown), *([_gain(score)] if _has_source(group) else [])]
+    gain = [Column.gains(group.table.metric)] if group.table.has_source else []
+    return [Column.of(group.table.metric, title, summary=True), *gain]
 
 
 def _spread(values: Sequence[float]) -> Entry:
@@ -137,17 +83,19 @@ def _spread(values: Sequence[float]) -> Entry:
     return Entry(found.mean, found.deviation)
 
 
-def _stream_sheet(group: Group) -> Sheet:
+def _stream_sheet(group: Group) -> Table:
     """A column for each order of the domains, or for each domain that is left out, of which only that one counts."""
-    metric, left_out = _metric(group), group.leaves_out
-    columns = [Column.of(metric, _plain(name)) for name in run_names([[result] for result in group.streams])]
+    metric, left_out = group.table.metric, group.table.leaves_out
+    columns = [Column.of(metric, _plain(name)) for name in run_names([[result] for result in group.table.streams])]
     rows = []
     for row in group.table.rows:
-        found = [[_mean(r, left_out) for r in row.results if r.stream == stream.stream] for stream in group.streams]
+        found = [
+            [_mean(r, left_out) for r in row.results if r.stream == stream.stream] for stream in group.table.streams
+        ]
         entries = [_spread(values) if values else Entry() for values in found]
-        rows.append((row.name, [*entries, *_last(group, row, group.score(row))]))
+        rows.append((row.name, [*entries, *mean_and_gain(group.table, row, group.table.score(row))]))
     title = "Domains that are left out" if left_out else "Orders"
-    return Sheet(title, f"{metric.title}, {_SPREAD}.", [*columns, *_last_columns(group, "mean")], rows)
+    return Table(title, f"{metric.title}, {SPREAD}.", [*columns, *_last_columns(group, "mean")], rows)
 
 
 def _mean(result: Result, left_out: bool) -> float:
@@ -156,7 +104,7 @@ def _mean(result: Result, left_out: bool) -> float:
     return found
 
 
-def _score_sheet(group: Group) -> Sheet:
+def _score_sheet(group: Group) -> Table:
     """Means of the scores besides the main one; no columns where no result has them."""
     found = [[means(result.domains) for result in row.results] for row in group.table.rows]
     shown = [m for m in other_metrics() if any(one[m.key] is not None for row in found for one in row)]
@@ -165,7 +113,7 @@ def _score_sheet(group: Group) -> Sheet:
         for row, scores in zip(group.table.rows, found, strict=True)
     ]
     note = "; ".join(f"{metric.name}: {metric.note}" for metric in shown)
-    return Sheet("Other scores", f"{note}.", list(map(Column.of, shown)), rows)
+    return Table("Other scores", f"{note}.", list(map(Column.of, shown)), rows)
 
 
 def _known(values: Sequence[float | None]) -> Entry:
@@ -173,15 +121,15 @@ def _known(values: Sequence[float | None]) -> Entry:
     return _spread(known) if known and len(known) == len(values) else Entry()
 
 
-def _class_sheet(group: Group) -> Sheet:
+def _class_sheet(group: Group) -> Table:
     """The IoU of each class, a mean over the visits that were learnt from; no columns for classification."""
-    classes = group.streams[0].classes
+    classes = group.table.streams[0].classes
     rows = [
         (row.name, [_known([_class_mean(result, name) for result in row.results]) for name in classes])
         for row in group.table.rows
     ]
-    note = f"Intersection over union in percent, a mean over domains; {_SPREAD}."
-    return Sheet("Classes", note, [Column(name, True) for name in classes], rows)
+    note = f"Intersection over union in percent, a mean over domains; {SPREAD}."
+    return Table("Classes", note, [Column(name, True) for name in classes], rows)
 
 
 def _class_mean(result: Result, name: str) -> float | None:
@@ -193,17 +141,17 @@ def _class_mean(result: Result, name: str) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def published_sheets(group: Group) -> list[Sheet]:
+def published_sheets(group: Group) -> list[Table]:
     """What papers published for the benchmark and the protocol of a group."""
     return [_published(table) for table in published(group.table.benchmark, group.table.protocol)]
 
 
-def _published(table: Published) -> Sheet:
+def _published(table: Published) -> Table:
     columns = [_published_column(name, table.metric) for name in (*table.columns, "mean")]
     rows = [(name, [Entry(value) for value in values]) for name, values in table.rows.items()]
     remark = f" Remark: {table.remark}." if table.remark else ""
     note = f"{table.metric.title}, from {table.source}. Protocol: {table.conditions}.{remark}"
-    return Sheet("Published numbers", note, columns, rows)
+    return Table("Published numbers", note, columns, rows)
 
 
 def _published_column(name: str, metric: Metric) -> Column:
@@ -212,7 +160,7 @@ def _published_column(name: str, metric: Metric) -> Column:
     return Column.of(metric, title, over=f"round {number}" if number else "", summary=title == "mean")
 
 
-def source_gains(group: Group, sheet: Sheet) -> dict[str, list[float | None]]:
+def source_gains(group: Group, sheet: Table) -> dict[str, list[float | None]]:
     """How much better each row of a group's sheet is than Source, column by column; empty where Source is missing."""
     places = [place for place, row in enumerate(group.table.rows) if row.method == SOURCE]
     if not places:

@@ -34,14 +34,14 @@ def contents(groups: Sequence[Group], runs: Runs) -> str:
 
 def outcome(group: Group) -> str:
     """The best row of a group in a sentence, beside Source."""
-    rows = [row for row in group.table.rows if group.whole(row)] or group.table.rows
+    rows = [row for row in group.table.rows if group.table.whole(row)] or group.table.rows
     metric = rows[0].metric
-    kind = f"{metric.name}{' on what is left out' if group.leaves_out else ''}"
-    best = (max if metric.higher else min)(rows, key=lambda row: group.score(row).value.mean)
-    score, source = group.score(best), next((row for row in rows if row.method == SOURCE), None)
+    kind = f"{metric.name}{' on what is left out' if group.table.leaves_out else ''}"
+    best = (max if metric.higher else min)(rows, key=lambda row: group.table.score(row).value.mean)
+    score, source = group.table.score(best), next((row for row in rows if row.method == SOURCE), None)
     if len(rows) == 1:
         return f"{best.name} has a mean {kind} of {metric.show(*astuple(score.value))}."
-    equal = sum(group.score(row).value.mean == score.value.mean for row in rows) - 1
+    equal = sum(group.table.score(row).value.mean == score.value.mean for row in rows) - 1
     who = f"{best.name} and {counted(equal, 'other')} have" if equal else f"{best.name} has"
     among = f"Of {len(rows)} rows, " if len(rows) > len({row.method for row in rows}) else ""
     text = (
@@ -52,7 +52,7 @@ def outcome(group: Group) -> str:
     return (
         f"{text}."
         if best.method == SOURCE
-        else f"{text}; Source has {metric.show(*astuple(group.score(source).value))}{_gain(score)}."
+        else f"{text}; Source has {metric.show(*astuple(group.table.score(source).value))}{_gain(score)}."
     )
 
 
@@ -68,8 +68,8 @@ def protocol_pairs(group: Group) -> list[tuple[str, str]]:
     """The protocol of a group: what each line is about, and what it says."""
     lines = "\n".join(conditions(group.table)).split("\n")
     pairs = [(line[:10].strip(), line[11:].strip()) for line in lines]
-    if group.leaves_out:
-        told = f"{len(group.streams)} streams, one for each domain that is left out; the first is described above"
+    if group.table.leaves_out:
+        told = f"{len(group.table.streams)} streams, one for each domain that is left out; the first is described above"
         pairs.append(("runs", told))
     return pairs
 
@@ -82,7 +82,7 @@ def run_lines(group: Group, row: BenchRow) -> list[str]:
 
 
 def _run_line(group: Group, result: Result) -> str:
-    score = (result.held_out_score if group.leaves_out else result.mean_score) or 0.0
+    score = (result.held_out_score if group.table.leaves_out else result.mean_score) or 0.0
     return f"{result.folder.name}: seed {result.protocol['seed']}, {result.metric.show(score, more=1)}"
 
 
