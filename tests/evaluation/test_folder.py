@@ -105,7 +105,7 @@ def test_a_result_from_before_the_other_scores_can_be_read(model: VisionModel, t
     assert comparable(old, new)
     tables = result_tables(["old", "new"], [old, new])
     assert [row[0].value == row[1].value for _, row in tables[0].rows] == [True] * 3
-    assert [row.values[0] for row in tables[1].rows] == [None] * 3
+    assert [row[0].value for _, row in tables[1].rows] == [None] * 3
     assert "digits-c, continual: 2 domains in order, severity 5" in protocol_lines(old.protocol)[0]
 
 

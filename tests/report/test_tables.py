@@ -22,7 +22,7 @@ def result(found: list[DomainResult], held_out: list[DomainResult] | None = None
     return Result({"order": "order 0", **protocol}, {}, found, held_out, 1.0, {}, Path("run"))
 
 
-def visit(name: str, **scores: float | None) -> DomainResult:
+def visit(name: str, **scores: float) -> DomainResult:
     return DomainResult(name, 4, scores)
 
 
@@ -92,7 +92,7 @@ def test_the_other_scores_have_a_table_of_means() -> None:
 
 
 def test_a_score_that_is_not_known_is_left_empty_and_a_table_without_numbers_is_left_out() -> None:
-    lost = result([visit("fog", error=10.0, nll=None, ece=3.0), visit("snow", error=10.0, nll=0.2, ece=5.0)])
+    lost = result([visit("fog", error=10.0, ece=3.0), visit("snow", error=10.0, nll=0.2, ece=5.0)])
     _, scores = result_tables(["TENT"], [lost])
     assert cells(scores) == [["ECE, %", "4.0"]]
     assert len(result_tables(["TENT"], [result([visit("fog", error=10.0)])])) == 1

@@ -20,14 +20,14 @@ from testdg.evaluation.scores import Metric, Score, find_score, metric_keys
 
 @dataclass(frozen=True)
 class DomainResult:
-    """One visit: its scores by key of the metric, None where one is not known or has no meaning.
+    """One visit: its scores by key of the metric, as far as they are known and have a meaning.
 
     For segmentation `error` counts pixels, and `class_iou` has a number per class, None for one that never occurs.
     """
 
     name: str
     images: int
-    scores: Mapping[str, float | None]
+    scores: Mapping[str, float]
     severity: int | None = None
     round: int = 1
     class_iou: list[float | None] | None = None
@@ -46,17 +46,17 @@ class DomainResult:
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON, scores beside the rest."""
         about = {"name": self.name, "images": self.images, "severity": self.severity, "round": self.round}
-        return {**about, **self.scores, "class_iou": self.class_iou}
+        return {**about, **{key: self.scores.get(key) for key in metric_keys()}, "class_iou": self.class_iou}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DomainResult:
         """Read what `to_dict` gave; older results have fewer scores."""
-        found = {key: values[key] for key in metric_keys() if key in values}
+        found = {key: float(values[key]) for key in metric_keys() if values.get(key) is not None}
         classes = values.get("class_iou")
         return cls(
             name=str(values["name"]),
             images=int(values["images"]),
-            scores={key: None if value is None else float(value) for key, value in found.items()},
+            scores=found,
             severity=values.get("severity"),
             round=int(values.get("round", 1)),
             class_iou=None if classes is None else list(classes),
@@ -117,6 +117,12 @@ class Result:
     def held_out_score(self) -> float | None:
         """Unweighted mean of the number that tables show over the held-out domains."""
         return None if self.held_out is None else means(self.held_out)[self.metric.key]
+
+    def class_means(self) -> dict[str, float | None]:
+        """The IoU of each class, a mean over the visits that were learnt from and have it; empty for classification."""
+        rows = [visit.class_iou for visit in self.domains if visit.class_iou is not None]
+        found = {name: [row[number] for row in rows] for number, name in enumerate(self.classes)}
+        return {name: mean_of([one for one in values if one is not None]) for name, values in found.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON."""
@@ -185,13 +191,14 @@ class Tally:
     def result(self, number: int) -> DomainResult:
         """The scores of one visit, as far as its events are there."""
         visit, images = self.visits[number], self.images[number]
-        scores = self.score.metrics(self._sums[number], images)
-        classes = scores.pop("class_iou", None)
+        found = self.score.metrics(self._sums[number], images)
+        classes = found.pop("class_iou", None)
+        scores = {key: value for key, value in found.items() if value is not None}
         return DomainResult(visit.name, images, scores, visit.severity, visit.round, classes)
 
     def score_of(self, number: int) -> float | None:
         """The number that tables show of one visit, as far as its events are there."""
-        return self.result(number).scores[self.score.metric.key]
+        return self.result(number).scores.get(self.score.metric.key)
 
     def results(self, *, learn: bool) -> list[DomainResult]:
         """The scores of all visits of one kind, in the order of the stream."""

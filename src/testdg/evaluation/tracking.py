@@ -112,7 +112,7 @@ class TensorBoard(Observer):
     def finished(self, result: Result) -> None:
         """Write the score of every visit to a domain, and end the file."""
         for number, visit in enumerate([*result.domains, *(result.held_out or [])]):
-            self._write(f"domains/{visit.name}", visit.scores[result.metric.key], number)
+            self._write(f"domains/{visit.name}", visit.scores.get(result.metric.key), number)
         self.close()
 
     def close(self) -> None:

@@ -29,6 +29,10 @@ class Spread:
     mean: float
     deviation: float | None
 
+    def show(self, metric: Metric) -> str:
+        """The mean as text."""
+        return metric.show(self.mean, self.deviation)
+
 
 @dataclass(frozen=True)
 class Gain:

@@ -91,6 +91,10 @@ class BenchTable:
         """The mean that counts."""
         return self.shown(row.held_out if self.leaves_out and row.held_out else row.adapted)
 
+    def mean(self, result: Result) -> float | None:
+        """The same of one run."""
+        return result.held_out_score if self.leaves_out else result.mean_score
+
     def shown(self, score: Score) -> Score:
         """A score as it can be shown: where domains are left out in turn, a deviation would be one between domains."""
         return replace(score, value=replace(score.value, deviation=None)) if self.leaves_out else score

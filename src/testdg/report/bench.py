@@ -91,17 +91,15 @@ def _entries(table: BenchTable, row: BenchRow, tested: bool, more: Sequence[Meas
     entries = [Entry(len(row.results))]
     for score in [row.adapted, *([row.held_out] if tested else [])]:
         entries += [*mean_and_gain(table, row, score), *([_interval(score)] if table.has_source else [])]
-    measured = (one.value(row) for one in more)
-    return [*entries, Entry(row.seconds), *(Entry(one.mean, one.deviation) if one else Entry() for one in measured)]
+    return [*entries, Entry(row.seconds), *(Entry.of(one.value(row)) for one in more)]
 
 
 def mean_and_gain(table: BenchTable, row: BenchRow, score: Score | None) -> list[Entry]:
     """Mean and gain; the mean of a row that lacks a stream would not be comparable, while its gain is paired."""
     value = table.shown(score).value if score and table.whole(row) else None
     gain = score.gain if score else None
-    shown = Entry(value.mean, value.deviation) if value else Entry()
     gained = Entry(gain.mean, None, gain.low, gain.high) if gain else Entry()
-    return [shown, *([gained] if table.has_source else [])]
+    return [Entry.of(value), *([gained] if table.has_source else [])]
 
 
 def _interval(score: Score | None) -> Entry:

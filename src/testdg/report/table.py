@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from testdg.errors import visible
 from testdg.evaluation.scores import Metric
+from testdg.experiments.statistics import Spread
 from testdg.report.safe import markdown
 
 
@@ -24,6 +25,11 @@ class Entry(NamedTuple):
     text: str = ""
     digits: int | None = None
     """Where they are not those of the column."""
+
+    @classmethod
+    def of(cls, spread: Spread | None) -> Entry:
+        """The mean of some runs and its deviation, if there is one."""
+        return cls() if spread is None else cls(spread.mean, spread.deviation)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from testdg.evaluation import DomainResult, Result, check_comparable
+from testdg.evaluation.compare import BY_ORDER
 from testdg.evaluation.plan import Visit
-from testdg.evaluation.result import means
+from testdg.evaluation.result import mean_of, means
 from testdg.evaluation.scores import Classification, Metric, Segmentation, other_metrics
 from testdg.experiments.summary import leaves_one_out, run_names
 from testdg.report.table import Column, Entry, Table
@@ -60,19 +61,15 @@ def _grouped(keys: Mapping[int, str], columns: Sequence[Scores], summary: str, m
     """A row per key, the mean of its visits, and a row for the mean of all visits once they are all known."""
     groups = {name: [number for number in keys if keys[number] == name] for name in keys.values()}
     rows = [_row(name, numbers, columns, metric) for name, numbers in groups.items()]
-    whole = (_mean([column[n] for n in keys]) if keys.keys() <= column.keys() else None for column in columns)
+    whole = (mean_of([column[n] for n in keys]) if keys.keys() <= column.keys() else None for column in columns)
     return [*rows, Line(summary, tuple(whole), metric, summary=True)]
 
 
 def _row(name: str, numbers: Sequence[int], columns: Sequence[Scores], metric: Metric) -> Line:
     """The means of some visits, as far as they are known; columns that know different ones are not compared."""
     known = [[number for number in numbers if number in column] for column in columns]
-    values = tuple(_mean([column[n] for n in found]) for column, found in zip(columns, known, strict=True))
+    values = tuple(mean_of([column[n] for n in found]) for column, found in zip(columns, known, strict=True))
     return Line(name, values, metric, compared=known[0] == known[-1])
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
 
 
 def result_tables(titles: Sequence[str], results: Sequence[Result]) -> list[Table]:
@@ -116,30 +113,19 @@ def _score_rows(columns: Sequence[Mapping[str, float | None]], suffix: str) -> l
 
 def class_table(titles: Sequence[str], results: Sequence[Result]) -> Table:
     """The IoU of each class, a mean over the visits that were learnt from; no rows for classification."""
-    rows = [
-        Line(name, tuple(_mean(_class_scores(result, number)) for result in results), Segmentation.metric)
-        for number, name in enumerate(results[-1].classes)
-    ]
+    found = [result.class_means() for result in results]
+    rows = [Line(name, tuple(one[name] for one in found), Segmentation.metric) for name in results[-1].classes]
     return make_table("class IoU, %", titles, rows)
-
-
-def _class_scores(result: Result, number: int) -> list[float]:
-    found = (domain.class_iou[number] for domain in result.domains if domain.class_iou is not None)
-    return [score for score in found if score is not None]
 
 
 def round_table(title: str, result: Result) -> Table:
     """The scores of one method: a row per domain, a column per round."""
     rounds = sorted({domain.round for domain in result.domains})
+    scores: dict[tuple[str, int], list[float]] = {}
+    for number, score in _scores(result.domains, result.metric).items():
+        scores.setdefault((result.domains[number].name, result.domains[number].round), []).append(score)
     names = dict.fromkeys(domain.name for domain in result.domains)
-    cells = {
-        (name, number): _mean(
-            [*_scores([d for d in result.domains if (d.name, d.round) == (name, number)], result.metric).values()]
-        )
-        for name in names
-        for number in rounds
-    }
-    rows = [Line(name, tuple(cells[name, number] for number in rounds), result.metric) for name in names]
+    rows = [Line(name, tuple(mean_of(scores.get((name, n), [])) for n in rounds), result.metric) for name in names]
     return make_table(f"{title}, {result.metric.title}", [f"round {number}" for number in rounds], rows, gain=False)
 
 
@@ -149,7 +135,7 @@ def orders_table(titles: Sequence[str], runs: Sequence[Sequence[Result]]) -> Tab
     The runs differ in the order of the domains, or in the one that is left out; then only that one counts, and there
     is no deviation, which would be one between domains.
     """
-    check_comparable([result for results in runs for result in results], ignore=("domains", "held_out"))
+    check_comparable([result for results in runs for result in results], ignore=BY_ORDER)
     metric = runs[0][0].metric
     left_out, names = leaves_one_out(runs), run_names(runs)
     learnt = {name: [r.mean_score for r in results] for name, results in zip(names, runs, strict=True)}
@@ -169,6 +155,6 @@ def _spread(scores: Mapping[str, Sequence[float | None]], suffix: str, metric: M
     deviations = tuple(statistics.stdev(column) if len(column) > 1 else None for column in columns)
     return [
         *rows,
-        Line("mean" + suffix, tuple(_mean(column) for column in columns), metric, summary=True),
+        Line("mean" + suffix, tuple(mean_of(column) for column in columns), metric, summary=True),
         Line("deviation" + suffix, deviations, metric, summary=True, compared=False),
     ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from testdg.evaluation import DomainResult, Result
 from testdg.evaluation.result import means
 from testdg.evaluation.scores import Metric, other_metrics
-from testdg.experiments import BenchRow
+from testdg.experiments import BenchRow, BenchTable
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.statistics import spread
 from testdg.experiments.summary import Score, run_names
@@ -24,29 +24,28 @@ Place = tuple[Column, list[int]]
 
 def group_sheets(group: Group) -> list[Table]:
     """The tables of a group, without those that would be empty; the second has the domains."""
-    tested = all(row.held_out for row in group.table.rows)
-    if len(group.table.streams) > 1:
-        details = [_stream_sheet(group)]
+    table = group.table
+    if len(table.streams) > 1:
+        details = [_stream_sheet(table)]
     else:
-        details = [_domain_sheet(group, "Domains", lambda result: result.domains, lambda row: row.adapted)]
-    if tested and len(group.table.streams) == 1:
-        held_out = _domain_sheet(group, "Held-out domains", lambda r: r.held_out or [], lambda row: row.held_out)
-        details.append(held_out)
-    sheets = [means_table(group.table), *details, _score_sheet(group), _class_sheet(group)]
+        details = [_domain_sheet(table, "Domains", lambda result: result.domains, lambda row: row.adapted)]
+        if all(row.held_out for row in table.rows):
+            held_out = _domain_sheet(table, "Held-out domains", lambda r: r.held_out or [], lambda row: row.held_out)
+            details.append(held_out)
+    sheets = [means_table(table), *details, _score_sheet(table), _class_sheet(table)]
     return [sheet for sheet in sheets if sheet.columns]
 
 
-def _domain_sheet(group: Group, title: str, visits: Visits, score: Callable[[BenchRow], Score | None]) -> Table:
+def _domain_sheet(table: BenchTable, title: str, visits: Visits, score: Callable[[BenchRow], Score | None]) -> Table:
     """The paper's table: a column for each domain (of each round, where there is room), then mean and gain."""
-    metric = group.table.metric
-    places = _places(visits(group.table.streams[0]), metric)
+    metric = table.metric
+    places = _places(visits(table.streams[0]), metric)
     rows = []
-    for row in group.table.rows:
+    for row in table.rows:
         found = [[visit.known(metric.key) for visit in visits(result)] for result in row.results]
-        entries = [_spread([statistics.fmean(one[n] for n in numbers) for one in found]) for _, numbers in places]
-        rows.append((row.name, [*entries, *mean_and_gain(group.table, row, score(row))]))
-    columns = [*(column for column, _ in places), *_last_columns(group, "mean")]
-    return Table(title, f"{metric.title}, {SPREAD}.", columns, rows)
+        mine = [[statistics.fmean(one[n] for n in numbers) for one in found] for _, numbers in places]
+        rows.append((row.name, [*map(_entry, mine), *mean_and_gain(table, row, score(row))]))
+    return Table(title, f"{metric.title}, {SPREAD}.", [*(column for column, _ in places), *_last(table)], rows)
 
 
 def _places(visits: Sequence[DomainResult], metric: Metric) -> list[Place]:
@@ -73,72 +72,45 @@ def _plain(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _last_columns(group: Group, title: str) -> list[Column]:
-    gain = [Column.gains(group.table.metric)] if group.table.has_source else []
-    return [Column.of(group.table.metric, title, summary=True), *gain]
+def _last(table: BenchTable) -> list[Column]:
+    gain = [Column.gains(table.metric)] if table.has_source else []
+    return [Column.of(table.metric, "mean", summary=True), *gain]
 
 
-def _spread(values: Sequence[float]) -> Entry:
-    found = spread(values)
-    return Entry(found.mean, found.deviation)
+def _entry(values: Sequence[float | None]) -> Entry:
+    """The mean over runs and its deviation; nothing where a run has no number."""
+    known = [value for value in values if value is not None]
+    return Entry.of(spread(known)) if known and len(known) == len(values) else Entry()
 
 
-def _stream_sheet(group: Group) -> Table:
+def _stream_sheet(table: BenchTable) -> Table:
     """A column for each order of the domains, or for each domain that is left out, of which only that one counts."""
-    metric, left_out = group.table.metric, group.table.leaves_out
-    columns = [Column.of(metric, _plain(name)) for name in run_names([[result] for result in group.table.streams])]
+    metric, streams = table.metric, table.streams
+    columns = [Column.of(metric, _plain(name)) for name in run_names([[result] for result in streams])]
     rows = []
-    for row in group.table.rows:
-        found = [
-            [_mean(r, left_out) for r in row.results if r.stream == stream.stream] for stream in group.table.streams
-        ]
-        entries = [_spread(values) if values else Entry() for values in found]
-        rows.append((row.name, [*entries, *mean_and_gain(group.table, row, group.table.score(row))]))
-    title = "Domains that are left out" if left_out else "Orders"
-    return Table(title, f"{metric.title}, {SPREAD}.", [*columns, *_last_columns(group, "mean")], rows)
+    for row in table.rows:
+        found = [[table.mean(r) for r in row.results if r.stream == stream.stream] for stream in streams]
+        rows.append((row.name, [*map(_entry, found), *mean_and_gain(table, row, table.score(row))]))
+    title = "Domains that are left out" if table.leaves_out else "Orders"
+    return Table(title, f"{metric.title}, {SPREAD}.", [*columns, *_last(table)], rows)
 
 
-def _mean(result: Result, left_out: bool) -> float:
-    found = result.held_out_score if left_out else result.mean_score
-    assert found is not None
-    return found
-
-
-def _score_sheet(group: Group) -> Table:
+def _score_sheet(table: BenchTable) -> Table:
     """Means of the scores besides the main one; no columns where no result has them."""
-    found = [[means(result.domains) for result in row.results] for row in group.table.rows]
-    shown = [m for m in other_metrics() if any(one[m.key] is not None for row in found for one in row)]
-    rows = [
-        (row.name, [_known([one[metric.key] for one in scores]) for metric in shown])
-        for row, scores in zip(group.table.rows, found, strict=True)
-    ]
+    found = [(row.name, [means(result.domains) for result in row.results]) for row in table.rows]
+    shown = [m for m in other_metrics() if any(one[m.key] is not None for _, scores in found for one in scores)]
+    rows = [(name, [_entry([one[m.key] for one in scores]) for m in shown]) for name, scores in found]
     note = "; ".join(f"{metric.name}: {metric.note}" for metric in shown)
     return Table("Other scores", f"{note}.", list(map(Column.of, shown)), rows)
 
 
-def _known(values: Sequence[float | None]) -> Entry:
-    known = [value for value in values if value is not None]
-    return _spread(known) if known and len(known) == len(values) else Entry()
-
-
-def _class_sheet(group: Group) -> Table:
+def _class_sheet(table: BenchTable) -> Table:
     """The IoU of each class, a mean over the visits that were learnt from; no columns for classification."""
-    classes = group.table.streams[0].classes
-    rows = [
-        (row.name, [_known([_class_mean(result, name) for result in row.results]) for name in classes])
-        for row in group.table.rows
-    ]
+    classes = table.streams[0].classes
+    found = [(row.name, [result.class_means() for result in row.results]) for row in table.rows]
+    rows = [(name, [_entry([one.get(c) for one in scores]) for c in classes]) for name, scores in found]
     note = f"Intersection over union in percent, a mean over domains; {SPREAD}."
     return Table("Classes", note, [Column(name, True) for name in classes], rows)
-
-
-def _class_mean(result: Result, name: str) -> float | None:
-    if name not in result.classes:
-        return None
-    number = result.classes.index(name)
-    found = [visit.class_iou[number] for visit in result.domains if visit.class_iou is not None]
-    known = [value for value in found if value is not None]
-    return statistics.fmean(known) if known else None
 
 
 def published_sheets(group: Group) -> list[Table]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 
 from testdg.evaluation import Result
 from testdg.experiments import BenchRow
@@ -34,26 +33,20 @@ def contents(groups: Sequence[Group], runs: Runs) -> str:
 
 def outcome(group: Group) -> str:
     """The best row of a group in a sentence, beside Source."""
-    rows = [row for row in group.table.rows if group.table.whole(row)] or group.table.rows
-    metric = rows[0].metric
-    kind = f"{metric.name}{' on what is left out' if group.table.leaves_out else ''}"
-    best = (max if metric.higher else min)(rows, key=lambda row: group.table.score(row).value.mean)
-    score, source = group.table.score(best), next((row for row in rows if row.method == SOURCE), None)
+    table, metric = group.table, group.table.metric
+    rows = [row for row in table.rows if table.whole(row)] or table.rows
+    kind = f"mean {metric.name}{' on what is left out' if table.leaves_out else ''}"
+    best = (max if metric.higher else min)(rows, key=lambda row: table.score(row).value.mean)
+    score, source = table.score(best), next((row for row in rows if row.method == SOURCE), None)
     if len(rows) == 1:
-        return f"{best.name} has a mean {kind} of {metric.show(*astuple(score.value))}."
-    equal = sum(group.table.score(row).value.mean == score.value.mean for row in rows) - 1
+        return f"{best.name} has a {kind} of {score.value.show(metric)}."
+    equal = sum(table.score(row).value.mean == score.value.mean for row in rows) - 1
     who = f"{best.name} and {counted(equal, 'other')} have" if equal else f"{best.name} has"
     among = f"Of {len(rows)} rows, " if len(rows) > len({row.method for row in rows}) else ""
-    text = (
-        f"{among}{who} the {'highest' if metric.higher else 'lowest'} mean {kind}, {metric.show(*astuple(score.value))}"
-    )
-    if source is None:
-        return f"{text}; Source was not run."
-    return (
-        f"{text}."
-        if best.method == SOURCE
-        else f"{text}; Source has {metric.show(*astuple(group.table.score(source).value))}{_gain(score)}."
-    )
+    text = f"{among}{who} the {'highest' if metric.higher else 'lowest'} {kind}, {score.value.show(metric)}"
+    if source is None or best.method == SOURCE:
+        return f"{text}." if source else f"{text}; Source was not run."
+    return f"{text}; Source has {table.score(source).value.show(metric)}{_gain(score)}."
 
 
 def _gain(score: Score) -> str:
@@ -82,8 +75,9 @@ def run_lines(group: Group, row: BenchRow) -> list[str]:
 
 
 def _run_line(group: Group, result: Result) -> str:
-    score = (result.held_out_score if group.table.leaves_out else result.mean_score) or 0.0
-    return f"{result.folder.name}: seed {result.protocol['seed']}, {result.metric.show(score, more=1)}"
+    score = group.table.mean(result)
+    told = "no score" if score is None else result.metric.show(score, more=1)
+    return f"{result.folder.name}: seed {result.protocol['seed']}, {told}"
 
 
 def versions(groups: Sequence[Group]) -> str:
