@@ -185,7 +185,7 @@ def _heat_picture(group: Group, sheet: Table, name: str) -> Picture | None:
         text = "" if np.isnan(value) else f"{value:+z.1f}"
         axes.text(column, row, text, ha="center", va="center", fontsize=_SMALL, color=colour)
     _set_margins(figure, titles, 0.08)
-    what = f"Gain in {group.table.rows[0].metric.title} over Source"
+    what = f"Gain over Source ({group.table.metric.title})"
     caption = f"{what}, {sheet.title.lower()} from left to right: blue is better, red is worse."
     return _picture(figure, name, caption)
 
