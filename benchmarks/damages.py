@@ -22,8 +22,7 @@ import torch
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
 from testdg.evaluation import Result, read_result, run
-from testdg.evaluation.folder import RunFolder, load_adapted
-from testdg.experiments.events import read_events
+from testdg.evaluation.folder import RunFolder, load_adapted, read_events
 from testdg.methods import Adapter
 from testdg.models import Preprocessing, TinyViT, VisionModel
 

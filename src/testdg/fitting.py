@@ -51,7 +51,7 @@ def rate(step: int, steps: int) -> float:
 def moments(optimizer: Optimizer) -> dict[str, Tensor]:
     """What an optimiser remembers of each parameter, flat: `<parameter>.<name>`."""
     state = optimizer.state_dict()["state"]
-    return {f"{i}.{key}": value for i, entry in state.items() for key, value in entry.items()}
+    return {f"{i}.{key}": v for i, entry in state.items() for key, v in entry.items() if isinstance(v, Tensor)}
 
 
 def load_moments(optimizer: Optimizer, remembered: dict[str, Tensor]) -> None:
@@ -59,5 +59,5 @@ def load_moments(optimizer: Optimizer, remembered: dict[str, Tensor]) -> None:
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in remembered.items():
         index, _, key = name.partition(".")
-        state.setdefault(int(index), {})[key] = value
+        state.setdefault(int(index), {})[key] = value.clone()
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -35,6 +35,10 @@ def test_an_ablation_gives_a_table_and_the_published_numbers_apart(
     assert shown.err.count("(read back)") == 4
     assert [row["settings"]["threshold"] for row in found["tables"][0]["rows"][1:]] == [0.0, 0.0, 0.0]
     assert found["published"]["rows"]["distance chamfer"] == [7.7]
+    assert execute(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "report"), "--json"]) == 0
+    (group,) = json.loads(capsys.readouterr().out)["groups"]
+    names = ["Source", *(f"TestDG: distance {name}" for name in ("mmd", "hausdorff", "chamfer"))]
+    assert [row["name"] for row in group["rows"]] == names
 
 
 def test_the_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,12 +52,21 @@ def test_mistakes_are_sentences_and_nothing_is_written(
 ) -> None:
     out = tmp_path / "report"
     (tmp_path / "empty").mkdir()
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "result.json").write_text("[]")
-    assert execute(["report", str(runs), str(tmp_path / "empty"), str(tmp_path / "damaged"), "--out", str(out)]) == 2
+    assert execute(["report", str(runs), str(tmp_path / "empty"), "--out", str(out)]) == 2
     told = capsys.readouterr().err
     assert f"testdg: {tmp_path / 'empty'} holds no result.json" in told
-    assert "result.json is damaged" in told
     assert "Traceback" not in told
     assert not out.exists()
     assert execute(["report"]) == 2
+
+
+def test_a_damaged_run_is_left_out_and_told(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "result.json").write_text("[]")
+    places = ["report", str(runs), str(tmp_path / "damaged"), "--out", str(tmp_path / "report")]
+    assert execute(places) == 0
+    shown = capsys.readouterr()
+    assert "3 runs of 2 methods in 1 group; 1 run damaged and left out." in shown.out
+    assert f"left out: {tmp_path / 'damaged' / 'result.json'} is damaged" in shown.err
+    assert execute([*places, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["damaged"]) == 1

@@ -8,6 +8,7 @@ import pytest
 
 from testdg.errors import UserError
 from testdg.evaluation import Result, comparable, read_result, run
+from testdg.evaluation.events import count_changes, mean_diagnostic, read_event
 from testdg.files import locked, replace_text, writing
 from testdg.models import VisionModel
 from testdg.report import result_tables
@@ -98,13 +99,13 @@ def test_a_result_from_before_the_other_scores_can_be_read(model: VisionModel, t
         del stored["protocol"][key]
     (new.folder / "result.json").write_text(json.dumps(stored))
     old = read_result(new.folder)
-    assert [(d.name, d.error, d.images, d.nll) for d in old.domains] == [
+    assert [(d.name, d.error, d.images, d.scores.get("nll")) for d in old.domains] == [
         (d.name, d.error, d.images, None) for d in new.domains
     ]
     assert comparable(old, new)
     tables = result_tables(["old", "new"], [old, new])
-    assert [row.values[0] == row.values[1] for row in tables[0].rows] == [True] * 3
-    assert [row.values[0] for row in tables[1].rows] == [None] * 3
+    assert [row[0].value == row[1].value for _, row in tables[0].rows] == [True] * 3
+    assert [row[0].value for _, row in tables[1].rows] == [None] * 3
     assert "digits-c, continual: 2 domains in order, severity 5" in protocol_lines(old.protocol)[0]
 
 
@@ -219,3 +220,13 @@ def test_text_is_replaced_in_one_step(tmp_path: Path) -> None:
     replace_text(tmp_path / "a", "2")
     assert (tmp_path / "a").read_text() == "2"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_events_from_before_diagnostics_had_a_key_of_their_own_are_understood() -> None:
+    about = {"batch": 0, "domain": "fog", "phase": "adapt", "images": 2, "errors": 1, "parts": []}
+    old = read_event(0, json.dumps({**about, "change": True, "gap": 0.5}).encode())
+    new = read_event(0, json.dumps({**about, "diagnostics": {"change": True, "gap": 0.5}}).encode())
+    for event in (old, new):
+        assert (event["errors"], count_changes([event]), mean_diagnostic([event], "gap")) == (1, 1, 0.5)
+    silent = read_event(0, json.dumps(about).encode())
+    assert (count_changes([silent]), mean_diagnostic([silent], "gap")) == (None, None)

@@ -39,8 +39,8 @@ def check(folder: Path) -> None:
         wrong = [event["errors"] for event in events[max(0, step - WINDOW + 1) : step + 1]]
         assert value == pytest.approx(50 * sum(wrong) / len(wrong), rel=1e-6)
     assert len(found["error/window"]) == len(events) == 30
-    if "change" in events[0]:
-        changes = [sum(event["change"] for event in events[: n + 1]) for n in range(len(events))]
+    if "change" in events[0]["diagnostics"]:
+        changes = [sum(event["diagnostics"]["change"] for event in events[: n + 1]) for n in range(len(events))]
         assert found["changes"] == list(enumerate(changes))
 
 

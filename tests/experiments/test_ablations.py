@@ -68,7 +68,7 @@ def run(name: str, folder: Path, events: list[dict[str, Any]], seed: int = 0) ->
     method = "source" if name == "Source" else "testdg"
     shared = {"method": method, "benchmark": "digits-c", "protocol": "continual", "plan": Plan()}
     cell = Cell(name=name, batch_size=2, batches=2, seed=seed, **shared)
-    found = [DomainResult("fog", 50.0, 4)]
+    found = [DomainResult("fog", 4, {"error": 50.0})]
     return cell, Result(protocol, {"name": method, "settings": {"seed": seed}}, found, None, 1.0, {}, folder)
 
 

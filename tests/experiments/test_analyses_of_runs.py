@@ -11,13 +11,14 @@ from analysis_cases import case, choices
 from transformers import ViTConfig, ViTForImageClassification
 
 from testdg.errors import UserError
+from testdg.evaluation.events import rolling_scores, visit_spans
 from testdg.evaluation.scores import Classification
 from testdg.experiments.analyses import Case, Numbers, find_analysis
 from testdg.experiments.analyses.attention import attention_maps, check_model, entropy
 from testdg.experiments.analyses.case import Scene
 from testdg.experiments.analyses.cost import last_images, peak_bytes
 from testdg.experiments.analyses.overview import comparable_groups, read_runs
-from testdg.experiments.analyses.stream import detections, rolling, visits
+from testdg.experiments.analyses.stream import detections
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.report.analyses import draw_analysis
 
@@ -33,25 +34,24 @@ def values(model: Path) -> dict[str, Any]:
 def event(number: int, domain: str, errors: int, change: bool = False, images: int = 4) -> dict[str, Any]:
     part = {"segment": 0, "images": images, "errors": errors, "nll": 0.0, "early": [0, 0], "gaps": {}}
     about = {"batch": number, "domain": domain, "severity": 5, "round": 1, "phase": "adapt", "images": images}
-    return {**about, "errors": errors, "change": change, "parts": [part]}
+    return {**about, "errors": errors, "diagnostics": {"change": change}, "parts": [part]}
 
 
 def test_the_rolling_error_starts_anew_with_every_domain() -> None:
     events = [event(n, "fog" if n < 3 else "snow", errors) for n, errors in enumerate([4, 2, 0, 1, 3])]
-    spans = visits(events)
-    assert spans == [(0, 3), (3, 5)]
-    assert rolling(events, spans, 2, Classification()) == [100, 75, 25, 25, 50]
+    assert visit_spans(events) == [(0, 3), (3, 5)]
+    assert rolling_scores(events, Classification(), 2) == [100, 75, 25, 25, 50]
 
 
 def test_alarms_are_real_late_or_false() -> None:
     alarms = {1, 4, 5, 8}
     names = ["a"] * 3 + ["b"] * 3 + ["c"] * 3 + ["d"] * 3
     events = [event(n, name, 0, n in alarms) for n, name in enumerate(names)]
-    assert detections(events, visits(events)) == {
+    assert detections(events) == {
         "batches": [1, 4, 5, 8], "real_changes": 3, "noticed": 2, "false_alarms": 2, "mean_delay_batches": 1.5,
     }  # fmt: skip
-    silent = [{key: value for key, value in one.items() if key != "change"} for one in events]
-    assert detections(silent, visits(silent)) is None
+    silent = [{**one, "diagnostics": {}} for one in events]
+    assert detections(silent) is None
 
 
 # cost, parameters
@@ -116,7 +116,10 @@ def test_overview_groups_runs_that_can_be_compared(values: dict[str, Any], tmp_p
     assert sorted(sizes[0][1]) == [("Source", 1), ("TestDG", 2)]
     assert sizes[0][0] == 4
     assert sorted(sizes[1][1]) == [("Source", 1), ("TestDG", 1)]
-    assert [len(group) for group in comparable_groups(read_runs(tmp_path))] == [3, 2]
+    results, damaged = read_runs(tmp_path)
+    assert ([len(group) for group in comparable_groups(results)], damaged) == ([3, 2], [])
+    (results[0].folder / "result.json").write_text("{")
+    assert [len(left) for left in read_runs(tmp_path)] == [4, 1]
     draw_analysis("overview", numbers, tmp_path / "overview.svg", "title")
     assert "digits-c, continual" in (tmp_path / "overview.svg").read_text(encoding="utf-8")
     with pytest.raises(UserError, match=r"none holds no complete runs: name their parent folder with --runs"):

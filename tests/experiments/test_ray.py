@@ -12,9 +12,9 @@ import pytest
 
 from testdg.errors import UserError
 from testdg.evaluation import read_result, run
+from testdg.evaluation.folder import read_events
 from testdg.experiments import Complete, Grid, News, Ray, Running, bench, expand, ray_engine
 from testdg.experiments.engine import run_cell
-from testdg.experiments.events import read_events
 from testdg.experiments.ray_engine import knock
 
 NODE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20, "include_dashboard": False}

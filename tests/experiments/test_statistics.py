@@ -66,7 +66,7 @@ def test_equal_differences_leave_no_doubt_and_the_seed_decides_the_draws() -> No
 
 
 def visits(*errors: tuple[str, float]) -> list[DomainResult]:
-    return [DomainResult(name, error, 10) for name, error in errors]
+    return [DomainResult(name, 10, {"error": error}) for name, error in errors]
 
 
 def test_the_gain_is_paired_by_visit_and_unweighted_over_visits() -> None:
@@ -92,7 +92,7 @@ def test_spread_is_the_sample_deviation() -> None:
 
 def test_runs_that_leave_out_different_domains_are_paired_each_with_its_own() -> None:
     def visit(name: str, score: float) -> list[DomainResult]:
-        return [DomainResult(name, 10.0, 4, miou=score)]
+        return [DomainResult(name, 4, {"error": 10.0, "miou": score})]
 
     pairs = [(visit("fog", 50.0), visit("fog", 53.0)), (visit("night", 30.0), visit("night", 31.0))]
     gain = paired_gain(pairs, Segmentation.metric)

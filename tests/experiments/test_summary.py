@@ -28,8 +28,13 @@ def run(name: str, errors: list[float], *, held_out: list[float] | None = None, 
     method = "source" if name == "Source" else "tent"
     about = {"name": name, "method": method, "benchmark": "digits-c", "protocol": protocol["kind"], "plan": plan}
     cell = Cell(**about, batch_size=protocol["batch_size"], batches=2, seed=seed)
-    found = [DomainResult(domain, error, 3) for domain, error in zip(protocol["domains"], errors, strict=True)]
-    tested = [DomainResult(domain, error, 3) for domain, error in zip(["frost", "blur"], held_out or [], strict=False)]
+    found = [
+        DomainResult(domain, 3, {"error": error}) for domain, error in zip(protocol["domains"], errors, strict=True)
+    ]
+    tested = [
+        DomainResult(domain, 3, {"error": error})
+        for domain, error in zip(["frost", "blur"], held_out or [], strict=False)
+    ]
     settings = {"name": method, "settings": {"seed": seed, "steps": 1}}
     return cell, Result(protocol, settings, found, tested or None, 2.0 + seed, {}, Path(f"{name}-{seed}"))
 
@@ -105,7 +110,7 @@ def test_a_failed_cell_leaves_its_row_shorter() -> None:
 def test_markdown_and_csv_hold_the_same_numbers() -> None:
     shown = bench_markdown(three_runs())
     assert shown.startswith("## digits-c, continual\n\n```text\nbenchmark  digits-c, continual")
-    assert "| TENT | 2 | 26.50 ± 2.12 | +3.50 | -4.00 to +10.00 | 2.5 |\n" in shown
+    assert "| TENT | 2 | **26.50 ± 2.12** | +3.50 | -4.00 to +10.00 | 2.5 |\n" in shown
     lines = list(csv.DictReader(io.StringIO(bench_csv(three_runs()))))
     assert [(line["name"], line["runs"], line["mean"], line["gain"]) for line in lines] == [
         ("Source", "1", "30.0", ""), ("TENT", "2", "26.5", "3.5"),

@@ -54,7 +54,7 @@ def write_run(
     (folder / "result.json").write_text(json.dumps(result))
     phases = [(one, "adapt") for one in visits] + [(one, "held_out") for one in tested]
     events = [
-        {**event(one, maps), "phase": phase, "batch": n, "change": n == change_at}
+        {**event(one, maps), "phase": phase, "batch": n, "diagnostics": {"change": n == change_at}}
         for n, (one, phase) in enumerate(pair for pair in phases for _ in range(2))
     ]
     (folder / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events))
@@ -62,7 +62,8 @@ def write_run(
 
 
 def event(one: dict[str, Any], maps: bool) -> dict[str, Any]:
-    part = {"segment": 0, "images": 2, "errors": 1, **({"confusion": [[3, 1], [1, 3]]} if maps else {})}
+    more = {"confusion": [[3, 1], [1, 3]]} if maps else {"nll": 0.0, "early": [0, 0], "gaps": {}}
+    part = {"segment": 0, "images": 2, "errors": 1, **more}
     return {"domain": one["name"], "severity": 5, "round": one["round"], "images": 2, "errors": 1, "parts": [part]}
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from page_cases import groups_of, write_run
 
+from testdg.evaluation.scores import Classification
 from testdg.report.analyses import attention, embeddings, overview, parameters, stream
 from testdg.report.page import figures
 from testdg.report.page.sheets import group_sheets
 
-METRIC = {"key": "error", "title": "error, %", "higher": False}
+METRIC = Classification.metric.describe()
 
 
 def drawn(figure: Any) -> Any:
@@ -26,7 +27,10 @@ def row(name: str, **more: Any) -> dict[str, Any]:
 
 def test_the_legend_of_a_stream_stands_beside_its_curves() -> None:
     curve = {"curve": [90.0, 50.0], "low": [80.0, 40.0], "high": [95.0, 60.0], "mean": 70.0, "seeds": [0, 1]}
-    rows = [{"name": name, **curve, "detections": [None, None]} for name in ("Source", "TENT", "a long name " * 4)]
+    rows = [
+        {"name": name, "method": name, **curve, "detections": [None, None]}
+        for name in ("Source", "TENT", "a long name " * 4)
+    ]
     visit = {"domain": "fog", "severity": 5, "round": 1, "phase": "adapt", "start": 0, "stop": 8}
     numbers = {"metric": METRIC, "window": 3, "positions": [4, 8], "visits": [visit], "rows": rows}
     figure = drawn(stream.draw(numbers, "title", "note"))
@@ -63,7 +67,7 @@ def test_rows_of_neighbours_in_an_overview_are_equally_high() -> None:
         {**about, "order": order, "rows": [row(f"method {n}") for n in range(count)]}
         for order, count in zip(orders, (8, 2), strict=True)
     ]
-    figure = drawn(overview.draw({"groups": groups}, "title", ""))
+    figure = drawn(overview.draw({"groups": groups, "damaged": []}, "title", ""))
     assert [axes.get_title(loc="left").split("\n")[0] for axes in figure.axes] == ["b, k, m", "b, k, order 1, m"]
     steps = [axes.transData.transform([(0, 0), (0, 1)])[:, 1] for axes in figure.axes]
     assert abs((steps[0][0] - steps[0][1]) - (steps[1][0] - steps[1][1])) < 1

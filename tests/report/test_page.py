@@ -11,17 +11,21 @@ from hypothesis import strategies as st
 from page_cases import groups_of, three_methods, write_run
 
 from testdg.errors import UserError
+from testdg.evaluation import Plan, read_result
+from testdg.evaluation.scores import Classification, Metric
+from testdg.experiments import Cell, Complete
 from testdg.experiments.ablations import find_ablation
+from testdg.experiments.rows import keep_names
 from testdg.methods import find_method
 from testdg.report.bench import bench_text
 from testdg.report.page.groups import read_runs
-from testdg.report.page.sheet import Column, Entry, Sheet
 from testdg.report.page.sheets import group_sheets, published_sheets, source_gains
 from testdg.report.page.words import contents, outcome, protocol_pairs
 from testdg.report.published import CORRUPTIONS, TABLES, published
+from testdg.report.table import Column, Entry, Table
 
 
-def texts(sheet: Sheet) -> list[list[str]]:
+def texts(sheet: Table) -> list[list[str]]:
     """Every row; the best between stars."""
     return [
         [name, *(f"*{e.text}*" if e.best else e.text + (f" {e.deviation}" if e.deviation else "") for e in entries)]
@@ -29,7 +33,7 @@ def texts(sheet: Sheet) -> list[list[str]]:
     ]
 
 
-def titles(sheet: Sheet) -> list[str]:
+def titles(sheet: Table) -> list[str]:
     return [f"{column.over} {column.title}".strip() for column in sheet.columns]
 
 
@@ -71,6 +75,30 @@ def test_rounds_stand_side_by_side_and_a_higher_miou_is_better(tmp_path: Path) -
     assert texts(classes) == [["Source", "40.0", ""], ["TENT", "*41.0*", ""]]
     assert source_gains(group, domains)["TENT"][:2] == [2.0, 0.0]
     assert "highest mean mIoU, 41.0 %" in outcome(group)
+
+
+def test_a_score_where_higher_is_better_has_its_best_marked_and_its_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharpness = Metric("sharpness", "sharpness", unit="dB", higher=True, digits=2, note="how sharp it is")
+    monkeypatch.setattr(Classification, "others", (sharpness,))
+    for method, value in (("source", 1.0), ("tent", 1.5)):
+        file = write_run(tmp_path / method, method, {"fog": 10.0}) / "result.json"
+        found = json.loads(file.read_text())
+        found["domains"][0]["sharpness"] = value
+        file.write_text(json.dumps(found))
+    (group,) = groups_of(tmp_path)
+    scores = group_sheets(group)[2]
+    assert (titles(scores), scores.note) == (["sharpness, dB"], "sharpness: how sharp it is.")
+    assert texts(scores) == [["Source", "1.00"], ["TENT", "*1.50*"]]
+
+
+def test_gains_and_words_follow_the_metric_that_tables_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Classification, "metric", Metric("error", "accuracy", higher=True, digits=2))
+    (group,) = groups_of(three_methods(tmp_path))
+    assert outcome(group) == "Source has the highest mean accuracy, 30.00 %."
+    assert source_gains(group, group_sheets(group)[1])["TENT"] == [-8.0, 2.0, -3.0, None]
+    assert texts(group_sheets(group)[1])[1][-1] == "*-3.00*"
 
 
 def test_many_rounds_have_a_column_each(tmp_path: Path) -> None:
@@ -129,8 +157,8 @@ def test_rows_of_one_method_stand_in_the_order_of_their_numbers(tmp_path: Path) 
         write_run(tmp_path / str(rate), "tent", {"fog": 10.0 + (rate == 16)}, settings={"rate": rate})
     (group,) = groups_of(tmp_path)
     names = [row.name for row in group.table.rows]
-    assert names == [f"TENT (rate {rate})" for rate in (1e-05, 2.5, 3, 16, 128)]
-    told = "Of 5 rows, TENT (rate 1e-05) and 3 others have the lowest mean error, 10.0 %; Source was not run."
+    assert names == [f"TENT (rate={rate})" for rate in (1e-05, 2.5, 3, 16, 128)]
+    told = "Of 5 rows, TENT (rate=1e-05) and 3 others have the lowest mean error, 10.0 %; Source was not run."
     assert outcome(group) == told
 
 
@@ -144,7 +172,7 @@ def test_a_run_from_before_a_setting_existed_has_its_default(tmp_path: Path) -> 
         assert ([result.folder for result in runs.results], runs.copies) == ([new], 1)
     (group,) = groups_of(tmp_path)
     rows = [(row.name, len(row.results)) for row in group.table.rows]
-    assert sorted(rows) == [("TENT (steps 1)", 2), ("TENT (steps 7)", 1)]
+    assert sorted(rows) == [("TENT (steps=1)", 2), ("TENT (steps=7)", 1)]
 
 
 def test_a_gain_that_rounds_to_nothing_has_no_minus(tmp_path: Path) -> None:
@@ -176,7 +204,7 @@ def test_rows_of_one_method_are_told_apart_by_their_settings(tmp_path: Path) -> 
     write_run(tmp_path / "b", "a_method_of_mine", {"fog": 10.0})
     (group,) = groups_of(tmp_path)
     names = [row.name for row in group.table.rows]
-    assert names == ["TENT (learning_rate 0.01)", "TENT (learning_rate 0.1)", "a_method_of_mine"]
+    assert names == ["TENT (learning_rate=0.01)", "TENT (learning_rate=0.1)", "a_method_of_mine"]
 
 
 def test_where_many_settings_differ_the_unusual_ones_are_named(tmp_path: Path) -> None:
@@ -185,23 +213,69 @@ def test_where_many_settings_differ_the_unusual_ones_are_named(tmp_path: Path) -
     for number, settings in enumerate(variants):
         write_run(tmp_path / f"{number}", "tent", {"fog": 10.0}, settings=settings)
     (group,) = groups_of(tmp_path)
-    names = ["TENT (usual settings)", "TENT (a 2)", "TENT (b 2, c 2)", "TENT (d 2)", "TENT, settings 5"]
+    names = ["TENT (usual settings)", "TENT (a=2)", "TENT (b=2, c=2)", "TENT (d=2)", "TENT, settings 5"]
     assert [row.name for row in group.table.rows] == names
+
+
+def cell(name: str, method: str = "testdg") -> Cell:
+    return Cell(name=name, method=method, benchmark="digits-c", protocol="p", plan=Plan(), batch_size=2, batches=2)
+
+
+def keep(bench: str, rows: dict[str, Path]) -> None:
+    """Let a bench call the rows of some runs by name."""
+    ends = [Complete(number, read_result(folder)) for number, folder in enumerate(rows.values())]
+    keep_names(bench, [cell(name) for name in rows], ends)
+
+
+def names_of(folder: Path) -> list[str]:
+    (group,) = groups_of(folder)
+    return [row.name for row in group.table.rows]
 
 
 def test_rows_of_an_ablation_have_its_names_and_order(tmp_path: Path) -> None:
     rows = find_ablation("components").rows
-    for number, settings in enumerate(rows.values()):
-        write_run(tmp_path / f"{number}", "testdg", {"fog": 10.0}, settings=settings)
-    (group,) = groups_of(tmp_path)
-    assert [row.name for row in group.table.rows] == [f"TestDG: {name}" for name in rows]
-    for value in (0.05, 0.4, 0.15):
-        settings = {"threshold": value}
-        write_run(tmp_path / f"{value}", "testdg", {"fog": 10.0}, settings=settings)
-    (group,) = groups_of(tmp_path)
-    names = [row.name for row in group.table.rows]
-    assert [name for name in names if "threshold" in name] == [f"TestDG: threshold {v}" for v in (0.05, 0.15, 0.4)]
-    assert len(set(names)) == len(rows) + 3
+    folders = {
+        name: write_run(tmp_path / f"{number}", "testdg", {"fog": 10.0}, settings=settings)
+        for number, (name, settings) in enumerate(rows.items())
+    }
+    keep("ablation components", folders)
+    assert names_of(tmp_path) == [f"TestDG: {name}" for name in rows]
+    sweep = {
+        f"threshold {value}": write_run(tmp_path / f"{value}", "testdg", {"fog": 1.0}, settings={"threshold": value})
+        for value in (0.02, 0.05, 0.4)
+    }
+    keep("ablation threshold", sweep)
+    assert names_of(tmp_path) == [f"TestDG: {name}" for name in (*rows, *sweep)]
+
+
+def test_a_run_that_two_ablations_share_has_both_names(tmp_path: Path) -> None:
+    shared, other = (write_run(tmp_path / n, "testdg", {"fog": 1.0}, settings={"amplifier": n == "a"}) for n in "ab")
+    keep("ablation components", {"+ update (TestDG)": shared, "without amplifier": other})
+    keep("ablation amplifier", {"without amplifier": other, "with amplifier": shared})
+    assert names_of(tmp_path) == ["TestDG: without amplifier", "TestDG: with amplifier; + update (TestDG)"]
+
+
+def test_a_run_without_a_name_is_called_by_its_settings_and_nothing_is_guessed(tmp_path: Path) -> None:
+    for value in (False, True):
+        write_run(tmp_path / str(value), "testdg", {"fog": 1.0}, settings={"amplifier": value})
+    assert names_of(tmp_path) == ["TestDG (amplifier=false)", "TestDG (amplifier=true)"]
+
+
+def test_rows_of_one_name_are_told_apart_and_names_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    for rate in (1.0, 2.0):
+        folder = write_run(tmp_path / str(rate), "testdg", {"fog": 1.0}, settings={"learning_rate": rate})
+        keep("ablation amplifier", {"with amplifier": folder})
+    told = "TestDG: with amplifier (learning_rate={})"
+    assert names_of(tmp_path) == [told.format(rate) for rate in (1.0, 2.0)]
+    for folder in tmp_path.iterdir():
+        (folder / "rows.json").write_text("[1]")
+    assert names_of(tmp_path) == [f"TestDG (learning_rate={rate})" for rate in (1.0, 2.0)]
+
+
+def test_a_bench_without_names_of_its_own_keeps_none(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", "testdg", {"fog": 1.0})
+    keep("the grid", {"TestDG": folder})
+    assert not (folder / "rows.json").exists()
 
 
 def test_seeds_on_two_devices_are_two_rows_and_a_copy_counts_once(tmp_path: Path) -> None:
@@ -211,7 +285,7 @@ def test_seeds_on_two_devices_are_two_rows_and_a_copy_counts_once(tmp_path: Path
     runs = read_runs([tmp_path, tmp_path / "a"])
     (group,) = groups_of(tmp_path)
     assert [(row.name, len(row.results)) for row in group.table.rows] == [
-        ("TENT (device cpu)", 1), ("TENT (device cuda)", 1),
+        ("TENT (device=cpu)", 1), ("TENT (device=cuda)", 1),
     ]  # fmt: skip
     assert contents([group], runs) == "2 runs of 1 method in 1 group; 1 copy of the same run left out."
 
@@ -223,18 +297,13 @@ def test_a_run_that_is_not_complete_is_left_out_and_told(tmp_path: Path) -> None
     assert "1 run not complete and left out" in contents(groups_of(tmp_path), read_runs([tmp_path]))
 
 
-def test_every_folder_that_cannot_be_used_has_a_sentence(tmp_path: Path) -> None:
+def test_every_folder_without_a_run_has_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     write_run(tmp_path / "runs" / "a", "tent", {"fog": 10.0})
-    (write_run(tmp_path / "runs" / "b", "tent", {"fog": 10.0}) / "result.json").write_text("{")
     with pytest.raises(UserError) as caught:
         read_runs([tmp_path / "empty", tmp_path / "runs", tmp_path / "nowhere"])
-    told = str(caught.value).split("; ")
-    assert (
-        f"{tmp_path / 'empty'} holds no result.json, nor does a folder below it: name folders of complete runs" in told
-    )
-    assert any(text.startswith(f"{tmp_path / 'nowhere'} holds no result.json") for text in told)
-    assert any(text.startswith(f"{tmp_path / 'runs' / 'b' / 'result.json'} is damaged") for text in told)
+    told = "holds no result.json, nor does a folder below it: name folders of complete runs"
+    assert str(caught.value) == "; ".join(f"{tmp_path / name} {told}" for name in ("empty", "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -248,11 +317,18 @@ def test_every_folder_that_cannot_be_used_has_a_sentence(tmp_path: Path) -> None
         ({"domains": [{"name": "fog", "error": float("nan"), "images": 4}]}, "has a visit without error"),
     ],
 )
-def test_a_result_whose_parts_do_not_fit_is_told(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_a_result_whose_parts_do_not_fit_is_left_out_and_told(
+    changes: dict[str, Any], told: str, tmp_path: Path
+) -> None:
     file = write_run(tmp_path / "a", "tent", {"fog": 10.0}) / "result.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
     with pytest.raises(UserError, match=told):
-        read_runs([tmp_path])
+        read_runs([tmp_path])  # there is no other
+    write_run(tmp_path / "b", "source", {"fog": 10.0})
+    runs = read_runs([tmp_path])
+    assert [result.method["name"] for result in runs.results] == ["source"]
+    assert [told in sentence for sentence in runs.damaged] == [True]
+    assert contents(groups_of(tmp_path), runs) == "1 run of 1 method in 1 group; 1 run damaged and left out."
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -274,11 +350,9 @@ def test_whatever_is_strange_in_a_result_it_is_used_or_told(strange: Any, tmp_pa
             holder = holder[key]
         holder[place[-1]] = strange
         (folder / "result.json").write_text(json.dumps(found))
-        try:
-            for group in groups_of(tmp_path):
-                assert all([group_sheets(group), outcome(group), protocol_pairs(group)])
-        except UserError:
-            told += 1
+        told += len(read_runs([tmp_path]).damaged)
+        for group in groups_of(tmp_path):
+            assert all([group_sheets(group), outcome(group), protocol_pairs(group)])
     assert told > 10
 
 
@@ -287,7 +361,7 @@ numbers = st.lists(st.floats(0, 100, allow_nan=False) | st.none(), min_size=1, m
 
 @given(numbers, st.booleans())
 def test_the_best_of_a_column_is_never_worse_than_another(values: list[float | None], higher: bool) -> None:
-    sheet = Sheet("", "", [Column("x", higher)], [(str(n), [Entry(value)]) for n, value in enumerate(values)])
+    sheet = Table("", "", [Column("x", higher)], [(str(n), [Entry(value)]) for n, value in enumerate(values)])
     shown = [entries[0] for _, entries in sheet.shown()]
     known = [value for value in values if value is not None]
     best = [float(entry.text) for entry in shown if entry.best]

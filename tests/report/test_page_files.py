@@ -127,11 +127,12 @@ def test_runs_without_events_or_source_have_fewer_figures(tmp_path: Path) -> Non
     assert make_report([tmp_path]).content.chapters[0].pictures == []
 
 
-def test_damaged_events_are_told(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "a", "tent", {"fog": 10.0})
-    (folder / "events.jsonl").write_text(json.dumps({"batch": 0}))
-    with pytest.raises(UserError, match=r"events\.jsonl is damaged"):
-        make_report([tmp_path])
+@pytest.mark.parametrize("line", ["{", json.dumps({"batch": 0}), "[]"])
+def test_damaged_events_cost_a_curve_and_not_the_page(line: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "tent", {"fog": 10.0})
+    (write_run(tmp_path / "b", "cotta", {"fog": 10.0}) / "events.jsonl").write_text(f"{line}\n")
+    (picture,) = make_report([tmp_path]).content.chapters[0].pictures
+    assert "1 rows have no events" in picture.caption
 
 
 def test_markdown_has_the_same_numbers(tmp_path: Path) -> None:
@@ -170,7 +171,13 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert {str(path.relative_to(tmp_path / "new" / "report")) for path in written} == set(report.files)
     with pytest.raises(UserError, match="is a file: choose a folder with --out"):
         write_report([tmp_path / "runs"], tmp_path / "runs" / "a" / "result.json")
-    (tmp_path / "runs" / "a" / "result.json").write_text("{")
-    with pytest.raises(UserError, match="is damaged"):
-        write_report([tmp_path / "runs"], tmp_path / "other")
+    with pytest.raises(UserError, match=r"holds no result\.json"):
+        write_report([tmp_path / "runs", tmp_path / "nowhere"], tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_damaged_result_is_counted_on_the_page(tmp_path: Path) -> None:
+    (three_methods(tmp_path) / "a" / "result.json").write_text("{")
+    files = make_report([tmp_path]).files
+    assert "1 run damaged and left out" in read_page(files).text
+    assert "1 run damaged and left out" in files["report.md"].decode()

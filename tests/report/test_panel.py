@@ -11,13 +11,14 @@ from PIL import Image
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.evaluation import DomainResult, Result, run
+from testdg.evaluation.events import rolling_scores
 from testdg.evaluation.plan import make_visits
 from testdg.evaluation.samples import Sample, picture_miou, take_samples
 from testdg.evaluation.scores import Segmentation
 from testdg.methods import adapt
 from testdg.models import Preprocessing, load_model
 from testdg.models.tiny import tiny_segformer
-from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, visit_table
+from testdg.report import Table, orders_table, plain_table, result_tables, visit_table
 from testdg.report.panel import default_palette, draw_panel, paint
 
 PALETTE = ((250, 0, 0), (0, 250, 0), (0, 0, 250))
@@ -108,38 +109,27 @@ def test_samples_are_predicted_by_the_model_and_by_what_the_run_left(tmp_path: P
 
 def event(number: int, domain: str, confusion: list[list[int]]) -> dict[str, Any]:
     part = {"segment": 0, "images": 1, "errors": 0, "confusion": confusion}
-    return {"batch": number, "domain": domain, "phase": "adapt", "images": 1, "errors": 0, "parts": [part]}
+    about = {"batch": number, "domain": domain, "severity": 5, "round": 1, "phase": "adapt", "images": 1}
+    return {**about, "errors": 0, "diagnostics": {}, "parts": [part]}
 
 
-def test_the_figure_of_a_segmentation_run_shows_miou(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.axes import Axes
-
-    drawn: list[tuple[list[float], str]] = []
-    plot = Axes.plot
-
-    def remember(self: Any, x: Any, y: Any, *rest: Any, **more: Any) -> Any:
-        drawn.append((list(y), more["label"]))
-        return plot(self, x, y, *rest, **more)
-
-    monkeypatch.setattr(Axes, "plot", remember)
+def test_the_curve_of_a_segmentation_run_is_its_miou() -> None:
     events = [event(0, "fog", [[2, 0], [0, 2]]), event(1, "fog", [[0, 2], [0, 2]]), event(2, "snow", [[1, 1], [1, 1]])]
-    draw_stream(tmp_path / "a.png", {"Source": events}, "title", task="segmentation")
     fog = (100 * 2 / 4 + 100 * 4 / 6) / 2  # both batches: 2 of 4 right, 4 of 6
-    snow = 100 / 3
-    assert drawn == [(pytest.approx([100.0, fog, snow]), f"Source ({(fog + snow) / 2:.1f} %)")]
+    assert rolling_scores(events, Segmentation(), 3) == pytest.approx([100.0, fog, 100 / 3])
 
 
 # Tables
 
 
 def cells(table: Table) -> list[list[str]]:
-    return [table.cells(row) for row in table.rows]
+    return table.cells()
 
 
 def result(scores: list[float], held_out: list[DomainResult] | None = None, **protocol: Any) -> Result:
     names = ["fog", "night"]
     found = [
-        DomainResult(names[k % 2], 10.0, 4, round=1 + k // 2, miou=score, class_iou=[score, None])
+        DomainResult(names[k % 2], 4, {"error": 10.0, "miou": score}, round=1 + k // 2, class_iou=[score, None])
         for k, score in enumerate(scores)
     ]
     about = {"task": "segmentation", "order": "the benchmark's", **protocol}
@@ -167,7 +157,9 @@ def test_a_table_in_the_making_takes_the_title_of_its_metric() -> None:
 
 def test_domains_that_are_left_out_in_turn_have_a_row_each() -> None:
     def left(name: str, score: float) -> Result:
-        return result([60.0], [DomainResult(name, 10.0, 4, miou=score)], domains=[{"fog": "night"}.get(name, "fog")])
+        return result(
+            [60.0], [DomainResult(name, 4, {"error": 10.0, "miou": score})], domains=[{"fog": "night"}.get(name, "fog")]
+        )
 
     runs = [[left("fog", 50.0), left("fog", 53.0)], [left("night", 30.0), left("night", 31.0)]]
     table = orders_table(["Source", "TENT"], runs)

@@ -2,12 +2,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_cases import write_run
 from PIL import Image
 
 from testdg.errors import UserError
+from testdg.evaluation import read_result
+from testdg.evaluation.folder import read_events
 from testdg.report import draw_stream
-from testdg.report.figure import read_events
+from testdg.report.analyses.stream import name_visits
 from testdg.report.protocol import protocol_lines, protocol_note
+from testdg.report.style import PALETTE, SOURCE, method_looks, new_figure
 
 PROTOCOL: dict[str, Any] = {
     "kind": "held-out", "benchmark": "digits-c", "data": "generated", "data_fingerprint": "abc", "domains": ["fog"],
@@ -48,29 +52,49 @@ def test_every_kind_of_stream_has_words(changes: dict[str, Any], texts: list[str
     assert [text for text in texts if text not in shown] == []
 
 
-def events(errors: int, change_at: int = -1, **more: Any) -> list[dict[str, Any]]:
-    fixed = {"phase": "adapt", "images": 4, "errors": errors, **more}
-    return [{"batch": i, "domain": "fog" if i < 5 else "snow", "change": i == change_at, **fixed} for i in range(10)]
+def colours(path: Path) -> set[Any]:
+    with Image.open(path) as picture:
+        assert picture.size[0] > 1000
+        return {colour for _, colour in picture.convert("RGB").getcolors(1 << 24) or []}
 
 
-def test_a_figure_is_a_picture_that_shows_the_runs(tmp_path: Path) -> None:
-    plain = draw_stream(tmp_path / "a.png", {"Source": events(3), "TENT": events(1)}, "TENT on digits-c", "note")
-    marked = draw_stream(tmp_path / "b.png", {"Source": events(3), "TENT": events(1, 5)}, "TENT on digits-c", "note")
-    with Image.open(plain) as first, Image.open(marked) as second:
-        assert first.size[0] > 1000
-        assert first.tobytes() != second.tobytes()
-        colours = {colour for _, colour in first.convert("RGB").getcolors(1 << 24) or []}
-    assert {(0, 0, 0), (0xD5, 0x5E, 0x00)} <= colours
+def test_a_figure_shows_the_runs_and_their_means_as_the_tables_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.axes import Axes
+
+    labels: list[str] = []
+    plot = Axes.plot
+    remember = lambda self, *args, **more: (labels.append(more.get("label", "")), plot(self, *args, **more))[1]  # noqa: E731
+    monkeypatch.setattr(Axes, "plot", remember)
+    source = read_result(write_run(tmp_path / "source", "source", {"fog": 40.0, "snow": 20.0}))
+    plain = read_result(write_run(tmp_path / "plain", "testdg", {"fog": 30.0, "snow": 20.0}, images_per_domain=[1, 9]))
+    marked = read_result(write_run(tmp_path / "marked", "testdg", {"fog": 30.0, "snow": 20.0}, change_at=2))
+    shown = [
+        draw_stream(tmp_path / f"{name}.png", {"Source": source, "TestDG": run}, "title", "note")
+        for name, run in (("a", plain), ("b", marked))
+    ]
+    assert labels[:2] == ["Source: 30.0 %", "TestDG: 25.0 %"]  # a mean over domains, however many images they have
+    assert shown[0].read_bytes() != shown[1].read_bytes()
+    assert {(0, 0, 0), (0xD5, 0x5E, 0x00)} <= colours(shown[0])
+
+
+def test_a_method_has_one_colour_in_every_figure() -> None:
+    alone, beside = method_looks(["source", "testdg"]), method_looks(["source", "tent", "testdg"])
+    assert alone[1] == beside[2] == (PALETTE[0], "o")
+    assert alone[0] == beside[0] == (SOURCE, "*")
+    assert beside[1][0] == PALETTE[1]
 
 
 def visits(rounds: int, names: int, severities: list[int]) -> list[dict[str, Any]]:
-    """One batch for every visit."""
-    return [
-        {"domain": f"domain_{name}", "severity": severity, "round": number, "phase": "adapt", "images": 4, "errors": 1}
+    """A visit of four images each."""
+    found = [
+        {"domain": f"domain_{name}", "severity": severity, "round": number, "phase": "adapt"}
         for number in range(1, rounds + 1)
         for name in range(names)
         for severity in severities
     ]
+    return [{**visit, "start": 4 * n, "stop": 4 * n + 4} for n, visit in enumerate(found)]
 
 
 @pytest.mark.parametrize(
@@ -80,21 +104,14 @@ def visits(rounds: int, names: int, severities: list[int]) -> list[dict[str, Any
         (visits(2, 3, [5]), [f"domain {n} ({r})" for r in (1, 2) for n in range(3)]),
         (visits(10, 15, [5]), [f"round {n}" for n in range(1, 11)]),
         (visits(1, 90, [5]), [f"domain {n}" for n in range(0, 90, 3)]),
-        ([{**event, "phase": "held_out"} for event in visits(1, 2, [5])], ["domain 0 *", "domain 1 *"]),
+        ([{**visit, "phase": "held_out"} for visit in visits(1, 2, [5])], ["domain 0 *", "domain 1 *"]),
     ],
 )
-def test_names_above_the_figure_are_as_many_as_there_is_room_for(
-    stream: list[dict[str, Any]], labels: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from matplotlib.axes import Axes
-
-    written: list[str] = []
-    text = Axes.text
-    monkeypatch.setattr(Axes, "text", lambda self, x, y, s, **kw: (written.append(s), text(self, x, y, s, **kw))[1])
-    draw_stream(tmp_path / "a.png", {"Source": stream}, "title")
-    assert written == labels
+def test_names_above_a_figure_are_as_many_as_there_is_room_for(stream: list[dict[str, Any]], labels: list[str]) -> None:
+    _, grid = new_figure(10, 4)
+    assert name_visits(grid[0, 0], stream) == labels
 
 
 def test_events_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"events\.jsonl cannot be read"):
+    with pytest.raises(UserError, match=r"events\.jsonl is missing or empty"):
         read_events(tmp_path)

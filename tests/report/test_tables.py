@@ -8,17 +8,22 @@ from rich.console import Console
 from testdg.errors import UserError
 from testdg.evaluation import DomainResult, Result
 from testdg.evaluation.plan import Visit, make_visits
+from testdg.evaluation.scores import Classification, Metric
 from testdg.report import Table, orders_table, plain_table, result_tables, rich_table, visit_table
 
 TWO = make_visits(["fog", "snow"], [], 5, 1)
 
 
 def cells(table: Table) -> list[list[str]]:
-    return [table.cells(row) for row in table.rows]
+    return table.cells()
 
 
 def result(found: list[DomainResult], held_out: list[DomainResult] | None = None, **protocol: Any) -> Result:
     return Result({"order": "order 0", **protocol}, {}, found, held_out, 1.0, {}, Path("run"))
+
+
+def visit(name: str, **scores: float) -> DomainResult:
+    return DomainResult(name, 4, scores)
 
 
 def test_a_plain_table_is_aligned_with_mean_and_gain_last() -> None:
@@ -75,8 +80,8 @@ def test_a_rich_table_shows_the_same_numbers() -> None:
 
 
 def test_the_other_scores_have_a_table_of_means() -> None:
-    one = result([DomainResult("fog", 10.0, 4, early_error=20.0, nll=0.5, ece=3.0)])
-    two = result([DomainResult("fog", 8.0, 4, early_error=10.0, nll=0.25, ece=4.0)])
+    one = result([visit("fog", error=10.0, early_error=20.0, nll=0.5, ece=3.0)])
+    two = result([visit("fog", error=8.0, early_error=10.0, nll=0.25, ece=4.0)])
     _, scores = result_tables(["Source", "TENT"], [one, two])
     assert plain_table(scores) == [
         "mean            Source   TENT    gain",
@@ -87,32 +92,32 @@ def test_the_other_scores_have_a_table_of_means() -> None:
 
 
 def test_a_score_that_is_not_known_is_left_empty_and_a_table_without_numbers_is_left_out() -> None:
-    lost = result([DomainResult("fog", 10.0, 4, nll=None, ece=3.0), DomainResult("snow", 10.0, 4, nll=0.2, ece=5.0)])
+    lost = result([visit("fog", error=10.0, ece=3.0), visit("snow", error=10.0, nll=0.2, ece=5.0)])
     _, scores = result_tables(["TENT"], [lost])
     assert cells(scores) == [["ECE, %", "4.0"]]
-    assert len(result_tables(["TENT"], [result([DomainResult("fog", 10.0, 4)])])) == 1
+    assert len(result_tables(["TENT"], [result([visit("fog", error=10.0)])])) == 1
 
 
 def test_held_out_scores_are_apart() -> None:
-    held_out = [DomainResult("snow", 30.0, 4, nll=2.0)]
-    _, scores = result_tables(["TENT"], [result([DomainResult("fog", 10.0, 4, nll=1.0)], held_out)])
+    held_out = [visit("snow", error=30.0, nll=2.0)]
+    _, scores = result_tables(["TENT"], [result([visit("fog", error=10.0, nll=1.0)], held_out)])
     assert cells(scores) == [["NLL", "1.000"], ["NLL (held out)", "2.000"]]
 
 
 def test_rounds_have_a_table_of_their_own() -> None:
-    domains = [DomainResult(name, 10.0 * r + len(name), 4, 5, r) for r in (1, 2) for name in ("fog", "snow")]
+    domains = [DomainResult(name, 4, {"error": 10.0 * r + len(name)}, 5, r) for r in (1, 2) for name in ("fog", "snow")]
     _, rounds = result_tables(["Source", "TENT"], [result(domains), result(domains)])
     assert plain_table(rounds) == [
         "TENT, error, %  round 1  round 2",
         "fog                13.0     23.0",
         "snow               14.0     24.0",
     ]
-    many = [DomainResult("fog", 1.0, 4, 5, number) for number in range(1, 12)]
+    many = [DomainResult("fog", 4, {"error": 1.0}, 5, number) for number in range(1, 12)]
     assert len(result_tables(["TENT"], [result(many)])) == 1
 
 
 def test_results_of_different_protocols_do_not_share_a_table() -> None:
-    results = [result([DomainResult("fog", 10.0, 4)], batch_size=size) for size in (1, 2)]
+    results = [result([visit("fog", error=10.0)], batch_size=size) for size in (1, 2)]
     with pytest.raises(UserError, match="cannot be compared: batch_size is 1 and 2"):
         result_tables(["a", "b"], results)
 
@@ -120,7 +125,7 @@ def test_results_of_different_protocols_do_not_share_a_table() -> None:
 def test_orders_are_summed_up_by_mean_and_deviation() -> None:
     runs = [
         [
-            result([DomainResult("fog", error, 4)], [DomainResult("snow", 50.0, 4)], order=f"order {k}", domains=[k])
+            result([visit("fog", error=error)], [visit("snow", error=50.0)], order=f"order {k}", domains=[k])
             for error in errors
         ]
         for k, errors in enumerate([(10.0, 8.0), (20.0, 12.0)])
@@ -137,3 +142,12 @@ def test_orders_are_summed_up_by_mean_and_deviation() -> None:
     ]
     with pytest.raises(UserError, match="rounds is 1 and 2"):
         orders_table(["Source"], [[result([], rounds=1)], [result([], rounds=2)]])
+
+
+def test_a_score_where_higher_is_better_is_declared_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    sharpness = Metric("sharpness", "sharpness", unit="dB", higher=True, digits=2, note="how sharp it is")
+    monkeypatch.setattr(Classification, "others", (sharpness,))
+    one, two = (result([visit("fog", error=10.0, sharpness=value)]) for value in (1.0, 1.5))
+    _, scores = result_tables(["Source", "TENT"], [one, two])
+    assert plain_table(scores)[1].split("  ")[-3:] == ["1.00", "1.50", "+0.50"]
+    assert DomainResult.from_dict(two.domains[0].to_dict()) == two.domains[0]

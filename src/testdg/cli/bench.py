@@ -29,6 +29,7 @@ from testdg.experiments import (
     prepare,
     summarise,
 )
+from testdg.experiments.rows import keep_names
 from testdg.experiments.storage import Remote, find_out
 from testdg.files import replace_text, writing
 from testdg.report.ablation import Layout
@@ -79,6 +80,7 @@ def run_grid(grid: Grid, places: Places, engine: Engine, layout: Layout, *, as_j
         prepare(cells, Training(bar), devices=isinstance(engine, Local))
     with BenchDisplay(console, cells, engine.jobs) as display:
         ends = bench(cells, places.out, engine=engine, tell=display.tell)
+    keep_names(grid.title, cells, ends)
     tables = summarise(cells, ends)
     places.write(layout, tables)
     failed = [end for end in ends if isinstance(end, Failed)]

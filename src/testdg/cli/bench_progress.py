@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -97,8 +96,8 @@ class BenchDisplay:
             end = f"failed: {' '.join(news.sentence.split())}"
         else:
             how = f"{news.result.seconds:.0f} s" if news.number in self.computed else "read back"
-            score = news.result.mean_score
-            end = f"{'no score' if score is None else f'{score:.2f} %'} ({how})"
+            score, metric = news.result.mean_score, news.result.metric
+            end = f"{'no score' if score is None else metric.show(score, more=1)} ({how})"
         self._print(f"{self.ended} of {len(self.cells)}  {self.cells[news.number]}: {end}{self._left()}")
 
     def _summary(self) -> str:
@@ -118,16 +117,14 @@ class BenchDisplay:
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Clear the drawing."""
         self.progress.stop()
 
 
 def _numbers(news: Running) -> str:
-    name = news.metric.removesuffix(", %")
-    return f"{name} {news.score:.1f} %, {news.domain}" if news.score is not None else "starting"
+    name, _, unit = news.metric.partition(", ")
+    return f"{name} {news.score:.1f} {unit}, {news.domain}" if news.score is not None else "starting"
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console, Group
@@ -41,7 +40,7 @@ class Display(Observer):
         self.tallies[self.method].add(events)
 
     def scores(self, method: str) -> dict[int, float]:
-        """Error or mIoU of each visit so far, in percent."""
+        """The number that tables show of each visit so far."""
         tally = self.tallies.get(method)
         found = {} if tally is None else {number: tally.score_of(number) for number in tally.images}
         return {number: score for number, score in found.items() if score is not None}
@@ -50,9 +49,7 @@ class Display(Observer):
         """Begin to show."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop showing."""
 
 
@@ -79,7 +76,7 @@ class PlainDisplay(Display):
         for number in sorted({part["segment"] for event in events for part in event["parts"]} - self.told):
             if tally.images[number] == self.sizes[tally.visits[number].name]:
                 self.told.add(number)
-                self.console.print(f"  {_label(tally.visits, number):<20}{_percent(tally.score_of(number))}")
+                self.console.print(f"  {_label(tally.visits, number):<20}{_shown(tally, number):>7}")
 
 
 class LiveDisplay(Display):
@@ -127,15 +124,14 @@ class LiveDisplay(Display):
         self.live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Clear the drawing."""
         self.live.stop()
 
 
-def _percent(score: float | None) -> str:
-    return "    -" if score is None else f"{score:5.1f} %"
+def _shown(tally: Tally, number: int) -> str:
+    score = tally.score_of(number)
+    return "-" if score is None else tally.score.metric.show(score)
 
 
 def _sizes(protocol: Protocol) -> dict[str, int]:

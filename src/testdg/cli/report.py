@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from testdg.errors import visible
 from testdg.report.page import Report, write_report
 from testdg.report.page.words import contents, outcome
 from testdg.report.page.write import PAGE, TITLE
@@ -19,6 +21,8 @@ def report_command(runs: Sequence[Path], out: Path, title: str | None, *, as_jso
         print(json.dumps(_plain(report, out), indent=2))
         return
     content = report.content
+    for told in content.runs.damaged:
+        print(f"left out: {visible(told)}", file=sys.stderr)
     for chapter in content.chapters:
         print(f"{chapter.group.title}: {outcome(chapter.group)}")
     print(f"\n{contents(content.groups, content.runs)}\npage    {out / PAGE}\nfiles   {len(report.files)} in {out}")
@@ -32,4 +36,5 @@ def _plain(report: Report, out: Path) -> dict[str, Any]:
         "groups": [{"title": group.title, **group.table.to_dict()} for group in content.groups],
         "unfinished": content.runs.unfinished,
         "copies": content.runs.copies,
+        "damaged": content.runs.damaged,
     }

@@ -21,13 +21,12 @@ from testdg.evaluation.samples import take_samples
 from testdg.evaluation.tracking import check_tracker, tracked
 from testdg.experiments import Cell, Grid, expand
 from testdg.experiments.engine import load_setup, run_here
+from testdg.experiments.summary import leaves_one_out, run_names
 from testdg.methods import find_method
 from testdg.models import VisionModel
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
-from testdg.report.figure import read_events
 from testdg.report.panel import draw_panel
 from testdg.report.protocol import protocol_lines, protocol_note
-from testdg.report.tables import leaves_one_out, run_names
 
 
 def run_command(
@@ -87,8 +86,8 @@ def show(console: Console, results: list[Result], benchmark: Benchmark, model: V
             console.print(line, markup=False)
     figure = result.folder / "figure.png"
     if not figure.exists():
-        runs = {title: read_events(found.folder) for title, found in zip(titles, results, strict=True)}
-        draw_stream(figure, runs, _heading(result), protocol_note(result.protocol), benchmark.task)
+        runs = dict(zip(titles, results, strict=True))
+        draw_stream(figure, runs, _heading(result), protocol_note(result.protocol))
     for found in results[1:] or results:
         console.print(f"run     {found.folder} ({found.seconds:.0f} s)", markup=False)
     console.print(f"figure  {figure}", markup=False)

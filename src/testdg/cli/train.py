@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from testdg.cli.bar import Bar
+from testdg.cli.quiet import quieten
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.registry import find_benchmark
 from testdg.evaluation.fine_tune import fine_tune
@@ -35,7 +35,7 @@ class TrainRequest:
 
 def train_command(request: TrainRequest, *, as_json: bool) -> None:
     """Train the model and tell its score on clean images."""
-    _quieten(request.model)
+    quieten(downloads=request.model not in ("tiny", *SEGFORMERS) and not Path(request.model).exists())
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     with warnings.catch_warnings(), Bar(console) as bar:
         warnings.showwarning = lambda message, *_, **__: console.print(f"note   {message}", markup=False)
@@ -47,14 +47,6 @@ def train_command(request: TrainRequest, *, as_json: bool) -> None:
     console.print(f"model  {request.out} ({about['seconds']:.0f} s)", markup=False)
     key, title = ("clean_miou", "mIoU ") if "clean_miou" in about else ("clean_error", "error")
     console.print(f"{title}  {about[key]:.2f} % on {images}", markup=False)
-
-
-def _quieten(model: str) -> None:
-    """Keep other libraries' chatter away; only the download of a model keeps its bar."""
-    for library in ("TRANSFORMERS", "HF_HUB"):
-        os.environ.setdefault(f"{library}_VERBOSITY", "error")
-    if model in ("tiny", *SEGFORMERS) or Path(model).exists():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def _train(request: TrainRequest, bar: Bar) -> dict[str, Any]:

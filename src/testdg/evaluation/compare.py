@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
 
 from testdg.errors import UserError
 from testdg.evaluation.result import Result
 
+Item = TypeVar("Item")
+BY_ORDER = ("domains", "held_out")
+"""Fields that differ between the orders of one protocol."""
 # `kind` and `order` only name what other fields hold, and a model is told by its fingerprint.
 _FREE = {"kind", "order", "model", "device", "seed", "tuning"}
 # What results say that were stored before a field existed.
@@ -31,6 +34,24 @@ def differences(first: Result, second: Result, ignore: Collection[str] = ()) -> 
 def comparable(first: Result, second: Result) -> bool:
     """Whether two results have the same protocol, apart from seed and settings."""
     return not differences(first, second)
+
+
+def same_but_for_order(first: Result, second: Result) -> bool:
+    """Whether two results have the same protocol and the same domains, in whatever order."""
+    domains = [{*result.protocol["domains"], *result.protocol["held_out"]} for result in (first, second)]
+    return domains[0] == domains[1] and not differences(first, second, ignore=BY_ORDER)
+
+
+def grouped(items: Iterable[Item], fits: Callable[[Item, Item], bool]) -> list[list[Item]]:
+    """Items in groups: each joins the first group whose first item it fits."""
+    groups: list[list[Item]] = []
+    for item in items:
+        home = next((group for group in groups if fits(group[0], item)), None)
+        if home is None:
+            groups.append([item])
+        else:
+            home.append(item)
+    return groups
 
 
 def check_comparable(results: Sequence[Result], ignore: Collection[str] = ()) -> None:

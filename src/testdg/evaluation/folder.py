@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 
 from testdg.errors import UserError
-from testdg.evaluation.loop import Event
+from testdg.evaluation.events import Event, read_event
 from testdg.evaluation.result import Result
 from testdg.files import Lock, checksum, locked, remove_leftovers, replace_text, writing
 from testdg.guards import Guard
@@ -126,7 +126,7 @@ class RunFolder:
         """Read the events of as many batches as are behind the run."""
         try:
             lines = self.events_path.read_bytes().splitlines() if self.events_path.exists() else []
-            events = [_read_event(number, line) for number, line in enumerate(lines)]
+            events = [read_event(number, line) for number, line in enumerate(lines)]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._damaged(self.events_path.name, error) from error
         if len(events) != batches:
@@ -173,6 +173,15 @@ def read_result(folder: str | Path) -> Result:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(place, "result.json", error) from error
+
+
+def read_events(folder: Path) -> list[Event]:
+    """Read what a complete run tells of every batch."""
+    path = folder / "events.jsonl"
+    lines = path.read_bytes().count(b"\n") if path.exists() else 0
+    if not lines:
+        raise UserError(f"{path} is missing or empty: delete the folder and run again")
+    return RunFolder(folder, {}).events(lines)
 
 
 def load_adapted(folder: Path, model: VisionModel) -> Adapter:
@@ -227,13 +236,3 @@ def _read_config(folder: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise damaged(folder, path.name, error) from error
-
-
-def _read_event(number: int, line: bytes) -> Event:
-    event: Event = json.loads(line)
-    if event["batch"] != number:
-        raise ValueError(f"line {number + 1} is batch {event['batch']}")
-    for key, kind in {"domain": str, "phase": str, "images": int, "errors": int, "parts": list}.items():
-        if not isinstance(event[key], kind):
-            raise TypeError(f"line {number + 1}: {key} is {event[key]!r}")
-    return event

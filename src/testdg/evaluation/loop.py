@@ -12,34 +12,43 @@ import torch
 from torch import Tensor
 
 from testdg.data.stream import Batch, Stream
+from testdg.evaluation.events import Event
 from testdg.evaluation.scores import Score, measure
 from testdg.evaluation.views import Views
+from testdg.guards import Guard
 from testdg.methods import Adapter
 from testdg.methods.parts.learner import Learner
 
-Event = dict[str, Any]
+Told = dict[str, Tensor | float | bool]
 _GROUP = 32  # batches whose numbers come to the host together
 
 
 class Pending(NamedTuple):
-    """A batch whose numbers are still on the device: the sums of its parts, and what the adapter tells about it."""
+    """A batch whose numbers are still on the device: the sums of its parts, and what the adapter tells about it.
+
+    Diagnostics have a key of their own in the event, so that no method can write over what the event says itself.
+    """
 
     event: Event
     parts: list[dict[str, Any]]
     sums: Tensor
-    told: dict[str, Tensor | float | bool]
+    diagnostics: Told
+    skipped_updates: Tensor | None = None
 
     def tensors(self) -> list[Tensor]:
         """Everything that must come to the host."""
-        return [self.sums, *(value for value in self.told.values() if isinstance(value, Tensor))]
+        told = (*self.diagnostics.values(), self.skipped_updates)
+        return [self.sums, *(value for value in told if isinstance(value, Tensor))]
 
     def complete(self, score: Score, numbers: Iterator[list[float]]) -> Event:
         """The event, with the numbers of `tensors` filled in."""
         flat, width = next(numbers), self.sums.shape[1]
         rows = [flat[start : start + width] for start in range(0, len(flat), width)]
         parts = [{**part, **score.pack(row)} for part, row in zip(self.parts, rows, strict=True)]
-        told = {k: _plain(next(numbers)[0], v.dtype) if isinstance(v, Tensor) else v for k, v in self.told.items()}
-        return {**self.event, "errors": sum(part["errors"] for part in parts), **told, "parts": parts}
+        told = {k: _plain(v, numbers) for k, v in self.diagnostics.items()}
+        skipped = {} if self.skipped_updates is None else {"skipped_updates": _plain(self.skipped_updates, numbers)}
+        errors = sum(part["errors"] for part in parts)
+        return {**self.event, "errors": errors, **skipped, "diagnostics": told, "parts": parts}
 
 
 @dataclass
@@ -91,7 +100,7 @@ def run_stream(
             adapter.reset()
         logits = _predict(adapter, batch, views or Views())
         parts, sums = measure(score, stream, batch, logits)
-        recorder.add(Pending(_about(batch), parts, sums, _told(adapter, learners) if batch.learn else {}))
+        recorder.add(_pending(adapter, learners, batch, parts, sums))
         stopping = stop()
         late = stopping or time.monotonic() - saved >= save_every
         if late or stream.ends_domain(batch.number):
@@ -124,12 +133,16 @@ def _about(batch: Batch) -> Event:
     }
 
 
-def _told(adapter: Adapter, learners: list[Learner]) -> dict[str, Tensor | float | bool]:
-    """What the adapter tells about a batch, still on the device, and how many updates it has left out so far."""
+def _pending(
+    adapter: Adapter, learners: list[Learner], batch: Batch, parts: list[dict[str, Any]], sums: Tensor
+) -> Pending:
+    """What is known of a batch; of one that was learnt from, also what the adapter and a guard around it tell."""
+    if not batch.learn:
+        return Pending(_about(batch), parts, sums, {})
+    own: Event = adapter.told if isinstance(adapter, Guard) else {}
     told = {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in adapter.diagnostics.items()}
-    if learners:
-        told["skipped_updates"] = torch.stack([learner.skipped for learner in learners]).sum()
-    return told
+    skipped = torch.stack([learner.skipped for learner in learners]).sum() if learners else None
+    return Pending(_about(batch) | own, parts, sums, {k: v for k, v in told.items() if k not in own}, skipped)
 
 
 def _to_host(tensors: list[Tensor]) -> Iterator[list[float]]:
@@ -141,10 +154,13 @@ def _to_host(tensors: list[Tensor]) -> Iterator[list[float]]:
     return (part.tolist() for part in torch.split(flat, [tensor.numel() for tensor in tensors]))
 
 
-def _plain(number: float, kind: torch.dtype) -> float | int | bool | None:
-    """Give a number back its kind; what JSON cannot hold becomes None."""
-    if kind == torch.bool:
+def _plain(value: Tensor | float | bool, numbers: Iterator[list[float]]) -> float | int | bool | None:
+    """Give a number from the device back its kind; what JSON cannot hold becomes None."""
+    if not isinstance(value, Tensor):
+        return value
+    number = next(numbers)[0]
+    if value.dtype == torch.bool:
         return bool(number)
-    if not kind.is_floating_point:
+    if not value.dtype.is_floating_point:
         return int(number)
     return number if math.isfinite(number) else None

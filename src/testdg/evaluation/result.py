@@ -2,53 +2,64 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import testdg
+from testdg.errors import UserError
 from testdg.evaluation.plan import Visit
-from testdg.evaluation.scores import Metric, Score, find_score
-
-METRICS = ("error", "early_error", "nll", "ece", "miou")
+from testdg.evaluation.scores import Metric, Score, find_score, metric_keys
 
 
 @dataclass(frozen=True)
 class DomainResult:
-    """The scores of one visit, in percent but for `nll`; None where a score is not known or has no meaning.
+    """One visit: its scores by key of the metric, as far as they are known and have a meaning.
 
     For segmentation `error` counts pixels, and `class_iou` has a number per class, None for one that never occurs.
     """
 
     name: str
-    error: float
     images: int
+    scores: Mapping[str, float]
     severity: int | None = None
     round: int = 1
-    early_error: float | None = None
-    nll: float | None = None
-    ece: float | None = None
-    miou: float | None = None
     class_iou: list[float | None] | None = None
+
+    @property
+    def error(self) -> float:
+        """Share of wrong answers in percent, which every task has."""
+        return self.known("error")
+
+    def known(self, key: str) -> float:
+        """A score that a table cannot do without."""
+        if (found := self.scores.get(key)) is None or not math.isfinite(found):
+            raise UserError(f"a visit to {self.name} has no {key}: leave its run out, or run it anew")
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the values as plain JSON, scores beside the rest."""
+        about = {"name": self.name, "images": self.images, "severity": self.severity, "round": self.round}
+        return {**about, **{key: self.scores.get(key) for key in metric_keys()}, "class_iou": self.class_iou}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DomainResult:
-        """Read what `asdict` gave; older results have fewer scores."""
-        optional = {key: values.get(key) for key in METRICS if key != "error"}
+        """Read what `to_dict` gave; older results have fewer scores."""
+        found = {key: float(values[key]) for key in metric_keys() if values.get(key) is not None}
         classes = values.get("class_iou")
         return cls(
             name=str(values["name"]),
-            error=float(values["error"]),
             images=int(values["images"]),
+            scores=found,
             severity=values.get("severity"),
             round=int(values.get("round", 1)),
             class_iou=None if classes is None else list(classes),
-            **{key: None if value is None else float(value) for key, value in optional.items()},
         )
 
 
@@ -73,9 +84,19 @@ class Result:
     """How often a guard skipped an update, rolled back, fell back to the source; None without one."""
 
     @property
+    def stream(self) -> tuple[tuple[str, ...], ...]:
+        """The domains in the order of the stream, and those that are held out."""
+        return tuple(self.protocol["domains"]), tuple(self.protocol["held_out"])
+
+    @property
+    def score(self) -> Score:
+        """What is added up over images."""
+        return find_score(self.protocol.get("task", "classification"))
+
+    @property
     def metric(self) -> Metric:
         """The number that tables show: the error, or mIoU for segmentation."""
-        return find_score(self.protocol.get("task", "classification")).metric
+        return self.score.metric
 
     @property
     def mean_score(self) -> float | None:
@@ -97,15 +118,21 @@ class Result:
         """Unweighted mean of the number that tables show over the held-out domains."""
         return None if self.held_out is None else means(self.held_out)[self.metric.key]
 
+    def class_means(self) -> dict[str, float | None]:
+        """The IoU of each class, a mean over the visits that were learnt from and have it; empty for classification."""
+        rows = [visit.class_iou for visit in self.domains if visit.class_iou is not None]
+        found = {name: [row[number] for row in rows] for number, name in enumerate(self.classes)}
+        return {name: mean_of([one for one in values if one is not None]) for name, values in found.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON."""
         return {
             "protocol": self.protocol,
             "method": self.method,
-            "domains": [asdict(domain) for domain in self.domains],
+            "domains": [domain.to_dict() for domain in self.domains],
             "mean_error": self.mean_error,
             "means": means(self.domains),
-            "held_out": None if self.held_out is None else [asdict(domain) for domain in self.held_out],
+            "held_out": None if self.held_out is None else [domain.to_dict() for domain in self.held_out],
             "held_out_mean": self.held_out_mean,
             "held_out_means": None if self.held_out is None else means(self.held_out),
             "skipped": self.skipped,
@@ -137,8 +164,13 @@ class Result:
 
 def means(domains: Sequence[DomainResult]) -> dict[str, float | None]:
     """Unweighted mean of every score; None where a domain has none."""
-    found = {key: [getattr(domain, key) for domain in domains] for key in METRICS}
-    return {key: None if None in values else statistics.fmean(values) for key, values in found.items()}
+    return {key: mean_of([domain.scores.get(key) for domain in domains]) for key in metric_keys()}
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean of some numbers; None where one is not known, and of none."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
 class Tally:
@@ -159,13 +191,14 @@ class Tally:
     def result(self, number: int) -> DomainResult:
         """The scores of one visit, as far as its events are there."""
         visit, images = self.visits[number], self.images[number]
-        metrics: dict[str, Any] = self.score.metrics(self._sums[number], images)
-        return DomainResult(visit.name, images=images, severity=visit.severity, round=visit.round, **metrics)
+        found = self.score.metrics(self._sums[number], images)
+        classes = found.pop("class_iou", None)
+        scores = {key: value for key, value in found.items() if value is not None}
+        return DomainResult(visit.name, images, scores, visit.severity, visit.round, classes)
 
     def score_of(self, number: int) -> float | None:
         """The number that tables show of one visit, as far as its events are there."""
-        found: float | None = getattr(self.result(number), self.score.metric.key)
-        return found
+        return self.result(number).scores.get(self.score.metric.key)
 
     def results(self, *, learn: bool) -> list[DomainResult]:
         """The scores of all visits of one kind, in the order of the stream."""

@@ -13,10 +13,11 @@ from torch import nn
 from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.data.stream import Stream
 from testdg.evaluation.device import find_device
+from testdg.evaluation.events import Event
 from testdg.evaluation.folder import RunFolder, run_name
 from testdg.evaluation.guarding import put_guard, tell_guard
 from testdg.evaluation.interrupts import noticed
-from testdg.evaluation.loop import Event, run_stream
+from testdg.evaluation.loop import run_stream
 from testdg.evaluation.observer import Observer
 from testdg.evaluation.plan import Plan
 from testdg.evaluation.plans import read_plan

@@ -24,17 +24,42 @@ BINS = 15
 
 
 class Metric(NamedTuple):
-    """The number that tables show: a field of `DomainResult`, its title, and whether higher is better."""
+    """A number of a domain, and all that a table or a figure needs to know of it."""
 
     key: str
-    title: str
-    higher: bool
+    name: str
+    unit: str = "%"
+    higher: bool = False
+    """Whether a higher number is better."""
+    digits: int = 1
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """What stands above its numbers."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+    def show(self, value: float, deviation: float | None = None, more: int = 0) -> str:
+        """A number with its unit, and perhaps its deviation; with more digits than usual, if wanted."""
+        numbers = [f"{one:.{self.digits + more}f}" for one in (value, deviation) if one is not None]
+        return f"{' ± '.join(numbers)} {self.unit}".rstrip()
+
+    def gain(self, reference: float, value: float) -> float:
+        """How much better a number is than another."""
+        return value - reference if self.higher else reference - value
+
+    def describe(self) -> dict[str, Any]:
+        """What a figure needs to know of it, as plain JSON."""
+        return {**self._asdict(), "title": self.title}
 
 
 class Score(ABC):
     """What is added up over the images of a domain."""
 
     metric: ClassVar[Metric]
+    """The number that tables show."""
+    others: ClassVar[tuple[Metric, ...]] = ()
+    """Numbers that have a table of their own."""
 
     @abstractmethod
     def check(self, labels: Tensor, classes: int) -> None:
@@ -54,7 +79,7 @@ class Score(ABC):
 
     @abstractmethod
     def metrics(self, sums: np.ndarray[Any, np.dtype[np.float64]], images: int) -> dict[str, Any]:
-        """The metrics of a domain, named as the fields of `DomainResult`; None where one is not finite."""
+        """The metrics of a domain by key, `error` among them; None where one is not finite."""
 
 
 class Classification(Score):
@@ -64,7 +89,12 @@ class Classification(Score):
     probability, the sum of confidence minus correctness, whose absolute values make the calibration error.
     """
 
-    metric = Metric("error", "error, %", higher=False)
+    metric = Metric("error", "error")
+    others = (
+        Metric("early_error", "early error", note="on the first tenth of each domain"),
+        Metric("nll", "NLL", unit="", digits=3, note="negative log-likelihood"),
+        Metric("ece", "ECE", note="calibration error"),
+    )
 
     def check(self, labels: Tensor, classes: int) -> None:
         """Refuse a number that is no class."""
@@ -116,7 +146,7 @@ class Segmentation(Score):
     of the label map first (bilinear), as predictions are scored at the size of the labels.
     """
 
-    metric = Metric("miou", "mIoU, %", higher=True)
+    metric = Metric("miou", "mIoU", higher=True)
 
     def check(self, labels: Tensor, classes: int) -> None:
         """Refuse maps with a number that is neither a class nor ignored."""
@@ -175,6 +205,16 @@ def find_score(task: str) -> Score:
     if task not in _SCORES:
         raise unknown("task", task, _SCORES)
     return _SCORES[task]()
+
+
+def other_metrics() -> list[Metric]:
+    """The numbers of all tasks that have a table of their own."""
+    return [metric for score in _SCORES.values() for metric in score.others]
+
+
+def metric_keys() -> list[str]:
+    """The keys of all numbers of all tasks."""
+    return [metric.key for score in _SCORES.values() for metric in (score.metric, *score.others)]
 
 
 def measure(score: Score, stream: Stream, batch: Batch, logits: Tensor) -> tuple[list[dict[str, Any]], Tensor]:

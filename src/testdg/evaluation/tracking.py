@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testdg.errors import UserError, unknown
-from testdg.evaluation.loop import Event
+from testdg.evaluation.events import Event
 from testdg.evaluation.observer import Observer
 from testdg.evaluation.protocol import Protocol
 from testdg.evaluation.result import Result
@@ -112,7 +112,7 @@ class TensorBoard(Observer):
     def finished(self, result: Result) -> None:
         """Write the score of every visit to a domain, and end the file."""
         for number, visit in enumerate([*result.domains, *(result.held_out or [])]):
-            self._write(f"domains/{visit.name}", getattr(visit, result.metric.key), number)
+            self._write(f"domains/{visit.name}", visit.scores.get(result.metric.key), number)
         self.close()
 
     def close(self) -> None:
@@ -126,8 +126,8 @@ class TensorBoard(Observer):
         self.recent.append((sum(self.score.unpack(part) for part in event["parts"]), event["images"]))
         self._write(f"{key}/batch", self._score_of([self.recent[-1]]), number)
         self._write(f"{key}/window", self._score_of(self.recent), number)
-        if "change" in event:
-            self.changes += bool(event["change"])
+        if (change := event["diagnostics"].get("change")) is not None:
+            self.changes += bool(change)
             self._write("changes", self.changes, number)
 
     def _score_of(self, batches: Iterable[Sums]) -> float | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from testdg.errors import UserError, unknown
-from testdg.evaluation.loop import Event
-from testdg.experiments.events import count_changes, mean_diagnostic, read_events
+from testdg.evaluation.events import Event, count_changes, mean_diagnostic
+from testdg.evaluation.folder import read_events
 from testdg.experiments.grid import Grid
 from testdg.experiments.statistics import Spread, spread
 from testdg.experiments.summary import BenchRow
@@ -215,21 +215,3 @@ _ALL = [
     ),
 ]
 ABLATIONS = {ablation.name: ablation for ablation in _ALL}
-
-
-def recognise(variants: Sequence[Values], own: Values) -> list[tuple[int, str] | None]:
-    """Number and name of the row that each variant of TestDG is; None where no ablation explains it.
-
-    Of the settings in which the variants differ, those that an ablation does not give must have the method's `own`.
-    """
-    differ = {key for variant in variants for key in variant if variant[key] != variants[0].get(key)}
-    return [next(_rows_of(variant, differ, own), None) for variant in variants]
-
-
-def _rows_of(variant: Values, differ: Iterable[str], own: Values) -> Iterator[tuple[int, str]]:
-    """The rows of all ablations that a variant has the settings of."""
-    every = [(name, row) for ablation in _ALL for name, row in ablation.rows.items()]
-    for number, (name, given) in enumerate(every):
-        wanted = {**{key: own.get(key) for key in differ}, **given}
-        if all(variant.get(key) == value for key, value in wanted.items()):
-            yield number, name

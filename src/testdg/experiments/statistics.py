@@ -29,6 +29,10 @@ class Spread:
     mean: float
     deviation: float | None
 
+    def show(self, metric: Metric) -> str:
+        """The mean as text."""
+        return metric.show(self.mean, self.deviation)
+
 
 @dataclass(frozen=True)
 class Gain:
@@ -50,8 +54,7 @@ def paired_gain(pairs: Sequence[Pair], metric: Metric = Classification.metric) -
     sums, counts = np.zeros((2, len(pairs), len(names)))
     for row, (reference, run) in enumerate(pairs):
         for before, after in zip(reference, run, strict=True):
-            worse, better = (before, after) if metric.higher else (after, before)
-            sums[row, names.index(before.name)] += getattr(better, metric.key) - getattr(worse, metric.key)
+            sums[row, names.index(before.name)] += metric.gain(before.known(metric.key), after.known(metric.key))
             counts[row, names.index(before.name)] += 1
     interval = bootstrap_interval(sums, counts) if sums.size > 1 else (None, None)
     return Gain(float(sums.sum() / counts.sum()), *interval)

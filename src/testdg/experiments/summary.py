@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from testdg.evaluation import DomainResult, Result, differences
+from testdg.evaluation import DomainResult, Result, comparable
+from testdg.evaluation.compare import grouped, same_but_for_order
 from testdg.evaluation.scores import Metric
 from testdg.experiments.engine import Complete, Failed
 from testdg.experiments.grid import SOURCE, Cell
 from testdg.experiments.statistics import Gain, Spread, paired_gain, spread
 
 Found = tuple[Cell, Result]
-_BY_ORDER = ("domains", "held_out")  # fields that differ between the orders of one protocol
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,60 @@ class BenchTable:
     """The protocol of the first run; seed and settings belong to the rows, and the order where there are several."""
     rows: list[BenchRow]
 
+    @property
+    def metric(self) -> Metric:
+        """What the scores of all rows are."""
+        return self.rows[0].metric
+
+    @property
+    def has_source(self) -> bool:
+        """Whether the other rows can be compared with Source."""
+        return any(row.method == SOURCE for row in self.rows)
+
+    @property
+    def streams(self) -> list[Result]:
+        """One result for each order of the domains (or each that are left out), in order."""
+        found = {result.stream: result for row in reversed(self.rows) for result in reversed(row.results)}
+        return sorted(found.values(), key=lambda result: (result.protocol["order"], result.stream[::-1]))
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether each stream leaves out other domains, so that only the scores on those count."""
+        return len(self.streams) > 1 and leaves_one_out([[result] for result in self.streams])
+
+    def score(self, row: BenchRow) -> Score:
+        """The mean that counts."""
+        return self.shown(row.held_out if self.leaves_out and row.held_out else row.adapted)
+
+    def mean(self, result: Result) -> float | None:
+        """The same of one run."""
+        return result.held_out_score if self.leaves_out else result.mean_score
+
+    def shown(self, score: Score) -> Score:
+        """A score as it can be shown: where domains are left out in turn, a deviation would be one between domains."""
+        return replace(score, value=replace(score.value, deviation=None)) if self.leaves_out else score
+
+    def whole(self, row: BenchRow) -> bool:
+        """Whether a row has a run on every stream, so that its mean can stand beside the others."""
+        return {result.stream for result in row.results} == {result.stream for result in self.streams}
+
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON."""
         rows = [row.to_dict() for row in self.rows]
         conditions = {key: value for key, value in self.conditions.items() if key not in ("seed", "tuning")}
         return {"benchmark": self.benchmark, "protocol": self.protocol, "conditions": conditions, "rows": rows}
+
+
+def leaves_one_out(runs: Sequence[Sequence[Result]]) -> bool:
+    """Whether runs have one order of the domains and differ in those that are left out."""
+    return len({results[0].protocol["order"] for results in runs}) < len(runs)
+
+
+def run_names(runs: Sequence[Sequence[Result]]) -> list[str]:
+    """What tells runs apart: the order of their domains, or the domains that are left out."""
+    if not leaves_one_out(runs):
+        return [str(results[0].protocol["order"]) for results in runs]
+    return [", ".join(domain.name for domain in results[0].held_out or []) for results in runs]
 
 
 def summarise(cells: Sequence[Cell], ends: Iterable[Complete | Failed]) -> list[BenchTable]:
@@ -87,24 +136,8 @@ def summarise(cells: Sequence[Cell], ends: Iterable[Complete | Failed]) -> list[
 def _comparable(found: Sequence[Found]) -> list[list[Found]]:
     """Split runs on one protocol where data, batch size, model or anything else keeps them apart."""
     several = len({cell.plan for cell, _ in found}) > 1
-    groups: list[list[Found]] = []
-    for pair in found:
-        home = next((group for group in groups if _fits(group[0][1], pair[1], several)), None)
-        if home is None:
-            groups.append([pair])
-        else:
-            home.append(pair)
-    return groups
-
-
-def _fits(first: Result, other: Result, several_orders: bool) -> bool:
-    if not several_orders:
-        return not differences(first, other)
-    return not differences(first, other, ignore=_BY_ORDER) and _domains(first) == _domains(other)
-
-
-def _domains(result: Result) -> set[str]:
-    return {*result.protocol["domains"], *result.protocol["held_out"]}
+    fits = same_but_for_order if several else comparable
+    return grouped(found, lambda first, other: fits(first[1], other[1]))
 
 
 def _table(found: Sequence[Found]) -> BenchTable:
@@ -138,18 +171,14 @@ def _score(
     results: Sequence[Result], sources: Sequence[Result], visits: Callable[[Result], Sequence[DomainResult]]
 ) -> Score:
     metric = results[0].metric
-    values = spread([statistics.fmean(getattr(visit, metric.key) for visit in visits(result)) for result in results])
-    paired = [(next((source for source in sources if _same_order(source, run)), None), run) for run in results]
+    values = spread([statistics.fmean(visit.known(metric.key) for visit in visits(result)) for result in results])
+    paired = [(next((source for source in sources if source.stream == run.stream), None), run) for run in results]
     pairs = [(visits(source), visits(run)) for source, run in paired if source is not None]
     return Score(values, paired_gain(pairs, metric) if len(pairs) == len(results) else None)
 
 
 def _plain_score(score: Score, metric: Metric) -> dict[str, Any]:
     return {metric.key: asdict(score.value), "gain": None if score.gain is None else asdict(score.gain)}
-
-
-def _same_order(first: Result, second: Result) -> bool:
-    return all(first.protocol[key] == second.protocol[key] for key in _BY_ORDER)
 
 
 def _plain_run(result: Result) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from testdg.experiments import BenchTable
 from testdg.experiments.ablations import Ablation, Column, Published
-from testdg.report.bench import bench_csv, bench_markdown, bench_text, markdown_table
-from testdg.report.table import align
+from testdg.report.bench import bench_csv, bench_markdown, bench_text
+from testdg.report.safe import markdown
+from testdg.report.table import align, markdown_lines
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Layout:
         shown = bench_markdown(tables, self._columns)
         if not self._published:
             return shown
-        return "\n".join([shown, f"## {self._published.heading}", "", *markdown_table(self._published.cells()), ""])
+        cells = [[markdown(text) for text in line] for line in self._published.cells()]
+        return "\n".join([shown, f"## {self._published.heading}", "", *markdown_lines(cells), ""])
 
     def csv(self, tables: Sequence[BenchTable]) -> str:
         """CSV of what was measured; the published numbers stay out of it."""

@@ -5,43 +5,41 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from testdg.errors import visible
 from testdg.experiments import BenchRow, BenchTable
-from testdg.experiments.ablations import Column
-from testdg.experiments.statistics import Gain, Spread
+from testdg.experiments.ablations import Column as Measured
+from testdg.experiments.statistics import Gain
 from testdg.experiments.summary import Score
 from testdg.report.protocol import protocol_lines
 from testdg.report.safe import cell, fenced, markdown
-from testdg.report.table import align
+from testdg.report.table import Column, Entry, Table, markdown_table, plain_table
 
 INTERVAL = "95 % interval"
+SPREAD = "mean ± standard deviation over runs"
 _NEXT_LINE = "\n" + 11 * " "  # under the text of a protocol's line
 
 
-def bench_text(tables: Sequence[BenchTable], columns: Sequence[Column] = ()) -> str:
+def bench_text(tables: Sequence[BenchTable], columns: Sequence[Measured] = ()) -> str:
     """Every table under its protocol, as aligned text; `columns` come after its own."""
-    return "\n\n".join("\n".join([*_told(table), "", *align(cells(table, columns))]) for table in tables)
+    return "\n\n".join(
+        "\n".join([*_told(table), "", *plain_table(replace(means_table(table, columns), corner=""))])
+        for table in tables
+    )
 
 
-def bench_markdown(tables: Sequence[BenchTable], columns: Sequence[Column] = ()) -> str:
+def bench_markdown(tables: Sequence[BenchTable], columns: Sequence[Measured] = ()) -> str:
     """Every table under a heading and its protocol, as Markdown."""
     parts = []
     for table in tables:
-        lines = markdown_table(cells(table, columns))
+        lines = markdown_table(replace(means_table(table, columns), corner=""))
         parts.append("\n".join([f"## {markdown(_title(table))}", "", *fenced(_told(table)), "", *lines]))
     return "\n\n".join(parts) + "\n"
 
 
-def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Cells as lines of Markdown, titles first."""
-    head, *rows = [[markdown(text) for text in line] for line in lines]
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]
-
-
-def bench_csv(tables: Sequence[BenchTable], columns: Sequence[Column] = ()) -> str:
+def bench_csv(tables: Sequence[BenchTable], columns: Sequence[Measured] = ()) -> str:
     """A line for each row of each table, with all digits; empty where there is no number."""
     text = io.StringIO()
     lines = [_csv_line(table, row) | _csv_columns(row, columns) for table in tables for row in table.rows]
@@ -76,38 +74,37 @@ def conditions(table: BenchTable) -> list[str]:
     return lines if orders == 1 else [*lines, f"orders     {orders}, one run each; the first is described above"]
 
 
-def cells(table: BenchTable, columns: Sequence[Column] = ()) -> list[list[str]]:
-    """The texts of a table, titles first."""
-    tested = any(row.held_out for row in table.rows)
-    title = table.rows[0].metric.title
-    head = [title, "gain", INTERVAL, *(["held out, %", "gain", INTERVAL] if tested else [])]
-    lines = [["", "runs", *head, "seconds"], *(_cells(row, tested) for row in table.rows)]
-    for column in columns:
-        texts = (_spread(value, column.digits) if (value := column.value(row)) else "" for row in table.rows)
-        lines = [[*line, text] for line, text in zip(lines, [column.title, *texts], strict=True)]
-    return lines
+def means_table(table: BenchTable, more: Sequence[Measured] = ()) -> Table:
+    """The means of all rows, on the stream and on held-out domains, and how much better they are than Source's."""
+    metric, tested = table.metric, all(row.held_out for row in table.rows)
+    columns = [Column("runs", digits=0)]
+    for title, gain in ((metric.title, "gain"), (f"held out, {metric.unit}", "held-out gain"))[: 2 if tested else 1]:
+        columns += [Column.of(metric, title, 1, summary=True)]
+        columns += [Column.gains(metric, gain, 1), Column(INTERVAL)] if table.has_source else []
+    columns += [Column("seconds"), *(Column(one.title, digits=one.digits) for one in more)]
+    note = f"{SPREAD}; the gain over Source is paired domain by domain" if table.has_source else SPREAD
+    rows = [(row.name, _entries(table, row, tested, more)) for row in table.rows]
+    return Table("Means", f"{metric.title}, {note}.", columns, rows)
 
 
-def _cells(row: BenchRow, tested: bool) -> list[str]:
-    scores = [row.adapted, *([row.held_out] if tested else [])]
-    numbers = [text for score in scores for text in _score(score)]
-    return [row.name, str(len(row.results)), *numbers, f"{row.seconds:.1f}"]
+def _entries(table: BenchTable, row: BenchRow, tested: bool, more: Sequence[Measured]) -> list[Entry]:
+    entries = [Entry(len(row.results))]
+    for score in [row.adapted, *([row.held_out] if tested else [])]:
+        entries += [*mean_and_gain(table, row, score), *([_interval(score)] if table.has_source else [])]
+    return [*entries, Entry(row.seconds), *(Entry.of(one.value(row)) for one in more)]
 
 
-def _score(score: Score | None) -> list[str]:
-    if score is None:
-        return ["", "", ""]
-    return [_spread(score.value), *(_gain(score.gain) if score.gain else ["", ""])]
+def mean_and_gain(table: BenchTable, row: BenchRow, score: Score | None) -> list[Entry]:
+    """Mean and gain; the mean of a row that lacks a stream would not be comparable, while its gain is paired."""
+    value = table.shown(score).value if score and table.whole(row) else None
+    gain = score.gain if score else None
+    gained = Entry(gain.mean, None, gain.low, gain.high) if gain else Entry()
+    return [Entry.of(value), *([gained] if table.has_source else [])]
 
 
-def _spread(value: Spread, digits: int = 2) -> str:
-    deviation = "" if value.deviation is None else f" ± {value.deviation:.{digits}f}"
-    return f"{value.mean:.{digits}f}{deviation}"
-
-
-def _gain(gain: Gain) -> list[str]:
-    interval = "" if gain.low is None else interval_text(gain)
-    return [f"{gain.mean:+z.2f}", interval]
+def _interval(score: Score | None) -> Entry:
+    gain = score.gain if score else None
+    return Entry() if gain is None or gain.low is None else Entry(text=interval_text(gain))
 
 
 def interval_text(gain: Gain, digits: int = 2) -> str:
@@ -146,7 +143,7 @@ def _csv_score(prefix: str, score: Score | None) -> dict[str, Any]:
     }
 
 
-def _csv_columns(row: BenchRow, columns: Sequence[Column]) -> dict[str, Any]:
+def _csv_columns(row: BenchRow, columns: Sequence[Measured]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for column in columns:
         value = column.value(row)

@@ -10,7 +10,7 @@ import numpy as np
 
 from testdg.data.segmentation.classes import IGNORED
 from testdg.evaluation.samples import Sample, picture_miou
-from testdg.report.figure import save_figure
+from testdg.report.style import new_figure, write_figure
 
 Colours = Sequence[tuple[int, int, int]]
 _BLACK = (0, 0, 0)
@@ -27,15 +27,15 @@ def draw_panel(
     note: str = "",
 ) -> Path:
     """Draw a row of four pictures per sample, under `titles` for the two predictions, and write a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     colours = palette or default_palette(len(classes))
+    return write_figure(lambda: _figure(samples, titles, classes, colours, title, note), path)
+
+
+def _figure(
+    samples: Sequence[Sample], titles: Sequence[str], classes: Sequence[str], colours: Colours, title: str, note: str
+) -> Any:
     height, width = samples[0].label.shape
-    inches = 4 * _WIDTH, len(samples) * 0.96 * _WIDTH * height / width + 1.0
-    figure, grid = plt.subplots(len(samples), 4, figsize=inches, dpi=130, squeeze=False, layout="constrained")
+    figure, grid = new_figure(4 * _WIDTH, len(samples) * 0.96 * _WIDTH * height / width + 1.0, len(samples), 4)
     for axes, heading in zip(grid[0], ("picture", *titles, "label"), strict=True):
         axes.set_title(heading, fontsize=10)
     for row, sample in zip(grid, samples, strict=True):
@@ -45,7 +45,7 @@ def draw_panel(
         names, shades = [*names, "ignored"], [*shades, _BLACK]
     _add_legend(figure, names, shades, note)
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    return save_figure(figure, path)
+    return figure
 
 
 def _draw_sample(row: Any, sample: Sample, colours: Colours) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -11,17 +11,20 @@ from typing import Any
 from testdg.errors import UserError
 from testdg.files import replacing, writing
 
-# Okabe and Ito's colours; Source is always black.
+# Okabe and Ito's colours; Source is always black, and TestDG has the first of the others.
 PALETTE = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 SOURCE = "#000000"
 GREY = "#8A8F98"
+INK = "#1c1e21"
 MARKERS = ("o", "s", "^", "D", "v", "P")
 SUFFIXES = (".png", ".pdf", ".svg")
 _LOOK: Any = {
     "font.size": 9, "axes.titlesize": 9, "axes.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False,
     "legend.frameon": False, "legend.fontsize": 8, "grid.alpha": 0.25, "grid.linewidth": 0.6, "svg.fonttype": "none",
-    "svg.hashsalt": "testdg", "pdf.fonttype": 42, "text.parse_math": False,
+    "svg.hashsalt": "testdg", "pdf.fonttype": 42, "text.parse_math": False, "text.color": INK, "axes.labelcolor": INK,
+    "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
 }  # fmt: skip
+_DATES: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
 
 def check_suffix(path: Path) -> Path:
@@ -37,11 +40,21 @@ def looks(count: int) -> list[tuple[str, str]]:
     return [pairs[number % len(pairs)] for number in range(count)]
 
 
-def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **more: Any) -> tuple[Any, Any]:
+def method_looks(methods: Sequence[str]) -> list[tuple[str, str]]:
+    """Colour and marker of each method: Source's own, then TestDG's, wherever they stand, then the rest in order."""
+    order = sorted(range(len(methods)), key=lambda n: (methods[n] != "source", not methods[n].startswith("testdg")))
+    sources = methods.count("source")
+    found = dict(zip(order, [(SOURCE, "*")] * sources + looks(len(methods) - sources), strict=True))
+    return [found[number] for number in range(len(methods))]
+
+
+def new_figure(
+    width: float, height: float, rows: int = 1, columns: int = 1, layout: Any = "constrained", **more: Any
+) -> tuple[Any, Any]:
     """A figure with axes, (rows, columns); inches."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained", dpi=130)
+    figure = Figure(figsize=(width, height), layout=layout, dpi=130)
     return figure, figure.subplots(rows, columns, squeeze=False, **more)
 
 
@@ -70,9 +83,13 @@ def look() -> Iterator[None]:
 def write_figure(draw: Callable[[], Any], path: Path) -> Path:
     """Draw a figure and write it in one step, in the format of its suffix."""
     kind = check_suffix(path).suffix[1:].lower()
-    dates: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     with look():
         figure = draw()
         with writing(path.parent), replacing(path) as fresh:
-            figure.savefig(fresh, format=kind, metadata=dates[kind])
+            save_figure(figure, fresh, kind)
     return path
+
+
+def save_figure(figure: Any, file: Any, kind: str, **more: Any) -> None:
+    """Write a figure in a format, without the date."""
+    figure.savefig(file, format=kind, metadata=_DATES[kind], **more)

@@ -1,69 +1,134 @@
-"""Tables: scores of several methods side by side, means last. `tables.py` says which tables a result has."""
+"""Table: numbers under titles as a value, before it becomes text, Markdown, LaTeX, CSV or a part of a page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import rich.table
 from rich.markup import escape
 
 from testdg.errors import visible
+from testdg.evaluation.scores import Metric
+from testdg.experiments.statistics import Spread
+from testdg.report.safe import markdown
+
+
+class Entry(NamedTuple):
+    """A number, with its deviation over runs or its interval; or a text."""
+
+    value: float | None = None
+    deviation: float | None = None
+    low: float | None = None
+    high: float | None = None
+    text: str = ""
+    digits: int | None = None
+    """Where they are not those of the column."""
+
+    @classmethod
+    def of(cls, spread: Spread | None) -> Entry:
+        """The mean of some runs and its deviation, if there is one."""
+        return cls() if spread is None else cls(spread.mean, spread.deviation)
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of a table: a number for each column; None where there is none (yet)."""
+class Column:
+    """What the entries below a title are."""
 
-    name: str
-    values: tuple[float | None, ...]
-    summary: bool = False
+    title: str
+    higher: bool | None = None
+    """Whether a higher number is better; None where none is best."""
     digits: int = 1
-    compared: bool = True
-    higher: bool = False
-    """Whether a higher number is better."""
+    signed: bool = False
+    over: str = ""
+    """A second title, above those of neighbours that share it."""
+    summary: bool = False
 
-    @property
-    def gain(self) -> float | None:
-        """How much better the last column is than the first."""
-        first, last = self.values[0], self.values[-1]
-        if not self.compared or first is None or last is None:
-            return None
-        return last - first if self.higher else first - last
+    @classmethod
+    def of(cls, metric: Metric, title: str = "", more: int = 0, **others: Any) -> Column:
+        """A column of numbers of a metric, perhaps under another title and with more digits."""
+        return cls(title or metric.title, metric.higher, metric.digits + more, **others)
 
-    def cells(self) -> list[str]:
-        """The name and the numbers as text."""
-        return [self.name, *("" if value is None else f"{value:.{self.digits}f}" for value in self.values)]
+    @classmethod
+    def gains(cls, metric: Metric, title: str = "gain", more: int = 0) -> Column:
+        """A column that says how much better numbers of a metric are."""
+        return cls(title, True, metric.digits + more, signed=True)
+
+    def show(self, number: float, digits: int | None = None) -> str:
+        """A number as text."""
+        return f"{number:{'+' if self.signed else '-'}z.{self.digits if digits is None else digits}f}"
+
+
+class Shown(NamedTuple):
+    """An entry as text."""
+
+    text: str
+    deviation: str
+    best: bool
+    value: float | None
+
+    def __str__(self) -> str:
+        return f"{self.text} ± {self.deviation}" if self.deviation else self.text
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under titles; with `gain`, a last column says how much better the last number is than the first."""
+    """Rows of entries under columns; `note` says what the numbers are."""
 
-    corner: str
-    titles: Sequence[str]
-    rows: Sequence[Row]
-    gain: bool = True
+    title: str
+    note: str
+    columns: Sequence[Column]
+    rows: Sequence[tuple[str, Sequence[Entry]]]
+    corner: str = "method"
+    summaries: Collection[str] = ()
+    """Rows that sum up others."""
 
-    @property
+    def shown(self) -> list[tuple[str, list[Shown]]]:
+        """Every row as texts; the best number of a column is marked, and so are all that look the same."""
+        best = [self._best(place) for place in range(len(self.columns))]
+        return [
+            (name, [_show(*each) for each in zip(entries, self.columns, best, strict=True)])
+            for name, entries in self.rows
+        ]
+
+    def _best(self, place: int) -> str | None:
+        column = self.columns[place]
+        values = [value for _, entries in self.rows if (value := entries[place].value) is not None]
+        if column.higher is None or len(values) < 2:
+            return None
+        return column.show(max(values) if column.higher else min(values))
+
     def header(self) -> list[str]:
         """The first line."""
-        return [self.corner, *self.titles, *(["gain"] if self._gains else [])]
+        return [self.corner, *(f"{one.title} ({one.over})" if one.over else one.title for one in self.columns)]
 
-    @property
-    def _gains(self) -> bool:
-        return self.gain and len(self.titles) > 1
+    def cells(self) -> list[list[str]]:
+        """The texts of all rows."""
+        return [[name, *map(str, entries)] for name, entries in self.shown()]
 
-    def cells(self, row: Row) -> list[str]:
-        """The texts of a row."""
-        if not self._gains:
-            return row.cells()
-        return [*row.cells(), "" if row.gain is None else f"{row.gain:+z.{row.digits}f}"]
+    def overs(self) -> list[tuple[str, int]]:
+        """The second titles, each with the number of columns below it; nothing where there are none."""
+        spans: list[tuple[str, int]] = []
+        for column in self.columns:
+            if spans and spans[-1][0] == column.over and column.over:
+                spans[-1] = (column.over, spans[-1][1] + 1)
+            else:
+                spans.append((column.over, 1))
+        return spans if any(title for title, _ in spans) else []
+
+
+def _show(entry: Entry, column: Column, best: str | None) -> Shown:
+    if entry.value is None:
+        return Shown(entry.text, "", False, None)
+    text = column.show(entry.value, entry.digits)
+    deviation = "" if entry.deviation is None else f"{entry.deviation:.{column.digits}f}"
+    return Shown(text, deviation, text == best, entry.value)
 
 
 def plain_table(table: Table) -> list[str]:
     """Lines of aligned text."""
-    return align([table.header, *(table.cells(row) for row in table.rows)])
+    return align([table.header(), *table.cells()])
 
 
 def align(lines: Sequence[Sequence[str]]) -> list[str]:
@@ -78,24 +143,40 @@ def _aligned(line: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [first[0].ljust(first[1]), *(text.rjust(width) for text, width in rest)]
 
 
-def _plain(text: str) -> str:
-    """A text that a terminal shows as it is."""
-    return escape(visible(text))
-
-
 def rich_table(table: Table) -> rich.table.Table:
     """A table for a terminal; gains green, losses red."""
-    shown = rich.table.Table()
-    for number, title in enumerate(table.header):
-        shown.add_column(_plain(title), justify="right" if number else "left")
-    for row, following in zip(table.rows, [*table.rows[1:], None], strict=True):
-        cells = [_plain(text) for text in table.cells(row)]
-        if cells[-1] and row.gain is not None and table.header[-1] == "gain":
-            colour = "green" if row.gain > 0 else "red" if row.gain < 0 else "dim"
-            cells[-1] = f"[{colour}]{cells[-1]}[/]"
-        shown.add_row(
-            *cells,
-            style="bold" if row.summary else None,
-            end_section=row.summary or (following is not None and following.summary),
-        )
-    return shown
+    found = rich.table.Table()
+    for number, title in enumerate(table.header()):
+        found.add_column(escape(visible(title)), justify="right" if number else "left")
+    names = [name for name, _ in table.rows]
+    for (name, entries), following in zip(table.shown(), [*names[1:], ""], strict=True):
+        cells = [_coloured(*each) for each in zip(entries, table.columns, strict=True)]
+        summary = name in table.summaries
+        ends = summary or following in table.summaries
+        found.add_row(escape(visible(name)), *cells, style="bold" if summary else None, end_section=ends)
+    return found
+
+
+def _coloured(entry: Shown, column: Column) -> str:
+    text = escape(visible(str(entry)))
+    if entry.value is None or not column.signed:
+        return text
+    return f"[{'green' if entry.value > 0 else 'red' if entry.value < 0 else 'dim'}]{text}[/]"
+
+
+def markdown_table(table: Table) -> list[str]:
+    """Lines of Markdown, the best numbers in bold."""
+    rows = [[markdown(name), *(_markdown_cell(entry) for entry in entries)] for name, entries in table.shown()]
+    return markdown_lines([[markdown(title) for title in table.header()], *rows])
+
+
+def _markdown_cell(entry: Shown) -> str:
+    text = markdown(str(entry))
+    return f"**{text}**" if entry.best else text
+
+
+def markdown_lines(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Cells that are Markdown already as lines, titles first."""
+    head, *rows = cells
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]

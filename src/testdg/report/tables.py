@@ -4,16 +4,43 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from testdg.evaluation import DomainResult, Result, check_comparable
+from testdg.evaluation.compare import BY_ORDER
 from testdg.evaluation.plan import Visit
-from testdg.evaluation.result import means
-from testdg.evaluation.scores import Classification, Metric
-from testdg.report.table import Row, Table
+from testdg.evaluation.result import mean_of, means
+from testdg.evaluation.scores import Classification, Metric, Segmentation, other_metrics
+from testdg.experiments.summary import leaves_one_out, run_names
+from testdg.report.table import Column, Entry, Table
 
 Scores = Mapping[int, float]
-_OTHERS = {"early_error": ("early error, %", 1), "nll": ("NLL", 3), "ece": ("ECE, %", 1)}
 _MOST_ROUNDS = 10  # columns of the table of rounds
+
+
+class Line(NamedTuple):
+    """One line of a table that has a column for each method; None where there is no number (yet)."""
+
+    name: str
+    values: tuple[float | None, ...]
+    metric: Metric
+    summary: bool = False
+    compared: bool = True
+
+    def entries(self, gains: bool) -> list[Entry]:
+        """The numbers, and how much better the last is than the first."""
+        first, last = self.values[0], self.values[-1]
+        known = self.compared and first is not None and last is not None
+        gain = self.metric.gain(first or 0.0, last or 0.0) if known else None
+        return [Entry(value, digits=self.metric.digits) for value in (*self.values, *([gain] if gains else []))]
+
+
+def make_table(corner: str, titles: Sequence[str], lines: Sequence[Line], gain: bool = True) -> Table:
+    """Lines under the titles of methods; with `gain`, a last column says how much better the last is than the first."""
+    gains = gain and len(titles) > 1
+    columns = [*map(Column, titles), *([Column("gain", signed=True)] if gains else [])]
+    rows = [(line.name, line.entries(gains)) for line in lines]
+    return Table("", "", columns, rows, corner, [line.name for line in lines if line.summary])
 
 
 def visit_table(
@@ -27,26 +54,22 @@ def visit_table(
     rows = _grouped(keys, columns, "mean", metric)
     if tested:
         rows += _grouped({n: f"{visits[n].name} (held out)" for n in tested}, columns, "mean (held out)", metric)
-    return Table(metric.title, titles, rows)
+    return make_table(metric.title, titles, rows)
 
 
-def _grouped(keys: Mapping[int, str], columns: Sequence[Scores], summary: str, metric: Metric) -> list[Row]:
+def _grouped(keys: Mapping[int, str], columns: Sequence[Scores], summary: str, metric: Metric) -> list[Line]:
     """A row per key, the mean of its visits, and a row for the mean of all visits once they are all known."""
     groups = {name: [number for number in keys if keys[number] == name] for name in keys.values()}
     rows = [_row(name, numbers, columns, metric) for name, numbers in groups.items()]
-    whole = (_mean([column[n] for n in keys]) if keys.keys() <= column.keys() else None for column in columns)
-    return [*rows, Row(summary, tuple(whole), summary=True, higher=metric.higher)]
+    whole = (mean_of([column[n] for n in keys]) if keys.keys() <= column.keys() else None for column in columns)
+    return [*rows, Line(summary, tuple(whole), metric, summary=True)]
 
 
-def _row(name: str, numbers: Sequence[int], columns: Sequence[Scores], metric: Metric) -> Row:
+def _row(name: str, numbers: Sequence[int], columns: Sequence[Scores], metric: Metric) -> Line:
     """The means of some visits, as far as they are known; columns that know different ones are not compared."""
     known = [[number for number in numbers if number in column] for column in columns]
-    values = tuple(_mean([column[n] for n in found]) for column, found in zip(columns, known, strict=True))
-    return Row(name, values, higher=metric.higher, compared=known[0] == known[-1])
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
+    values = tuple(mean_of([column[n] for n in found]) for column, found in zip(columns, known, strict=True))
+    return Line(name, values, metric, compared=known[0] == known[-1])
 
 
 def result_tables(titles: Sequence[str], results: Sequence[Result]) -> list[Table]:
@@ -63,7 +86,7 @@ def result_tables(titles: Sequence[str], results: Sequence[Result]) -> list[Tabl
 
 
 def _scores(domains: Sequence[DomainResult], metric: Metric) -> Scores:
-    found = ((number, getattr(domain, metric.key)) for number, domain in enumerate(domains))
+    found = ((number, domain.scores.get(metric.key)) for number, domain in enumerate(domains))
     return {number: score for number, score in found if score is not None}
 
 
@@ -72,49 +95,38 @@ def _visit(domain: DomainResult, learn: bool) -> Visit:
 
 
 def score_table(titles: Sequence[str], results: Sequence[Result]) -> Table:
-    """Means of the scores besides the error; no rows where no result has them."""
+    """Means of the scores besides the one that tables show; no rows where no result has them."""
     rows = _score_rows([means(result.domains) for result in results], "")
     if results[-1].held_out:
         rows += _score_rows([means(result.held_out or []) for result in results], " (held out)")
-    return Table("mean", titles, rows)
+    return make_table("mean", titles, rows)
 
 
-def _score_rows(columns: Sequence[Mapping[str, float | None]], suffix: str) -> list[Row]:
-    found = {key: tuple(column.get(key) for column in columns) for key in _OTHERS}
+def _score_rows(columns: Sequence[Mapping[str, float | None]], suffix: str) -> list[Line]:
+    found = {metric: tuple(column.get(metric.key) for column in columns) for metric in other_metrics()}
     return [
-        Row(_OTHERS[key][0] + suffix, values, digits=_OTHERS[key][1])
-        for key, values in found.items()
+        Line(metric.title + suffix, values, metric)
+        for metric, values in found.items()
         if any(value is not None for value in values)
     ]
 
 
 def class_table(titles: Sequence[str], results: Sequence[Result]) -> Table:
     """The IoU of each class, a mean over the visits that were learnt from; no rows for classification."""
-    rows = [
-        Row(name, tuple(_mean(_class_scores(result, number)) for result in results), higher=True)
-        for number, name in enumerate(results[-1].classes)
-    ]
-    return Table("class IoU, %", titles, rows)
-
-
-def _class_scores(result: Result, number: int) -> list[float]:
-    found = (domain.class_iou[number] for domain in result.domains if domain.class_iou is not None)
-    return [score for score in found if score is not None]
+    found = [result.class_means() for result in results]
+    rows = [Line(name, tuple(one[name] for one in found), Segmentation.metric) for name in results[-1].classes]
+    return make_table("class IoU, %", titles, rows)
 
 
 def round_table(title: str, result: Result) -> Table:
     """The scores of one method: a row per domain, a column per round."""
     rounds = sorted({domain.round for domain in result.domains})
+    scores: dict[tuple[str, int], list[float]] = {}
+    for number, score in _scores(result.domains, result.metric).items():
+        scores.setdefault((result.domains[number].name, result.domains[number].round), []).append(score)
     names = dict.fromkeys(domain.name for domain in result.domains)
-    cells = {
-        (name, number): _mean(
-            [*_scores([d for d in result.domains if (d.name, d.round) == (name, number)], result.metric).values()]
-        )
-        for name in names
-        for number in rounds
-    }
-    rows = [Row(name, tuple(cells[name, number] for number in rounds)) for name in names]
-    return Table(f"{title}, {result.metric.title}", [f"round {number}" for number in rounds], rows, gain=False)
+    rows = [Line(name, tuple(mean_of(scores.get((name, n), [])) for n in rounds), result.metric) for name in names]
+    return make_table(f"{title}, {result.metric.title}", [f"round {number}" for number in rounds], rows, gain=False)
 
 
 def orders_table(titles: Sequence[str], runs: Sequence[Sequence[Result]]) -> Table:
@@ -123,7 +135,7 @@ def orders_table(titles: Sequence[str], runs: Sequence[Sequence[Result]]) -> Tab
     The runs differ in the order of the domains, or in the one that is left out; then only that one counts, and there
     is no deviation, which would be one between domains.
     """
-    check_comparable([result for results in runs for result in results], ignore=("domains", "held_out"))
+    check_comparable([result for results in runs for result in results], ignore=BY_ORDER)
     metric = runs[0][0].metric
     left_out, names = leaves_one_out(runs), run_names(runs)
     learnt = {name: [r.mean_score for r in results] for name, results in zip(names, runs, strict=True)}
@@ -132,29 +144,17 @@ def orders_table(titles: Sequence[str], runs: Sequence[Sequence[Result]]) -> Tab
     if all(result.held_out for results in runs for result in results):
         rows += _spread(tested, "" if left_out else " (held out)", metric)
     if left_out:
-        return Table(f"left out, {metric.title}", titles, rows[:-1])
-    return Table(f"mean {metric.title}", titles, rows)
+        return make_table(f"left out, {metric.title}", titles, rows[:-1])
+    return make_table(f"mean {metric.title}", titles, rows)
 
 
-def leaves_one_out(runs: Sequence[Sequence[Result]]) -> bool:
-    """Whether runs have one order of the domains and differ in those that are left out."""
-    return len({results[0].protocol["order"] for results in runs}) < len(runs)
-
-
-def run_names(runs: Sequence[Sequence[Result]]) -> list[str]:
-    """What tells runs apart: the order of their domains, or the domains that are left out."""
-    if not leaves_one_out(runs):
-        return [str(results[0].protocol["order"]) for results in runs]
-    return [", ".join(domain.name for domain in results[0].held_out or []) for results in runs]
-
-
-def _spread(scores: Mapping[str, Sequence[float | None]], suffix: str, metric: Metric) -> list[Row]:
+def _spread(scores: Mapping[str, Sequence[float | None]], suffix: str, metric: Metric) -> list[Line]:
     """A row per run, then mean and standard deviation (n - 1)."""
     columns = [[value for value in column if value is not None] for column in zip(*scores.values(), strict=True)]
-    rows = [Row(name + suffix, tuple(values), higher=metric.higher) for name, values in scores.items()]
+    rows = [Line(name + suffix, tuple(values), metric) for name, values in scores.items()]
     deviations = tuple(statistics.stdev(column) if len(column) > 1 else None for column in columns)
     return [
         *rows,
-        Row("mean" + suffix, tuple(_mean(column) for column in columns), summary=True, higher=metric.higher),
-        Row("deviation" + suffix, deviations, summary=True, compared=False),
+        Line("mean" + suffix, tuple(mean_of(column) for column in columns), metric, summary=True),
+        Line("deviation" + suffix, deviations, metric, summary=True, compared=False),
     ]

@@ -41,7 +41,7 @@ def compute(case: Case) -> Numbers:
     about = scene.model.device.type
     kind = "allocated by CUDA" if about == "cuda" else "of live tensors"
     return {
-        "metric": case.found()[0][1].metric._asdict(),
+        "metric": case.found()[0][1].metric.describe(),
         "device": about,
         "threads": torch.get_num_threads(),
         "batch_size": scene.cell.batch_size,

@@ -2,86 +2,71 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from testdg.errors import UserError
-from testdg.evaluation import Result, differences, read_result
+from testdg.evaluation import Result, comparable, read_result
+from testdg.evaluation.compare import grouped
 from testdg.experiments.analyses.case import Case, Numbers
-from testdg.experiments.statistics import settings_of, spread, unusual
-from testdg.methods import find_method, methods
+from testdg.experiments.rows import method_title, settings_of_row, titled_rows
+from testdg.experiments.statistics import spread, unusual
 
 MOST = 6  # variants of one method in a panel
 
 
 def compute(case: Case) -> Numbers:
-    """Mean scores of every method in every group of runs that can be compared."""
-    return {"groups": [_about(group) for group in comparable_groups(read_runs(case.runs))]}
+    """Mean scores of every method in every group of runs that can be compared; and what could not be read."""
+    results, damaged = read_runs(case.runs)
+    return {"groups": [_about(group) for group in comparable_groups(results)], "damaged": damaged}
 
 
-def read_runs(folder: Path) -> list[Result]:
-    """The results of all complete runs in a folder."""
-    places = sorted(path.parent for path in folder.glob("*/result.json"))
-    if not places:
-        raise UserError(f"{folder} holds no complete runs: name their parent folder with --runs, or run a bench first")
-    return [read_result(place) for place in places]
+def read_runs(folder: Path) -> tuple[list[Result], list[str]]:
+    """The results of all complete runs in a folder, and a sentence for each that is damaged."""
+    results, damaged = [], []
+    for place in sorted(path.parent for path in folder.glob("*/result.json")):
+        try:
+            results.append(read_result(place))
+        except UserError as error:
+            damaged.append(str(error))
+    if not results:
+        none = f"{folder} holds no complete runs: name their parent folder with --runs, or run a bench first"
+        raise UserError("; ".join([none, *damaged]))
+    return results, damaged
 
 
 def comparable_groups(results: Sequence[Result]) -> list[list[Result]]:
     """Runs that may stand in one table, together; the largest groups first."""
-    groups: list[list[Result]] = []
-    for result in results:
-        home = next((group for group in groups if not differences(group[0], result)), None)
-        if home is None:
-            groups.append([result])
-        else:
-            home.append(result)
-    return sorted(groups, key=len, reverse=True)
+    return sorted(grouped(results, comparable), key=len, reverse=True)
 
 
 def _about(group: Sequence[Result]) -> Numbers:
     first = group[0]
-    variants: dict[str, list[Result]] = {}
-    for result in group:
-        variants.setdefault(json.dumps(_settings(result), sort_keys=True), []).append(result)
-    every = list(variants.values())
-    rows = [row for name in dict.fromkeys(_method(runs) for runs in every) for row in _rows(name, every)]
+    variants = grouped(group, lambda one, other: _variant(one) == _variant(other))
+    rows = [_row(runs, name) for name, runs in _few(titled_rows(variants))]
     rows.sort(key=lambda row: row["score"], reverse=first.metric.higher)
     keys = ("benchmark", "kind", "order", "model", "images_per_domain", "batch_size")
     protocol = {key: first.protocol[key] for key in keys}
-    return {**protocol, "metric": first.metric._asdict(), "rows": rows}
+    return {**protocol, "metric": first.metric.describe(), "rows": rows}
 
 
-def _method(runs: Sequence[Result]) -> str:
-    return str(runs[0].method["name"])
-
-
-def _rows(method: str, variants: Sequence[Sequence[Result]]) -> list[Numbers]:
-    """The variants of a method; of very many only the most usual one, and how many more there are."""
-    mine = [runs for runs in variants if _method(runs) == method]
-    if len(mine) <= MOST:
-        return [_row(runs, _name(runs[0], mine)) for runs in mine]
-    usual = min(mine, key=lambda runs: len(_unusual(runs[0], mine)))
-    return [_row(usual, f"{_name(usual[0], mine)}, of {len(mine)} variants")]
-
-
-def _settings(result: Result) -> dict[str, Any]:
+def _variant(result: Result) -> tuple[str, dict[str, Any]]:
     """What tells one variant from another; the seed does not."""
-    return {"method": result.method["name"], **settings_of(result.method)}
+    return result.method["name"], settings_of_row(result)
 
 
-def _unusual(result: Result, variants: Sequence[Sequence[Result]]) -> list[str]:
-    return unusual(_settings(result), [_settings(runs[0]) for runs in variants], result.method["name"])
-
-
-def _name(result: Result, variants: Sequence[Sequence[Result]]) -> str:
-    """The method's title, with the settings in which it is not like most variants of it."""
-    method = result.method["name"]
-    title = find_method(method).title if method in methods() else str(method)
-    named = ", ".join(f"{key} {_settings(result)[key]}" for key in _unusual(result, variants))
-    return f"{title} ({named})" if named else title
+def _few(rows: Sequence[tuple[str, list[Result]]]) -> list[tuple[str, list[Result]]]:
+    """The variants of every method; of very many only the most usual one, and how many more there are."""
+    found = []
+    for method in dict.fromkeys(runs[0].method["name"] for _, runs in rows):
+        mine = [(name, runs) for name, runs in rows if runs[0].method["name"] == method]
+        if len(mine) > MOST:
+            settings = [settings_of_row(runs[0]) for _, runs in mine]
+            usual = min(range(len(mine)), key=lambda number: len(unusual(settings[number], settings, method)))
+            mine = [(f"{method_title(method)}, of {len(mine)} variants", mine[usual][1])]
+        found += mine
+    return found
 
 
 def _row(found: Sequence[Result], name: str) -> Numbers:

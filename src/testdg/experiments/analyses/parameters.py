@@ -13,7 +13,7 @@ def compute(case: Case) -> Numbers:
         adapter = Scene.open(row.pop("cell")).adapter()
         row["parameters"] = sum(parameter.numel() for parameter in adapter.trainable().values())
     total = sum(parameter.numel() for parameter in adapter.model.parameters())
-    return {"metric": case.found()[0][1].metric._asdict(), "model_parameters": total, "rows": rows}
+    return {"metric": case.found()[0][1].metric.describe(), "model_parameters": total, "rows": rows}
 
 
 def scores(case: Case) -> list[Numbers]:

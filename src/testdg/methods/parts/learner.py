@@ -8,6 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from testdg import fitting
+
 OptimizerName = Literal["adam", "sgd", "momentum"]
 
 
@@ -76,16 +78,11 @@ class Learner(nn.Module):
 
     def moments(self) -> dict[str, Tensor]:
         """Moments and step counts, flat: `<parameter>.<name>`."""
-        state = self.optimizer.state_dict()["state"]
-        return {f"{i}.{key}": v for i, entry in state.items() for key, v in entry.items() if isinstance(v, Tensor)}
+        return fitting.moments(self.optimizer)
 
     def load_moments(self, moments: dict[str, Tensor]) -> None:
         """Put back what `moments` gave."""
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, value in moments.items():
-            index, _, key = name.partition(".")
-            state.setdefault(int(index), {})[key] = value.clone()
-        self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        fitting.load_moments(self.optimizer, moments)
 
     def misfit(self, moments: Mapping[str, Tensor]) -> str | None:
         """Say which of some moments cannot be loaded; a parameter that was never moved by Adam has none."""

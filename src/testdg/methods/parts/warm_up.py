@@ -10,11 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
+from testdg.data.segmentation.classes import IGNORED
 from testdg.fitting import Step, fit
 from testdg.methods.parts.entropy import masked_mean
-
-IGNORED = 255
-"""What a label map has where a pixel has no class."""
 
 
 def train_on_source(

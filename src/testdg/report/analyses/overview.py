@@ -25,7 +25,8 @@ def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
         axes.set_visible(False)
     for axes, group, room in zip(grid.flat, groups, np.repeat(most, columns), strict=False):
         _panel(axes, group, room)
-    label_figure(figure, title, note)
+    left_out = f"damaged and left out: {len(numbers['damaged'])}" if numbers["damaged"] else ""
+    label_figure(figure, title, "; ".join(filter(None, (note, left_out))))
     return figure
 
 
@@ -33,10 +34,10 @@ def _panel(axes: Any, group: dict[str, Any], room: int) -> None:
     """The rows of a group, from the top; `room` is for as many as the largest of its neighbours has."""
     rows = group["rows"]
     for place, row in enumerate(rows):
-        colour = SOURCE if row["method"] == "source" else PALETTE[1]
+        colour = SOURCE if row["method"] == "source" else PALETTE[0]
         axes.errorbar(row["score"], place, xerr=row["deviation"], fmt="o", color=colour, capsize=2, markersize=5)
         if row["held_out"] is not None:
-            axes.plot(row["held_out"], place, "D", color=PALETTE[0], markersize=4)
+            axes.plot(row["held_out"], place, "D", color=PALETTE[1], markersize=4)
     for row in (row for row in rows if row["method"] == "source"):
         axes.axvline(row["score"], color=GREY, linestyle="--", linewidth=0.9)
     held_out = "; diamonds: held out" if any(row["held_out"] is not None for row in rows) else ""

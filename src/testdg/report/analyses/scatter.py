@@ -5,29 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from testdg.report.style import SOURCE, looks
+from testdg.report.style import SOURCE, method_looks
 
 Rows = Sequence[dict[str, Any]]
 
 
 def draw_methods(axes: Any, rows: Rows, key: str, label: str) -> None:
     """A point for each method; bars show quartiles of the cost and the deviation of the score, where there are some."""
-    others = [row for row in rows if row["method"] != "source"]
-    for row, (colour, marker) in zip(others, looks(len(others)), strict=True):
+    for row, (colour, marker) in zip(rows, method_looks([row["method"] for row in rows]), strict=True):
+        if row["method"] == "source":
+            _draw_source(axes, row, key)
+            continue
         low, high = row.get(f"{key}_low", row[key]), row.get(f"{key}_high", row[key])
         bars = {"xerr": [[row[key] - low], [high - row[key]]], "yerr": row["deviation"]}
         axes.errorbar(
             row[key], row["score"], **bars, fmt=marker, color=colour, capsize=2, linewidth=1, label=row["name"]
         )
-    for row in (row for row in rows if row["method"] == "source"):
-        if row[key] > 0:
-            axes.plot(row[key], row["score"], "*", color=SOURCE, markersize=9, label=row["name"])
-        else:
-            axes.axhline(row["score"], color=SOURCE, linestyle="--", linewidth=1, label=row["name"])
     _plain_logarithms(axes)
     axes.set_xlabel(label)
     axes.margins(0.15)
     axes.grid(True, which="major")
+
+
+def _draw_source(axes: Any, row: dict[str, Any], key: str) -> None:
+    """A star, or a line where it costs nothing, which a logarithm cannot show."""
+    if row[key] > 0:
+        axes.plot(row[key], row["score"], "*", color=SOURCE, markersize=9, label=row["name"])
+    else:
+        axes.axhline(row["score"], color=SOURCE, linestyle="--", linewidth=1, label=row["name"])
 
 
 def _plain_logarithms(axes: Any) -> None:

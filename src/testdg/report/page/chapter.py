@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from testdg.report.page.figures import Picture, group_pictures
 from testdg.report.page.groups import Group, Runs
-from testdg.report.page.sheet import Sheet
 from testdg.report.page.sheets import group_sheets, published_sheets
+from testdg.report.table import Table
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Chapter:
     name: str
     """Stands in anchors and in the names of files."""
     group: Group
-    sheets: Sequence[Sheet]
-    published: Sequence[Sheet]
+    sheets: Sequence[Table]
+    published: Sequence[Table]
     pictures: Sequence[Picture]
 
 

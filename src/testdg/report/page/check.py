@@ -20,10 +20,9 @@ def check_result(result: Result) -> Result:
         metric = result.metric
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         raise damaged(result.folder, "result.json", error) from error
-    scores = [getattr(visit, metric.key) for visit in _all(result)]
+    scores = [visit.scores.get(metric.key) for visit in _all(result)]
     if any(score is None or not math.isfinite(score) for score in scores):
-        title = metric.title.removesuffix(", %")
-        raise UserError(f"{result.folder} has a visit without {title}: leave the folder out, or run it anew")
+        raise UserError(f"{result.folder} has a visit without {metric.name}: leave the folder out, or run it anew")
     return result
 
 

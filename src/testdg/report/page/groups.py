@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from testdg.errors import UserError
-from testdg.evaluation import Result, differences, read_result
-from testdg.experiments import BenchRow, BenchTable
+from testdg.evaluation import Result, comparable, differences, read_result
+from testdg.evaluation.compare import grouped, same_but_for_order
+from testdg.experiments import BenchTable
 from testdg.experiments.grid import SOURCE
-from testdg.experiments.summary import Score, make_row
+from testdg.experiments.rows import by_number, method_title, settings_of_row, titled_rows
+from testdg.experiments.summary import make_row
 from testdg.report.page.check import check_result
-from testdg.report.page.rows import by_number, method_title, settings_of_row, titled_rows
-from testdg.report.tables import leaves_one_out
 
-_BY_STREAM = ("domains", "held_out")  # what differs between the orders of one protocol
 _LAST = "testdg"
 
 
@@ -30,6 +29,8 @@ class Runs(NamedTuple):
     """Runs that are not complete."""
     copies: int
     """Complete runs that are there more than once."""
+    damaged: list[str]
+    """Why runs could not be used, a sentence each."""
 
 
 @dataclass(frozen=True)
@@ -41,50 +42,27 @@ class Group:
     apart: str = ""
     """Why it is not one with another group of the same benchmark and protocol."""
 
-    @property
-    def streams(self) -> list[Result]:
-        """One result for each order of the domains (or each that are left out), in order."""
-        found = {_stream(result): result for row in reversed(self.table.rows) for result in reversed(row.results)}
-        return sorted(found.values(), key=lambda result: (result.protocol["order"], _stream(result)[::-1]))
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether each stream leaves out other domains, so that only the scores on those count."""
-        return len(self.streams) > 1 and leaves_one_out([[result] for result in self.streams])
-
-    def score(self, row: BenchRow) -> Score:
-        """The mean that counts."""
-        return self.shown(row.held_out if self.leaves_out and row.held_out else row.adapted)
-
-    def shown(self, score: Score) -> Score:
-        """A score as it can be shown: where domains are left out in turn, a deviation would be one between domains."""
-        return replace(score, value=replace(score.value, deviation=None)) if self.leaves_out else score
-
-    def whole(self, row: BenchRow) -> bool:
-        """Whether a row has a run on every stream, so that its mean can stand beside the others."""
-        return {_stream(result) for result in row.results} == {_stream(result) for result in self.streams}
-
 
 def read_runs(paths: Sequence[Path]) -> Runs:
-    """Read every complete run in some folders or below them; all mistakes are told at once."""
-    folders: dict[Path, Path] = {}
-    mistakes, unfinished = [], set()
-    for path in paths:
-        found = sorted(file.parent for file in path.rglob("result.json"))
-        folders.update((folder.resolve(), folder) for folder in found)
-        unfinished |= {file.parent.resolve() for file in path.rglob("config.toml")}
-        if not found:
-            mistakes.append(f"{path} holds no result.json, nor does a folder below it: name folders of complete runs")
+    """Read every complete run in some folders or below them; one that cannot be used is left out, and says why."""
+    found = {path: sorted(file.parent for file in path.rglob("result.json")) for path in paths}
+    if empty := [path for path, folders in found.items() if not folders]:
+        told = "holds no result.json, nor does a folder below it: name folders of complete runs"
+        raise UserError("; ".join(f"{path} {told}" for path in empty))
+    folders = {folder.resolve(): folder for several in found.values() for folder in several}
+    begun = {file.parent.resolve() for path in paths for file in path.rglob("config.toml")}
     results: dict[str, Result] = {}
+    damaged = []
     for _, folder in sorted(folders.items()):  # of copies the same one stays, however they are named
         try:
             result = check_result(read_result(folder))
             results.setdefault(_identity(result), result)
         except UserError as error:
-            mistakes.append(str(error))
-    if mistakes:
-        raise UserError("; ".join(mistakes))
-    return Runs(list(results.values()), len(unfinished - folders.keys()), len(folders) - len(results))
+            damaged.append(str(error))
+    if not results:
+        raise UserError("; ".join(damaged))
+    copies = len(folders) - len(results) - len(damaged)
+    return Runs(list(results.values()), len(begun - folders.keys()), copies, damaged)
 
 
 def _identity(result: Result) -> str:
@@ -95,14 +73,7 @@ def _identity(result: Result) -> str:
 
 def make_groups(results: Sequence[Result]) -> list[Group]:
     """Put results that can be compared together; the order in which they come does not matter."""
-    homes: list[list[Result]] = []
-    for result in sorted(results, key=_place):
-        home = next((group for group in homes if _fits(group[0], result)), None)
-        if home is None:
-            homes.append([result])
-        else:
-            home.append(result)
-    groups = [Group("", _table(home)) for home in homes]
+    groups = [Group("", _table(home)) for home in grouped(sorted(results, key=_place), _fits)]
     return [_titled(group, groups) for group in groups]
 
 
@@ -118,10 +89,8 @@ def _place(result: Result) -> tuple[Any, ...]:
 
 def _fits(first: Result, other: Result) -> bool:
     """Whether two results belong in one table; several orders of one protocol do."""
-    if not differences(first, other):
-        return True
-    same = _protocol_name(first) == _protocol_name(other) and _names(first) == _names(other)
-    return same and not differences(first, other, ignore=_BY_STREAM)
+    same = _protocol_name(first) == _protocol_name(other)
+    return comparable(first, other) or (same and same_but_for_order(first, other))
 
 
 def _protocol_name(result: Result) -> str:
@@ -129,16 +98,8 @@ def _protocol_name(result: Result) -> str:
     return re.sub(r"^order-\d$", "orders", result.protocol["kind"])
 
 
-def _names(result: Result) -> set[str]:
-    return {*result.protocol["domains"], *result.protocol["held_out"]}
-
-
-def _stream(result: Result) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(result.protocol[key]) for key in _BY_STREAM)
-
-
 def _table(results: Sequence[Result]) -> BenchTable:
-    several = len({_stream(result) for result in results}) > 1
+    several = len({result.stream for result in results}) > 1
     name = _protocol_name(results[0]) if several else results[0].protocol["kind"]
     rows: dict[str, list[Result]] = {}
     for result in results:

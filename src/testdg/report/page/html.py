@@ -9,9 +9,9 @@ from importlib import resources
 
 from testdg.report.page.chapter import Chapter, Content
 from testdg.report.page.figures import Picture
-from testdg.report.page.sheet import Sheet, Shown
 from testdg.report.page.words import contents, outcome, protocol_pairs, run_lines, versions
 from testdg.report.safe import escape
+from testdg.report.table import Shown, Table
 
 _WIDE = 10  # columns from which titles stand upright
 
@@ -89,7 +89,7 @@ def _figure(picture: Picture) -> str:
     return f'<figure role="img" aria-label="{caption}">{picture.svg()}<figcaption>{caption}</figcaption></figure>'
 
 
-def _table(sheet: Sheet, kind: str = "ours") -> str:
+def _table(sheet: Table, kind: str = "ours") -> str:
     look = f"{kind} wide" if len(sheet.columns) >= _WIDE else kind
     titles = ["<tr>", _title("method", "")]
     titles += [_title(column.title, _class(column.summary)) for column in sheet.columns]
@@ -106,7 +106,7 @@ def _table(sheet: Sheet, kind: str = "ours") -> str:
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{table}</div>'
 
 
-def _overs(sheet: Sheet) -> str:
+def _overs(sheet: Table) -> str:
     spans = sheet.overs()
     cells = "".join(f'<th colspan="{width}" scope="colgroup">{escape(title)}</th>' for title, width in spans)
     return f'<tr class="over"><td></td>{cells}</tr>' if spans else ""

@@ -7,95 +7,45 @@ from collections.abc import Callable, Sequence
 
 from testdg.evaluation import DomainResult, Result
 from testdg.evaluation.result import means
-from testdg.evaluation.scores import Metric
-from testdg.experiments import BenchRow
+from testdg.evaluation.scores import Metric, other_metrics
+from testdg.experiments import BenchRow, BenchTable
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.statistics import spread
-from testdg.experiments.summary import Score
-from testdg.report.bench import INTERVAL, interval_text
+from testdg.experiments.summary import Score, run_names
+from testdg.report.bench import SPREAD, mean_and_gain, means_table
 from testdg.report.page.groups import Group
-from testdg.report.page.sheet import Column, Entry, Sheet
 from testdg.report.published import Published, published
-from testdg.report.tables import run_names
+from testdg.report.table import Column, Entry, Table
 
-_OTHERS = {"early_error": ("early error, %", 1), "nll": ("NLL", 3), "ece": ("ECE, %", 1)}
 _MOST_COLUMNS = 20
-_SPREAD = "mean ± standard deviation over runs"
 Visits = Callable[[Result], Sequence[DomainResult]]
 Place = tuple[Column, list[int]]
 
 
-def group_sheets(group: Group) -> list[Sheet]:
+def group_sheets(group: Group) -> list[Table]:
     """The tables of a group, without those that would be empty; the second has the domains."""
-    tested = all(row.held_out for row in group.table.rows)
-    if len(group.streams) > 1:
-        details = [_stream_sheet(group)]
+    table = group.table
+    if len(table.streams) > 1:
+        details = [_stream_sheet(table)]
     else:
-        details = [_domain_sheet(group, "Domains", lambda result: result.domains, lambda row: row.adapted)]
-    if tested and len(group.streams) == 1:
-        held_out = _domain_sheet(group, "Held-out domains", lambda r: r.held_out or [], lambda row: row.held_out)
-        details.append(held_out)
-    sheets = [_overview(group, tested), *details, _score_sheet(group), _class_sheet(group)]
+        details = [_domain_sheet(table, "Domains", lambda result: result.domains, lambda row: row.adapted)]
+        if all(row.held_out for row in table.rows):
+            held_out = _domain_sheet(table, "Held-out domains", lambda r: r.held_out or [], lambda row: row.held_out)
+            details.append(held_out)
+    sheets = [means_table(table), *details, _score_sheet(table), _class_sheet(table)]
     return [sheet for sheet in sheets if sheet.columns]
 
 
-def _metric(group: Group) -> Metric:
-    return group.table.rows[0].metric
-
-
-def _has_source(group: Group) -> bool:
-    return any(row.method == SOURCE for row in group.table.rows)
-
-
-def _overview(group: Group, tested: bool) -> Sheet:
-    metric, columns = _metric(group), [Column("runs", digits=0)]
-    for title, gain in ((metric.title, "gain"), ("held out, %", "held-out gain"))[: 2 if tested else 1]:
-        columns += [Column(title, metric.higher, 2, summary=True)]
-        columns += [Column(gain, True, 2, signed=True), Column(INTERVAL)] if _has_source(group) else []
-    rows = [
-        (row.name, [Entry(len(row.results)), *_scores(group, row, tested), Entry(row.seconds)])
-        for row in group.table.rows
-    ]
-    note = f"{_SPREAD}; the gain over Source is paired domain by domain" if _has_source(group) else _SPREAD
-    return Sheet("Means", f"{metric.title}, {note}.", [*columns, Column("seconds")], rows)
-
-
-def _scores(group: Group, row: BenchRow, tested: bool) -> list[Entry]:
-    entries = []
-    for score in [row.adapted, *([row.held_out] if tested else [])]:
-        mean, *gain = _last(group, row, score)
-        entries += [mean, *gain, *([_interval(score)] if gain else [])]
-    return entries
-
-
-def _entry(score: Score | None) -> Entry:
-    return Entry() if score is None else Entry(score.value.mean, score.value.deviation)
-
-
-def _gain(score: Score | None) -> Entry:
-    return (
-        Entry()
-        if score is None or score.gain is None
-        else Entry(score.gain.mean, None, score.gain.low, score.gain.high)
-    )
-
-
-def _interval(score: Score | None) -> Entry:
-    gain = score.gain if score else None
-    return Entry() if gain is None or gain.low is None else Entry(text=interval_text(gain))
-
-
-def _domain_sheet(group: Group, title: str, visits: Visits, score: Callable[[BenchRow], Score | None]) -> Sheet:
+def _domain_sheet(table: BenchTable, title: str, visits: Visits, score: Callable[[BenchRow], Score | None]) -> Table:
     """The paper's table: a column for each domain (of each round, where there is room), then mean and gain."""
-    metric = _metric(group)
-    places = _places(visits(group.streams[0]), metric)
+    metric = table.metric
+    places = _places(visits(table.streams[0]), metric)
     rows = []
-    for row in group.table.rows:
-        found = [[getattr(visit, metric.key) for visit in visits(result)] for result in row.results]
-        entries = [_spread([statistics.fmean(one[n] for n in numbers) for one in found]) for _, numbers in places]
-        rows.append((row.name, [*entries, *_last(group, row, score(row))]))
-    columns = [*(column for column, _ in places), *_last_columns(group, "mean")]
-    return Sheet(title, f"{metric.title}, {_SPREAD}.", columns, rows)
+    for row in table.rows:
+        found = [[visit.known(metric.key) for visit in visits(result)] for result in row.results]
+        mine = [[statistics.fmean(one[n] for n in numbers) for one in found] for _, numbers in places]
+        rows.append((row.name, [*map(_entry, mine), *mean_and_gain(table, row, score(row))]))
+    return Table(title, f"{metric.title}, {SPREAD}.", [*(column for column, _ in places), *_last(table)], rows)
 
 
 def _places(visits: Sequence[DomainResult], metric: Metric) -> list[Place]:
@@ -103,14 +53,14 @@ def _places(visits: Sequence[DomainResult], metric: Metric) -> list[Place]:
     rounds = sorted({visit.round for visit in visits})
     names = list(dict.fromkeys(visit.name for visit in visits))
     if len(rounds) == 1:
-        return [(Column(_plain(name), metric.higher), _numbers(visits, name=name)) for name in names]
+        return [(Column.of(metric, _plain(name)), _numbers(visits, name=name)) for name in names]
     if len(rounds) * (len(names) + 1) > _MOST_COLUMNS:
-        return [(Column(f"round {number}", metric.higher), _numbers(visits, round=number)) for number in rounds]
+        return [(Column.of(metric, f"round {number}"), _numbers(visits, round=number)) for number in rounds]
     places: list[Place] = []
     for number in rounds:
         over = f"round {number}"
-        places += [(Column(_plain(n), metric.higher, over=over), _numbers(visits, name=n, round=number)) for n in names]
-        places.append((Column("mean", metric.higher, over=over, summary=True), _numbers(visits, round=number)))
+        places += [(Column.of(metric, _plain(n), over=over), _numbers(visits, name=n, round=number)) for n in names]
+        places.append((Column.of(metric, "mean", over=over, summary=True), _numbers(visits, round=number)))
     return places
 
 
@@ -122,103 +72,67 @@ def _plain(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _last_columns(group: Group, title: str) -> list[Column]:
-    gain = [Column("gain", True, signed=True)] if _has_source(group) else []
-    return [Column(title, _metric(group).higher, summary=True), *gain]
+def _last(table: BenchTable) -> list[Column]:
+    gain = [Column.gains(table.metric)] if table.has_source else []
+    return [Column.of(table.metric, "mean", summary=True), *gain]
 
 
-def _last(group: Group, row: BenchRow, score: Score | None) -> list[Entry]:
-    """Mean and gain; the mean of a row that lacks a stream would not be comparable, while its gain is paired."""
-    shown = group.shown(score) if score and group.whole(row) else None
-    return [_entry(shown), *([_gain(score)] if _has_source(group) else [])]
-
-
-def _spread(values: Sequence[float]) -> Entry:
-    found = spread(values)
-    return Entry(found.mean, found.deviation)
-
-
-def _stream_sheet(group: Group) -> Sheet:
-    """A column for each order of the domains, or for each domain that is left out, of which only that one counts."""
-    metric, left_out = _metric(group), group.leaves_out
-    columns = [Column(_plain(name), metric.higher) for name in run_names([[result] for result in group.streams])]
-    rows = []
-    for row in group.table.rows:
-        found = [[_mean(r, left_out) for r in row.results if _same(r, stream)] for stream in group.streams]
-        entries = [_spread(values) if values else Entry() for values in found]
-        rows.append((row.name, [*entries, *_last(group, row, group.score(row))]))
-    title = "Domains that are left out" if left_out else "Orders"
-    return Sheet(title, f"{metric.title}, {_SPREAD}.", [*columns, *_last_columns(group, "mean")], rows)
-
-
-def _mean(result: Result, left_out: bool) -> float:
-    found = result.held_out_score if left_out else result.mean_score
-    assert found is not None
-    return found
-
-
-def _same(first: Result, second: Result) -> bool:
-    return all(first.protocol[key] == second.protocol[key] for key in ("domains", "held_out"))
-
-
-def _score_sheet(group: Group) -> Sheet:
-    """Means of the scores besides the main one; no columns where no result has them."""
-    found = [[means(result.domains) for result in row.results] for row in group.table.rows]
-    keys = [key for key in _OTHERS if any(one[key] is not None for row in found for one in row)]
-    columns = [Column(_OTHERS[key][0], False, _OTHERS[key][1]) for key in keys]
-    rows = [
-        (row.name, [_known([one[key] for one in scores]) for key in keys])
-        for row, scores in zip(group.table.rows, found, strict=True)
-    ]
-    note = "Early error: on the first tenth of each domain. NLL: negative log-likelihood. ECE: calibration error."
-    return Sheet("Other scores", note, columns, rows)
-
-
-def _known(values: Sequence[float | None]) -> Entry:
+def _entry(values: Sequence[float | None]) -> Entry:
+    """The mean over runs and its deviation; nothing where a run has no number."""
     known = [value for value in values if value is not None]
-    return _spread(known) if known and len(known) == len(values) else Entry()
+    return Entry.of(spread(known)) if known and len(known) == len(values) else Entry()
 
 
-def _class_sheet(group: Group) -> Sheet:
+def _stream_sheet(table: BenchTable) -> Table:
+    """A column for each order of the domains, or for each domain that is left out, of which only that one counts."""
+    metric, streams = table.metric, table.streams
+    columns = [Column.of(metric, _plain(name)) for name in run_names([[result] for result in streams])]
+    rows = []
+    for row in table.rows:
+        found = [[table.mean(r) for r in row.results if r.stream == stream.stream] for stream in streams]
+        rows.append((row.name, [*map(_entry, found), *mean_and_gain(table, row, table.score(row))]))
+    title = "Domains that are left out" if table.leaves_out else "Orders"
+    return Table(title, f"{metric.title}, {SPREAD}.", [*columns, *_last(table)], rows)
+
+
+def _score_sheet(table: BenchTable) -> Table:
+    """Means of the scores besides the main one; no columns where no result has them."""
+    found = [(row.name, [means(result.domains) for result in row.results]) for row in table.rows]
+    shown = [m for m in other_metrics() if any(one[m.key] is not None for _, scores in found for one in scores)]
+    rows = [(name, [_entry([one[m.key] for one in scores]) for m in shown]) for name, scores in found]
+    note = "; ".join(f"{metric.name}: {metric.note}" for metric in shown)
+    return Table("Other scores", f"{note}.", list(map(Column.of, shown)), rows)
+
+
+def _class_sheet(table: BenchTable) -> Table:
     """The IoU of each class, a mean over the visits that were learnt from; no columns for classification."""
-    classes = group.streams[0].classes
-    rows = [
-        (row.name, [_known([_class_mean(result, name) for result in row.results]) for name in classes])
-        for row in group.table.rows
-    ]
-    note = f"Intersection over union in percent, a mean over domains; {_SPREAD}."
-    return Sheet("Classes", note, [Column(name, True) for name in classes], rows)
+    classes = table.streams[0].classes
+    found = [(row.name, [result.class_means() for result in row.results]) for row in table.rows]
+    rows = [(name, [_entry([one.get(c) for one in scores]) for c in classes]) for name, scores in found]
+    note = f"Intersection over union in percent, a mean over domains; {SPREAD}."
+    return Table("Classes", note, [Column(name, True) for name in classes], rows)
 
 
-def _class_mean(result: Result, name: str) -> float | None:
-    if name not in result.classes:
-        return None
-    number = result.classes.index(name)
-    found = [visit.class_iou[number] for visit in result.domains if visit.class_iou is not None]
-    known = [value for value in found if value is not None]
-    return statistics.fmean(known) if known else None
-
-
-def published_sheets(group: Group) -> list[Sheet]:
+def published_sheets(group: Group) -> list[Table]:
     """What papers published for the benchmark and the protocol of a group."""
     return [_published(table) for table in published(group.table.benchmark, group.table.protocol)]
 
 
-def _published(table: Published) -> Sheet:
-    columns = [_published_column(name, table.higher) for name in (*table.columns, "mean")]
+def _published(table: Published) -> Table:
+    columns = [_published_column(name, table.metric) for name in (*table.columns, "mean")]
     rows = [(name, [Entry(value) for value in values]) for name, values in table.rows.items()]
     remark = f" Remark: {table.remark}." if table.remark else ""
-    note = f"{'mIoU' if table.higher else 'error'}, %, from {table.source}. Protocol: {table.conditions}.{remark}"
-    return Sheet("Published numbers", note, columns, rows)
+    note = f"{table.metric.title}, from {table.source}. Protocol: {table.conditions}.{remark}"
+    return Table("Published numbers", note, columns, rows)
 
 
-def _published_column(name: str, higher: bool) -> Column:
+def _published_column(name: str, metric: Metric) -> Column:
     """`fog (2)` stands below `round 2`."""
     title, _, number = _plain(name).removesuffix(")").partition(" (")
-    return Column(title, higher, over=f"round {number}" if number else "", summary=title == "mean")
+    return Column.of(metric, title, over=f"round {number}" if number else "", summary=title == "mean")
 
 
-def source_gains(group: Group, sheet: Sheet) -> dict[str, list[float | None]]:
+def source_gains(group: Group, sheet: Table) -> dict[str, list[float | None]]:
     """How much better each row of a group's sheet is than Source, column by column; empty where Source is missing."""
     places = [place for place, row in enumerate(group.table.rows) if row.method == SOURCE]
     if not places:

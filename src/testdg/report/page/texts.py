@@ -8,9 +8,9 @@ from itertools import accumulate
 
 from testdg.errors import visible
 from testdg.report.page.chapter import Chapter, Content
-from testdg.report.page.sheet import Column, Sheet, Shown
 from testdg.report.page.words import contents, outcome, protocol_pairs, versions
 from testdg.report.safe import cell, markdown
+from testdg.report.table import Column, Shown, Table, markdown_table
 
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "^": r"\textasciicircum{}",
@@ -41,20 +41,8 @@ def _markdown_chapter(chapter: Chapter) -> list[str]:
     for picture in chapter.pictures:
         parts += [f"![{markdown(picture.caption)}](figures/{picture.name}.png)"]
     for sheet in (*chapter.sheets, *chapter.published):
-        parts += [f"**{markdown(sheet.title)}.** {markdown(sheet.note)}", _markdown_table(sheet)]
+        parts += [f"**{markdown(sheet.title)}.** {markdown(sheet.note)}", "\n".join(markdown_table(sheet))]
     return parts
-
-
-def _markdown_table(sheet: Sheet) -> str:
-    head = ["method", *(f"{column.title} ({column.over})" if column.over else column.title for column in sheet.columns)]
-    rows = [[markdown(name), *(_markdown_cell(entry) for entry in entries)] for name, entries in sheet.shown()]
-    lines = [[markdown(title) for title in head], ["---", *["---:"] * len(sheet.columns)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _markdown_cell(entry: Shown) -> str:
-    text = markdown(entry.text) + (f" ± {entry.deviation}" if entry.deviation else "")
-    return f"**{text}**" if entry.best else text
 
 
 # LaTeX
@@ -70,7 +58,7 @@ def latex_text(content: Content) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _latex_table(chapter: Chapter, sheet: Sheet) -> str:
+def _latex_table(chapter: Chapter, sheet: Table) -> str:
     upright = len(sheet.columns) >= _UPRIGHT
     titles = [_latex_title(column, upright) for column in sheet.columns]
     rows = [f"{_tex(name)} & {' & '.join(map(_latex_cell, entries))} \\\\" for name, entries in sheet.shown()]
@@ -89,7 +77,7 @@ def _latex_table(chapter: Chapter, sheet: Sheet) -> str:
     return "\n".join([r"\begin{table*}[t]", r"\centering", rf"\caption{{{caption}}}", _FIT, *lines, r"\end{table*}"])
 
 
-def _latex_overs(sheet: Sheet) -> list[str]:
+def _latex_overs(sheet: Table) -> list[str]:
     """Titles above titles, with a rule below each."""
     spans = sheet.overs()
     if not spans:

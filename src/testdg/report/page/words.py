@@ -24,6 +24,8 @@ def contents(groups: Sequence[Group], runs: Runs) -> str:
     parts[0] += " of results that can be compared" if len(groups) > 1 else ""
     if runs.unfinished:
         parts.append(f"{counted(runs.unfinished, 'run')} not complete and left out")
+    if runs.damaged:
+        parts.append(f"{counted(len(runs.damaged), 'run')} damaged and left out")
     if runs.copies:
         parts.append(f"{counted(runs.copies, 'copy', 'copies')} of the same run left out")
     return "; ".join(parts) + "."
@@ -31,25 +33,20 @@ def contents(groups: Sequence[Group], runs: Runs) -> str:
 
 def outcome(group: Group) -> str:
     """The best row of a group in a sentence, beside Source."""
-    rows = [row for row in group.table.rows if group.whole(row)] or group.table.rows
-    metric = rows[0].metric
-    kind = f"{metric.title.removesuffix(', %')}{' on what is left out' if group.leaves_out else ''}"
-    best = (max if metric.higher else min)(rows, key=lambda row: group.score(row).value.mean)
-    score, source = group.score(best), next((row for row in rows if row.method == SOURCE), None)
+    table, metric = group.table, group.table.metric
+    rows = [row for row in table.rows if table.whole(row)] or table.rows
+    kind = f"mean {metric.name}{' on what is left out' if table.leaves_out else ''}"
+    best = (max if metric.higher else min)(rows, key=lambda row: table.score(row).value.mean)
+    score, source = table.score(best), next((row for row in rows if row.method == SOURCE), None)
     if len(rows) == 1:
-        return f"{best.name} has a mean {kind} of {_percent(score)}."
-    equal = sum(group.score(row).value.mean == score.value.mean for row in rows) - 1
+        return f"{best.name} has a {kind} of {score.value.show(metric)}."
+    equal = sum(table.score(row).value.mean == score.value.mean for row in rows) - 1
     who = f"{best.name} and {counted(equal, 'other')} have" if equal else f"{best.name} has"
     among = f"Of {len(rows)} rows, " if len(rows) > len({row.method for row in rows}) else ""
-    text = f"{among}{who} the {'highest' if metric.higher else 'lowest'} mean {kind}, {_percent(score)}"
-    if source is None:
-        return f"{text}; Source was not run."
-    return f"{text}." if best.method == SOURCE else f"{text}; Source has {_percent(group.score(source))}{_gain(score)}."
-
-
-def _percent(score: Score) -> str:
-    deviation = "" if score.value.deviation is None else f" ± {score.value.deviation:.1f}"
-    return f"{score.value.mean:.1f}{deviation} %"
+    text = f"{among}{who} the {'highest' if metric.higher else 'lowest'} {kind}, {score.value.show(metric)}"
+    if source is None or best.method == SOURCE:
+        return f"{text}." if source else f"{text}; Source was not run."
+    return f"{text}; Source has {table.score(source).value.show(metric)}{_gain(score)}."
 
 
 def _gain(score: Score) -> str:
@@ -64,8 +61,8 @@ def protocol_pairs(group: Group) -> list[tuple[str, str]]:
     """The protocol of a group: what each line is about, and what it says."""
     lines = "\n".join(conditions(group.table)).split("\n")
     pairs = [(line[:10].strip(), line[11:].strip()) for line in lines]
-    if group.leaves_out:
-        told = f"{len(group.streams)} streams, one for each domain that is left out; the first is described above"
+    if group.table.leaves_out:
+        told = f"{len(group.table.streams)} streams, one for each domain that is left out; the first is described above"
         pairs.append(("runs", told))
     return pairs
 
@@ -78,8 +75,9 @@ def run_lines(group: Group, row: BenchRow) -> list[str]:
 
 
 def _run_line(group: Group, result: Result) -> str:
-    score = result.held_out_score if group.leaves_out else result.mean_score
-    return f"{result.folder.name}: seed {result.protocol['seed']}, {score:.2f} %"
+    score = group.table.mean(result)
+    told = "no score" if score is None else result.metric.show(score, more=1)
+    return f"{result.folder.name}: seed {result.protocol['seed']}, {told}"
 
 
 def versions(groups: Sequence[Group]) -> str:
