@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ import torch
 from torch import Tensor
 
 from testdg.errors import UserError
+from testdg.failures import Injected, failing
 from testdg.methods import Adapter
 from testdg.methods.state import read_folder
-from testdg.models import Output, VisionModel, load_model
+from testdg.models import VisionModel, load_model
 
 MakeAdapter = Callable[..., Adapter]
 Check = Callable[[MakeAdapter], None]
@@ -276,50 +276,6 @@ def _bad(make: MakeAdapter) -> None:
 
 MOMENTS = 30
 """Moments of a step that is made to fail; of more, as with many views, an even part."""
-
-
-class Injected(RuntimeError):
-    """A failure that is put into a step, as if memory had run out there."""
-
-
-@contextmanager
-def failing(adapter: Adapter, at: int | None = None) -> Iterator[list[str]]:
-    """Make a step fail at its `at`-th moment (not at all for None); gives the moments that passed, by what happened.
-
-    A moment is the beginning or the end of a pass of a network, or the beginning of a backward pass.
-    """
-    moments: list[str] = []
-
-    def pass_by(what: str) -> None:
-        moments.append(what)
-        if len(moments) - 1 == at:
-            raise Injected(f"injected at moment {at}: {what}")
-
-    def watched(name: str, run: Callable[[Tensor], Output]) -> Callable[[Tensor], Output]:
-        def watch(images: Tensor) -> Output:
-            pass_by(f"{name} begins")
-            output = run(images)
-            pass_by(f"{name} ends")
-            return output
-
-        return watch
-
-    models = [(name, part) for name, part in adapter.named_modules() if isinstance(part, VisionModel)]
-    for name, model in models:
-        model.__dict__["run"] = watched(name, model.run)
-    grad = torch.autograd.grad
-
-    def backward(*inputs: Any, **options: Any) -> Any:
-        pass_by("backward")
-        return grad(*inputs, **options)
-
-    torch.autograd.grad = backward
-    try:
-        yield moments
-    finally:
-        torch.autograd.grad = grad
-        for _, model in models:
-            del model.__dict__["run"]
 
 
 @check("a step that fails leaves the state unchanged")

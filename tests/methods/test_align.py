@@ -12,7 +12,8 @@ from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
 from testdg.methods.align import Align
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
-from testdg.models.alignment import Alignment, Site, Statistics
+from testdg.models.alignment import Alignment
+from testdg.models.sites import Site, Statistics
 from testdg.testing import stream
 from testdg.training.start import starting_model
 

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from testdg.errors import UserError
 from testdg.methods.parts.alignment import prefix_tokens, site_names
 from testdg.models import Preprocessing, TinyCNN, TinyViT, VisionModel, load_model
-from testdg.models.alignment import FILE, Alignment, Site, Statistics, confidence, detach, farthest_class
+from testdg.models.alignment import FILE, Alignment, confidence, detach
 from testdg.models.segformer import random_segformer
+from testdg.models.sites import Site, Statistics, farthest_class
 
 MakeFolder = Callable[[str], tuple[Path, Any]]
 WIDTH = 16

@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from testdg.cli.bar import Bar
-from testdg.cli.bench import Training, check_folder, complain, quieten
+from testdg.cli.bench import Training, check_folder, complain
 from testdg.cli.bench_progress import BenchDisplay
+from testdg.cli.quiet import quieten
 from testdg.errors import UserError, unknown
 from testdg.experiments import Cell, Complete, Failed, Grid, Local, bench, expand, prepare
 from testdg.experiments.analyses import ANALYSES, Analysis, Case, find_analysis
@@ -53,7 +54,7 @@ def analyze_command(request: AnalyzeRequest, *, as_json: bool) -> bool:
     check_folder(request.out, "--out")
     check_folder(request.runs, "--runs")
     cells = [] if analysis.needs == "folders" else expand(_grid(analysis, request))
-    quieten(cells)
+    quieten(cell.model for cell in cells)
     chosen, engine = analysis.choose(cells, request.space), Local(request.jobs)
     with Bar(console) as bar:
         prepare(cells, Training(bar))

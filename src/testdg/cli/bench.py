@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from rich.console import Console
 
 from testdg.cli.bar import Bar
 from testdg.cli.bench_progress import BenchDisplay
+from testdg.cli.quiet import quieten
 from testdg.errors import UserError, unknown, visible
 from testdg.evaluation import Observer
 from testdg.evaluation.tracking import check_tracker
@@ -75,7 +75,7 @@ def run_grid(grid: Grid, places: Places, engine: Engine, layout: Layout, *, as_j
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     places.check()
     cells = [replace(cell, track=places.track) for cell in expand(grid)]
-    quieten(cells)
+    quieten(cell.model for cell in cells)
     with Bar(console) as bar:
         prepare(cells, Training(bar), devices=isinstance(engine, Local))
     with BenchDisplay(console, cells, engine.jobs) as display:
@@ -121,14 +121,6 @@ def check_folder(path: Path, option: str) -> None:
     """Refuse a file where a folder is needed, before anything is computed."""
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: choose a folder with {option}")
-
-
-def quieten(cells: Sequence[Cell]) -> None:
-    """Keep other libraries' chatter away; only the download of a model keeps its bar."""
-    for library in ("TRANSFORMERS", "HF_HUB"):
-        os.environ.setdefault(f"{library}_VERBOSITY", "error")
-    if all(cell.model is None or Path(cell.model).is_dir() for cell in cells):
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 class Training(Observer):

@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import quieten
 from testdg.cli.progress import Display, make_display
+from testdg.cli.quiet import quieten
 from testdg.data.benchmarks import Benchmark
 from testdg.errors import UserError
 from testdg.evaluation import Result
@@ -36,7 +36,7 @@ def run_command(
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_tracker(track)
     cells = make_cells(values, pairs)
-    quieten(cells)
+    quieten(cell.model for cell in cells)
     device = find_device(cells[0].device).type
     with make_display(console) as display:
         benchmark, model = load_setup(cells[0].setup, device, display)

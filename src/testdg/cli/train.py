@@ -35,7 +35,7 @@ class TrainRequest:
 
 def train_command(request: TrainRequest, *, as_json: bool) -> None:
     """Train the model and tell its score on clean images."""
-    quieten(downloads=request.model not in ("tiny", *SEGFORMERS) and not Path(request.model).exists())
+    quieten([None if request.model in ("tiny", *SEGFORMERS) else request.model])
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     with warnings.catch_warnings(), Bar(console) as bar:
         warnings.showwarning = lambda message, *_, **__: console.print(f"note   {message}", markup=False)

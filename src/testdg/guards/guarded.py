@@ -7,16 +7,15 @@ learn nothing for a while. It needs no labels, and nothing but what every adapte
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.guards.decisions import Action, Decision, Decisions
 from testdg.guards.health import BACKWARD, JUMP, LIKE_ONE, RECENT, Movement, Probe, counting
 from testdg.guards.inputs import REASONS, Inputs
 from testdg.guards.mix import MIXED, Mix, spread
@@ -25,19 +24,9 @@ from testdg.methods import Adapter, find_method
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.state import read_folder
 
-Action = Literal["skip", "roll back", "fall back"]
 PAUSE = 1000
 """Images without learning after the first fall; twice as many after each further one."""
 PREFIX = "guard."
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What the guard did at a batch, and why."""
-
-    batch: int
-    action: Action
-    reason: str
 
 
 class Guard:
@@ -51,19 +40,19 @@ class Guard:
         snapshots: int,
         on_decision: Callable[[Decision], None] | None,
     ) -> None:
-        self.adapter, self.patience, self.on_decision = adapter, patience, on_decision
+        self.adapter, self.patience = adapter, patience
+        self._decisions = Decisions(on_decision)
         device = adapter.model.device
         self.inputs = Inputs().to(device)
         self.mix = Mix(adapter.model.classes if adapter.model.task == "classification" else 1)
         self.probe = Probe(None if probe is None else probe.to(device), adapter.model.task)
         self.snapshots = Snapshots(snapshots)
-        self.decisions: deque[Decision] = deque(maxlen=100)
         self.movement = Movement(adapter.trainable())
         self.source = frozen_copy(adapter.model)
         self._start()
 
     def _start(self) -> None:
-        self.counts: dict[Action, int] = {"skip": 0, "roll back": 0, "fall back": 0}
+        self._decisions.forget()
         self.batch = self.seen = self.troubles = self.healthy = 0
         self.pause = 0  # images that will not be learnt from
         self.passes = 0.0  # of an image through the model, as it is learnt from; 0 is unknown
@@ -71,7 +60,6 @@ class Guard:
         self.told: dict[str, Any] = {}  # of the last batch
         self.learnt = False
         self.snapshots.clear()
-        self.decisions.clear()
         self.recent: Tensor | None = None  # images that were learnt from last
         self.inputs.forget()
         self._mark()
@@ -141,6 +129,16 @@ class Guard:
         found = cls(adapter, None, own["patience"], own["snapshots"], on_decision)
         found.load_state(tensors, about["values"])
         return found
+
+    @property
+    def counts(self) -> dict[Action, int]:
+        """How often the guard did what."""
+        return self._decisions.counts
+
+    @property
+    def decisions(self) -> Sequence[Decision]:
+        """The last hundred decisions."""
+        return self._decisions.last
 
     @property
     def diagnostics(self) -> dict[str, Any]:
@@ -294,12 +292,7 @@ class Guard:
         return self.adapter.predict(images)
 
     def _decide(self, action: Action, reason: str) -> None:
-        decision = Decision(self.batch, action, reason)
-        self.counts[action] += 1
-        self.decisions.append(decision)
-        self.told = {"guard": action, "guard_reason": reason}
-        if self.on_decision is not None:
-            self.on_decision(decision)
+        self.told = self._decisions.add(self.batch, action, reason)
 
     # State
 
@@ -317,15 +310,11 @@ class Guard:
 
     def values(self) -> dict[str, Any]:
         """Every plain value that the next batch depends on, ready for JSON."""
-        own = {
-            key: getattr(self, key)
-            for key in ("batch", "seen", "troubles", "healthy", "pause", "passes", "moved", "counts")
-        }
+        own = {key: getattr(self, key) for key in ("batch", "seen", "troubles", "healthy", "pause", "passes", "moved")}
         own |= {"window": self.mix.window, "one_sided": self.mix.one_sided}
         own |= {"patience": self.patience, "snapshots": self.snapshots.kept.maxlen}
         own |= {"origin": self.probe.origin, "ring": self.snapshots.values()}
-        own |= {"decisions": [asdict(decision) for decision in self.decisions]}
-        return {**self.adapter.values(), "guard": own}
+        return {**self.adapter.values(), "guard": own | self._decisions.values()}
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Put back what `tensors` and `values` gave."""
@@ -349,9 +338,8 @@ class Guard:
                 self.movement.before[name] = mine[f"moved.{name}"].to(device, copy=True)
         for key in ("batch", "seen", "troubles", "healthy", "pause", "passes", "moved"):
             setattr(self, key, own[key])
-        self.mix.window, self.mix.one_sided, self.counts = list(own["window"]), own["one_sided"], dict(own["counts"])
-        self.decisions.clear()
-        self.decisions.extend(Decision(**decision) for decision in own["decisions"])
+        self.mix.window, self.mix.one_sided = list(own["window"]), own["one_sided"]
+        self._decisions.load(own)
 
 
 def guard(

@@ -14,149 +14,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.models.blocks import first, width_of, with_first
+from testdg.models.blocks import width_of
+from testdg.models.sites import RECENT, Site, Statistics
 
 if TYPE_CHECKING:
     from testdg.models.model import Output, VisionModel
 
-STRETCH = 2.0
-"""The most that a deviation is stretched or shrunk by."""
-RECENT = 20.0
-"""Images that are held against the memory to notice a change; fewer would be noise."""
-SHRINKAGE = 10.0
-"""Images of a class with which its mean in the source counts as half known."""
-FARTHEST = 0.4
-"""How far a class is taken to be from all others where no class of the source has enough images to tell."""
 CERTAIN = 3.0
 """Gap that is a new domain whatever the predictions say: those of a domain that is far away can be sure and wrong."""
 PASSES = 2
 """Passes with the statistics of a new domain: the first ones are known better once the tokens before are aligned."""
 FILE = "alignment.safetensors"
 Reads = Literal["memory", "batch", "image"]
-
-
-class Statistics(NamedTuple):
-    """Mean and variance of some rows of channels, (K, D), over a number of images."""
-
-    mean: Tensor
-    variance: Tensor
-    images: Tensor
-
-    def with_(self, other: Statistics, most: float) -> Statistics:
-        """Merge with other images, as if all had been seen together; at most so many count in what follows."""
-        total = self.images + other.images
-        share = other.images / total
-        gap = other.mean - self.mean
-        variance = self.variance.lerp(other.variance, share) + share * (1 - share) * gap.square()
-        return Statistics(self.mean + share * gap, variance, total.clamp(max=most))
-
-
-class Site(nn.Module):
-    """What stands after one block. Its state is a handful of vectors, changed in place."""
-
-    owner: Alignment
-    offsets: Tensor
-    unit: Tensor
-
-    def __init__(self, width: int, rows: int, classes: int, device: torch.device) -> None:
-        super().__init__()
-        for name in ("source", "stream", "recent"):
-            self.register_buffer(f"{name}_mean", torch.zeros(rows, width, device=device))
-            self.register_buffer(f"{name}_variance", torch.ones(rows, width, device=device))
-            self.register_buffer(f"{name}_images", torch.zeros((), device=device))
-        self.register_buffer("offsets", torch.zeros(classes, rows, width, device=device))
-        self.register_buffer("unit", torch.ones(width, device=device))  # what squared gaps are measured in
-        self.seen: tuple[Tensor, Tensor] | None = None  # mean and variance in each image of the last pass
-        self.batch = self.coming = self.read("stream")
-
-    def read(self, name: str) -> Statistics:
-        """Statistics of the source, of the stream, or of its most recent images."""
-        return Statistics(*(self.get_buffer(f"{name}_{part}") for part in Statistics._fields))
-
-    def write(self, name: str, values: Statistics) -> None:
-        """Put statistics into their place."""
-        for old, new in zip(self.read(name), values, strict=True):
-            old.copy_(new)
-
-    def after(self, _: nn.Module, __: Any, output: Any) -> Any:
-        """Look at what a block gives, and align it: the hook."""
-        tokens = first(output)
-        self.seen = self._look(tokens.detach())
-        return with_first(output, self._align(tokens)) if self.owner.active else output
-
-    def _look(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the patches, and the other tokens as they are, in each image: (N, K, D) both."""
-        prefix = self.owner.prefix
-        variance, mean = torch.var_mean(tokens[:, prefix:].float(), 1, correction=0, keepdim=True)
-        if not self.owner.class_token:
-            return mean, variance
-        others = tokens[:, :prefix].float()
-        return torch.cat([mean, others], 1), torch.cat([variance, torch.zeros_like(others)], 1)
-
-    def _align(self, tokens: Tensor) -> Tensor:
-        """Undo the shift and the stretch of the stream, in the precision of the tokens."""
-        source, prefix = self.read("source"), self.owner.prefix
-        stream = self._image_by_image() if self.owner.reads == "image" else self.read("stream")
-        ratio = (source.variance.clamp(min=1e-12) / stream.variance.clamp(min=1e-12)).sqrt()
-        scale = ratio.clamp(1 / STRETCH, STRETCH)
-        shift = source.mean - stream.mean * scale
-        patches = torch.addcmul(shift[..., :1, :], tokens[:, prefix:], scale[..., :1, :])
-        if not prefix:
-            return patches.to(tokens.dtype)
-        others = tokens[:, :prefix]
-        if self.owner.class_token:
-            others = torch.addcmul(shift[..., 1:, :], others, scale[..., 1:, :])
-        return torch.cat([others.to(tokens.dtype), patches.to(tokens.dtype)], 1)
-
-    def _image_by_image(self) -> Statistics:
-        """For each image of the pass, its own patches and the source's, half and half; other tokens stay: (N, K, D)."""
-        assert self.seen is not None
-        source = self.read("source")
-        one = torch.ones_like(source.images)
-        both = source._replace(images=one).with_(Statistics(*self.seen, one), 2)
-        patches = torch.arange(len(source.mean), device=one.device)[:, None] == 0
-        return both._replace(
-            mean=torch.where(patches, both.mean, source.mean),
-            variance=torch.where(patches, both.variance, source.variance),
-        )
-
-    def measure(self, means: Tensor, variances: Tensor, shares: Tensor) -> None:
-        """Take the source from its images: their means and variances, (N, K, D), and shares of the classes, (N, C)."""
-        counts = shares.sum(0)  # (C,)
-        sums = torch.einsum("nc,nkd->ckd", shares, means) - counts[:, None, None] * means.mean(0)
-        self.offsets.copy_(sums / (counts + SHRINKAGE)[:, None, None])
-        self.write("source", self._statistics(means, variances, shares))
-        between = means[:, 0].var(0, correction=0).clamp(min=1e-12)  # of patch means, between images
-        self.unit.copy_(between * farthest_class(sums[:, 0], counts, between))
-
-    def _statistics(self, means: Tensor, variances: Tensor, shares: Tensor) -> Statistics:
-        """Statistics of some images, without what their classes explain."""
-        rest = means - torch.einsum("nc,ckd->nkd", shares, self.offsets)
-        variance, mean = torch.var_mean(rest, 0, correction=0)
-        return Statistics(mean, variance + variances.mean(0), mean.new_full((), len(means)))
-
-    def propose(self, shares: Tensor) -> None:
-        """Prepare what the last pass adds to the memory."""
-        assert self.seen is not None
-        self.batch = self._statistics(*self.seen, shares)
-        few = len(shares) < RECENT
-        self.coming = self.read("recent").with_(self.batch, RECENT) if few else self.batch
-
-    def gap(self) -> Tensor:
-        """How far recent patches are from the memory; 1 is as far as any class of the source is from all images."""
-        return ((self.coming.mean[0] - self.read("stream").mean[0]).square() / self.unit).mean()
-
-    def remember(self, changed: bool) -> None:
-        """Add what was proposed to the memory; in a new domain it is all there is."""
-        stream = self.coming if changed else self.read("stream").with_(self.batch, self.owner.memory)
-        self.write("stream", stream._replace(images=stream.images.clamp(max=self.owner.memory)))
-        self.write("recent", self.coming)
 
 
 class Alignment(nn.Module):
@@ -345,16 +220,6 @@ def detach(model: VisionModel) -> None:
         for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Site)]:
             del hooks[key]
     model.alignment = None
-
-
-def farthest_class(sums: Tensor, counts: Tensor, between: Tensor) -> Tensor:
-    """Largest gap of a class, of which there are enough images, to all images, less what chance gives it.
-
-    `sums` are those of the distances from the mean, (C, D), `between` the variance between images.
-    """
-    gaps = ((sums / counts[:, None]).square() / between).mean(1) - 1 / counts
-    known = torch.where(counts >= SHRINKAGE, gaps, 0.0)
-    return torch.where(known.amax() > 0, known.amax(), FARTHEST).clamp(min=FARTHEST / 2)
 
 
 def confidence(logits: Tensor) -> Tensor:
