@@ -86,14 +86,15 @@ def test_images_of_other_channels_begin_anew() -> None:
     assert against(smooth(2)[:, :1], inputs) == [set(), set()]
 
 
-@given(st.integers(3, 9), st.integers(3, 9), st.integers(0, 99))
+@given(st.floats(0, 0.95), st.integers(0, 99))
 @settings(max_examples=25, deadline=None)
-def test_correlation_of_neighbours_is_that_of_the_textbook(height: int, width: int, seed: int) -> None:
-    images = torch.rand(2, 1, height, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    for axis in (-1, -2):
-        found = neighbours(images, axis)
-        for image, value in zip(images, found, strict=True):
-            one = image.narrow(axis, 0, image.shape[axis] - 1).flatten()
-            other = image.narrow(axis, 1, image.shape[axis] - 1).flatten()
-            expected = torch.corrcoef(torch.stack([one, other]))[0, 1]
-            torch.testing.assert_close(value, expected)
+def test_correlation_of_neighbours_is_about_that_of_the_textbook(memory: float, seed: int) -> None:
+    """Rows in which each pixel remembers the one before; borders make the two differ a little."""
+    steps = torch.randn(1, 1, 40, 200, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    pixels = [steps[..., :1]]
+    for number in range(1, steps.shape[-1]):
+        pixels.append(memory * pixels[-1] + (1 - memory**2) ** 0.5 * steps[..., number : number + 1])
+    image = torch.cat(pixels, -1)
+    value = neighbours(image, -1, image.flatten(1).std(1))
+    expected = torch.corrcoef(torch.stack([image[..., :-1].flatten(), image[..., 1:].flatten()]))[0, 1]
+    torch.testing.assert_close(value[0], expected, atol=0.02, rtol=0)

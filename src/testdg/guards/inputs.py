@@ -43,7 +43,7 @@ class Inputs(nn.Module):
         images = images[..., ::every, ::every].float()
         deviation = _deviation(images.flatten(1))
         ends = torch.stack([(images <= 1 / 255), (images >= 254 / 255)]).flatten(2).float().mean(2).amax(0)
-        related = torch.stack([neighbours(images, -1), neighbours(images, -2)]).abs().amax(0)
+        related = torch.stack([neighbours(images, axis, deviation) for axis in (-1, -2)]).abs().amax(0)
         return torch.stack([deviation < FLAT, ends > SATURATED, related < UNRELATED, self._repeated(images)], 1)
 
     def _repeated(self, images: Tensor) -> Tensor:
@@ -67,12 +67,8 @@ def _deviation(rows: Tensor) -> Tensor:
     return (rows.square().mean(1) - rows.mean(1).square()).clamp(min=0).sqrt()
 
 
-def neighbours(images: Tensor, axis: int) -> Tensor:
+def neighbours(images: Tensor, axis: int, deviation: Tensor) -> Tensor:
     """Correlation of each pixel with the next one along an axis, image by image: (N,)."""
-    length = images.shape[axis]
-    if length < 3:
-        return torch.ones(len(images), device=images.device)
-    one, other = (images.narrow(axis, start, length - 1).flatten(1) for start in (0, 1))
-    one, other = one - one.mean(1, keepdim=True), other - other.mean(1, keepdim=True)
-    scale = (one.square().sum(1) * other.square().sum(1)).sqrt().clamp(min=1e-12)
-    return (one * other).sum(1) / scale
+    if images.shape[axis] < 3:
+        return torch.ones_like(deviation)
+    return 1 - images.diff(dim=axis).square().flatten(1).mean(1) / (2 * deviation.square().clamp(min=1e-12))
