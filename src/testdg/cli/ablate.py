@@ -6,15 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from testdg.cli.bench import Places, run_grid
-from testdg.experiments import Engine
+from testdg.cli.bench import run_grid
+from testdg.cli.options import BenchOptions
 from testdg.experiments.ablations import ABLATIONS, METHOD, find_ablation
 from testdg.experiments.grid import read_settings
 from testdg.report.ablation import Layout
 
 
 def ablate_command(
-    name: str, values: Mapping[str, Any], pairs: Sequence[str], places: Places, engine: Engine, *, as_json: bool
+    name: str, values: Mapping[str, Any], pairs: Sequence[str], places: BenchOptions, *, as_json: bool
 ) -> bool:
     """Run an ablation and show its tables, or list all of them; False where a run failed."""
     if name == "list":
@@ -22,7 +22,7 @@ def ablate_command(
         return True
     ablation = find_ablation(name)
     grid = ablation.grid(values, read_settings(pairs, [METHOD]).get(METHOD, {}))
-    return run_grid(grid, places, engine, Layout(ablation), as_json=as_json)
+    return run_grid(grid, places, Layout(ablation), as_json=as_json)
 
 
 def list_ablations(as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from testdg.cli.bar import Bar
 from testdg.cli.bench_progress import BenchDisplay
+from testdg.cli.options import BenchOptions
 from testdg.cli.quiet import quieten
 from testdg.errors import UserError, unknown, visible
 from testdg.evaluation import Observer
@@ -35,46 +36,19 @@ from testdg.files import replace_text, writing
 from testdg.report.ablation import Layout
 
 
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where runs and tables go."""
-
-    out: str = "runs"
-    csv: Path | None = None
-    markdown: Path | None = None
-    track: str | None = None
-
-    def check(self) -> None:
-        """Refuse places that cannot be written, and trackers that are not there, before anything is computed."""
-        check_tracker(self.track)
-        if isinstance(out := find_out(self.out), Remote):
-            out.open()
-        else:
-            check_folder(out, "--out")
-        for path in (self.csv, self.markdown):
-            if path is not None and (path.is_dir() or not path.parent.is_dir()):
-                raise UserError(f"{path} cannot be written: name a file in a folder that exists")
-
-    def write(self, layout: Layout, tables: Sequence[BenchTable]) -> None:
-        """Write the tables into the files that were asked for."""
-        for path, make in ((self.csv, layout.csv), (self.markdown, layout.markdown)):
-            if path is not None:
-                with writing(path.parent):
-                    replace_text(path, make(tables))
-
-
 def bench_command(
-    file: Path | None, values: Mapping[str, Any], pairs: Sequence[str], places: Places, engine: Engine, *, as_json: bool
+    file: Path | None, values: Mapping[str, Any], pairs: Sequence[str], places: BenchOptions, *, as_json: bool
 ) -> bool:
     """Run the grid that was asked for and show its tables; False where a run failed."""
-    return run_grid(make_grid(file, values, pairs), places, engine, Layout(), as_json=as_json)
+    return run_grid(make_grid(file, values, pairs), places, Layout(), as_json=as_json)
 
 
-def run_grid(grid: Grid, places: Places, engine: Engine, layout: Layout, *, as_json: bool) -> bool:
+def run_grid(grid: Grid, places: BenchOptions, layout: Layout, *, as_json: bool) -> bool:
     """Run a grid and show its tables; False where a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    places.check()
+    _check(places)
     cells = [replace(cell, track=places.track) for cell in expand(grid)]
+    engine = make_engine(places)
     quieten(cell.model for cell in cells)
     with Bar(console) as bar:
         prepare(cells, Training(bar), devices=isinstance(engine, Local))
@@ -82,7 +56,7 @@ def run_grid(grid: Grid, places: Places, engine: Engine, layout: Layout, *, as_j
         ends = bench(cells, places.out, engine=engine, tell=display.tell)
     keep_names(grid.title, cells, ends)
     tables = summarise(cells, ends)
-    places.write(layout, tables)
+    _write(places, layout, tables)
     failed = [end for end in ends if isinstance(end, Failed)]
     if as_json:
         print(json.dumps({**layout.plain(tables), "failed": _told(cells, failed)}, indent=2))
@@ -92,18 +66,18 @@ def run_grid(grid: Grid, places: Places, engine: Engine, layout: Layout, *, as_j
     return not failed
 
 
-def make_engine(name: str, *, jobs: int, address: str | None, gpus: float | None) -> Engine:
+def make_engine(places: BenchOptions) -> Engine:
     """The engine that was asked for."""
-    if name == "ray":
+    if places.engine == "ray":
         from testdg.experiments.ray_engine import Ray
 
-        return Ray(address, jobs=jobs, gpus=gpus)
-    if name != "local":
-        raise unknown("engine", name, ("local", "ray"))
-    for option, value in (("--address", address), ("--gpus-per-cell", gpus)):
+        return Ray(places.address, jobs=places.jobs, gpus=places.gpus_per_cell)
+    if places.engine != "local":
+        raise unknown("engine", places.engine, ("local", "ray"))
+    for option, value in (("--address", places.address), ("--gpus-per-cell", places.gpus_per_cell)):
         if value is not None:
             raise UserError(f"{option} is for a Ray cluster: add --engine ray, or leave it out")
-    return Local(jobs)
+    return Local(places.jobs)
 
 
 def make_grid(file: Path | None, values: Mapping[str, Any], pairs: Sequence[str]) -> Grid:
@@ -115,6 +89,25 @@ def make_grid(file: Path | None, values: Mapping[str, Any], pairs: Sequence[str]
     if pairs or "method" in values:
         raise UserError(f"{file} says which methods run and how: leave out --methods and --set")
     return Grid.from_toml(file).override(values)
+
+
+def _check(places: BenchOptions) -> None:
+    """Refuse places that cannot be written, and trackers that are not there, before anything is computed."""
+    check_tracker(places.track)
+    if isinstance(out := find_out(places.out), Remote):
+        out.open()
+    else:
+        check_folder(out, "--out")
+    for path in (places.csv, places.markdown):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise UserError(f"{path} cannot be written: name a file in a folder that exists")
+
+
+def _write(places: BenchOptions, layout: Layout, tables: Sequence[BenchTable]) -> None:
+    for path, make in ((places.csv, layout.csv), (places.markdown, layout.markdown)):
+        if path is not None:
+            with writing(path.parent):
+                replace_text(path, make(tables))
 
 
 def check_folder(path: Path, option: str) -> None:

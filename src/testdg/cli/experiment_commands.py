@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from testdg.cli import options as given
-from testdg.cli.options import prepare_torch, with_choices
+from testdg.cli.options import BenchOptions, prepare_torch, with_bench_options, with_choices
 
 DEFAULT_METHOD = "testdg_aligned"
 
@@ -30,55 +30,38 @@ def run(
 
 
 @with_choices()
+@with_bench_options
 def bench(
     values: dict[str, Any],
+    places: BenchOptions,
     grid: Annotated[
         Path | None, typer.Argument(metavar="GRID.toml", help="Grid of runs; see docs/bench.md. Options win over it.")
     ] = None,
     settings: given.Settings = None,
-    jobs: given.Jobs = 1,
-    engine: given.Engine = "local",
-    address: given.Address = None,
-    gpus_per_cell: given.GpusPerCell = None,
-    out: given.Out = "runs",
-    track: given.Track = None,
-    csv: given.Csv = None,
-    markdown: given.Markdown = None,
     json: given.Json = False,
 ) -> None:
     """Run methods x benchmarks x protocols x seeds and compare them with Source (exit code 1 where a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
-    from testdg.cli.bench import Places, bench_command, make_engine
+    from testdg.cli.bench import bench_command
 
-    places = Places(out=out, csv=csv, markdown=markdown, track=track)
-    where = make_engine(engine, jobs=jobs, address=address, gpus=gpus_per_cell)
-    if not bench_command(grid, values, settings or [], places, where, as_json=json):
+    if not bench_command(grid, values, settings or [], places, as_json=json):
         raise typer.Exit(1)
 
 
 @with_choices("method")
+@with_bench_options
 def ablate(
     values: dict[str, Any],
+    places: BenchOptions,
     name: Annotated[str, typer.Argument(metavar="NAME|list", help="Ablation; `list` shows all.")] = "list",
     settings: given.Settings = None,
-    jobs: given.Jobs = 1,
-    engine: given.Engine = "local",
-    address: given.Address = None,
-    gpus_per_cell: given.GpusPerCell = None,
-    out: given.Out = "runs",
-    track: given.Track = None,
-    csv: given.Csv = None,
-    markdown: given.Markdown = None,
     json: given.Json = False,
 ) -> None:
     """Repeat an ablation of the paper with TestDG (exit code 1 where a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.ablate import ablate_command
-    from testdg.cli.bench import Places, make_engine
 
-    places = Places(out=out, csv=csv, markdown=markdown, track=track)
-    where = make_engine(engine, jobs=jobs, address=address, gpus=gpus_per_cell)
-    if not ablate_command(name, values, settings or [], places, where, as_json=json):
+    if not ablate_command(name, values, settings or [], places, as_json=json):
         raise typer.Exit(1)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -32,24 +33,53 @@ Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables
 Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown, too.")]
 
 
-def with_choices(*left_out: str, **defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Where the runs of a grid go, and what is written about them."""
+
+    jobs: Jobs = 1
+    engine: Engine = "local"
+    address: Address = None
+    gpus_per_cell: GpusPerCell = None
+    out: Out = "runs"
+    track: Track = None
+    csv: Csv = None
+    markdown: Markdown = None
+
+
+Command = Callable[..., None]
+
+
+def with_choices(*left_out: str, **defaults: str) -> Callable[[Command], Command]:
     """Give a command an option for every choice about a run; it gets what was chosen as `values`."""
-    keys = [key for key in CHOICES if key not in left_out]
+    options = [_parameter(key, choice, defaults.get(key)) for key, choice in CHOICES.items() if key not in left_out]
+    return lambda command: _spread(command, "values", options, chosen)
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def run(**options: Any) -> None:
-            values = chosen({key: options.pop(key) for key in keys})
-            command(values=values, **options)
 
-        signature = inspect.signature(command, eval_str=True)
-        own = [parameter for name, parameter in signature.parameters.items() if name != "values"]
-        parameters = [*own, *(_parameter(key, CHOICES[key], defaults.get(key)) for key in keys)]
-        run.__signature__ = inspect.Signature(sorted(parameters, key=_place))  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        run.__name__, run.__doc__ = command.__name__, command.__doc__
-        return run
+def with_bench_options(command: Command) -> Command:
+    """Give a command the options of `BenchOptions`, which it gets as `places`."""
+    hints = get_type_hints(BenchOptions, include_extras=True)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    options = [
+        inspect.Parameter(f.name, kind, default=f.default, annotation=hints[f.name]) for f in fields(BenchOptions)
+    ]
+    return _spread(command, "places", options, lambda values: BenchOptions(**values))
 
-    return decorate
+
+def _spread(
+    command: Command, name: str, options: list[inspect.Parameter], gather: Callable[[dict[str, Any]], Any]
+) -> Command:
+    """The command with options in place of one parameter, which gets all of them gathered."""
+
+    def run(**given: Any) -> None:
+        command(**{name: gather({option.name: given.pop(option.name) for option in options})}, **given)
+
+    own = inspect.signature(command, eval_str=True).parameters
+    parameters = sorted([*(own[key] for key in own if key != name), *options], key=_place)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
 
 
 def _parameter(key: str, choice: Choice, default: str | None) -> inspect.Parameter:
@@ -65,8 +95,10 @@ def _parameter(key: str, choice: Choice, default: str | None) -> inspect.Paramet
 
 def _place(parameter: inspect.Parameter) -> int:
     """Arguments first, then what is run, then where it goes and how it is shown."""
+    if parameter.default is inspect.Parameter.empty:  # not an option yet
+        return -1
     kinds = [type(note).__name__ for note in getattr(parameter.annotation, "__metadata__", ())]
-    return 0 if "ArgumentInfo" in kinds else 1 if parameter.name in CHOICES else 2
+    return 0 if "ArgumentInfo" in kinds else 1 if parameter.name in CHOICES else 3 if parameter.name == "json" else 2
 
 
 def prepare_torch(*, bf16: bool) -> None:
