@@ -123,6 +123,7 @@ class Adapter(Stateful):
         with torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images
             self._range = torch.stack(torch.aminmax(images.detach()))
+            images = images.clamp(0, 1)  # a hair may lie outside
             if not self.checks_input_late:
                 self.to_host()
             with refusing_small(images, self.model, self.name), self._whole(), self.autocast():
@@ -268,7 +269,7 @@ class Adapter(Stateful):
         images = self.accept(images)
         self._range = torch.stack(torch.aminmax(images))
         self.to_host()
-        return images
+        return images.clamp(0, 1)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Passes within are in the precision that was asked for."""

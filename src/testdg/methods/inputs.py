@@ -12,6 +12,9 @@ from testdg.errors import UserError
 from testdg.models import VisionModel
 from testdg.models.preprocessing import require_dense
 
+HAIR = 1e-3
+"""How far values may lie outside [0, 1], where resizing has overshot; they are clamped."""
+
 
 def accept_images(images: Tensor, model: VisionModel) -> Tensor:
     """Bring a batch to the device of a model, or say what is wrong with its type and shape."""
@@ -25,7 +28,8 @@ def accept_images(images: Tensor, model: VisionModel) -> Tensor:
     if images.ndim != 4:
         raise UserError(f"images must be (N, {model.channels}, H, W); got shape {tuple(images.shape)}")
     if images.shape[1] != model.channels:
-        raise UserError(f"images must have {model.channels} channels; got {images.shape[1]}")
+        remedy = ": they come last there, so call images.permute(0, 3, 1, 2)" * (images.shape[3] == model.channels)
+        raise UserError(f"images must have {model.channels} channels; got {images.shape[1]}{remedy}")
     if images.numel() == 0:
         raise UserError(f"the batch is empty: shape {tuple(images.shape)}")
     return images.to(model.device, torch.float32, non_blocking=True)
@@ -35,8 +39,8 @@ def require_range(low: float, high: float) -> None:
     """Refuse images whose smallest and largest value are not finite, or not in [0, 1]."""
     if not (low - low == 0 and high - high == 0):
         raise UserError("images must be finite; got NaN or infinity: drop or repair the batch")
-    if low < 0 or high > 1:
-        hint = "divide by 255" if high > 1 and low >= 0 else "the model normalises by itself: pass plain pixels"
+    if low < -HAIR or high > 1 + HAIR:
+        hint = "divide by 255" if low >= -HAIR else "the model normalises by itself: pass plain pixels"
         raise UserError(f"images must be in [0, 1]; got {low:g} to {high:g}: {hint}")
 
 

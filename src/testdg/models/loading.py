@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ def load_model(
     head: str | None = None,
     name: str | None = None,
 ) -> VisionModel:
-    """Load a model, in evaluation mode and single precision.
+    """Load a model, in evaluation mode and single precision; a module of the caller's is copied and left as it was.
 
     `source` is a folder with `config.json` and safetensors weights, a hub id (`google/vit-base-patch16-224`),
     a timm model (`timm:vit_base_patch16_384`), the weights of a CIFAR ResNet (`resnet20.safetensors`, or a folder
@@ -49,7 +51,11 @@ def load_model(
     if isinstance(source, VisionModel):
         return source
     if isinstance(source, nn.Module):
-        model = wrap(source, preprocessing or Preprocessing(), head, name or type(source).__name__)
+        name = name or type(source).__name__
+        if preprocessing is None:
+            told = f"{name} gets images as they are, with mean 0 and deviation 1"
+            warnings.warn(f"{told}: give its own with preprocessing=Preprocessing(...)", stacklevel=2)
+        model = wrap(copy.deepcopy(source), preprocessing or Preprocessing(), head, name)
     elif str(source).startswith(("timm:", "timm/")):
         model = _from_timm(str(source), preprocessing, head)
     elif (weights := _lone_weights(Path(source))) is not None:
