@@ -50,3 +50,22 @@ def test_a_hair_outside_is_clamped(method: str) -> None:
 def test_beyond_that_the_likely_cause_is_named(images: torch.Tensor, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         adapt(TinyCNN(), "tent")(images)
+
+
+class WithAnother(nn.Module):
+    """A classifier with a linear layer after its head that is for something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.classifier, self.auxiliary = nn.Linear(3, 8), nn.Linear(8, 5), nn.Linear(8, 2)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.body(images.mean((2, 3))).relu())  # type: ignore[no-any-return]
+
+
+def test_the_head_is_what_gives_the_logits() -> None:
+    model = load_model(WithAnother(), preprocessing=Preprocessing())
+    assert (model.head, model.classes, model.feature_size) == ("classifier", 5, 8)
+    assert model(torch.rand(2, 3, 8, 8)).features.shape == (2, 8)
+    two = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3))  # takes 2 x 2 pixels alone
+    assert load_model(two, preprocessing=Preprocessing()).head == "3"

@@ -7,13 +7,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from testdg.errors import UserError
 from testdg.models import resnet
 from testdg.models.alignment import FILE, load_alignment
 from testdg.models.architectures import ARCHITECTURES
-from testdg.models.model import VisionModel
+from testdg.models.model import VisionModel, find_logits
 from testdg.models.preprocessing import Preprocessing, read_preprocessor
 from testdg.models.segformer import IMAGENET, SegmentationModel, set_epsilon
 from testdg.models.untrusted import (
@@ -55,7 +56,8 @@ def load_model(
         if preprocessing is None:
             told = f"{name} gets images as they are, with mean 0 and deviation 1"
             warnings.warn(f"{told}: give its own with preprocessing=Preprocessing(...)", stacklevel=2)
-        model = wrap(copy.deepcopy(source), preprocessing or Preprocessing(), head, name)
+        own, preprocessing = copy.deepcopy(source).float().eval(), preprocessing or Preprocessing()
+        model = wrap(own, preprocessing, head or _find_head(own, preprocessing), name)
     elif str(source).startswith(("timm:", "timm/")):
         model = _from_timm(str(source), preprocessing, head)
     elif (weights := _lone_weights(Path(source))) is not None:
@@ -84,6 +86,27 @@ def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, nam
         found = f"is a {type(layers[head]).__name__}" if head in layers else "does not exist"
         raise UserError(f"layer {head!r} of {name} {found}; its linear layers are {', '.join(linears[-5:]) or 'none'}")
     return VisionModel(network, head or linears[-1], preprocessing, name)
+
+
+@torch.no_grad()
+def _find_head(network: nn.Module, preprocessing: Preprocessing) -> str | None:
+    """The linear layer that gives the logits of an empty image; None where the network does not take one."""
+    outputs: dict[str, Any] = {}
+    linears = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    hooks = [
+        module.register_forward_hook(lambda _, __, output, name=name: outputs.update({name: output}))
+        for name, module in linears
+    ]
+    height, width = preprocessing.input_size or (_ANY_SIDE, _ANY_SIDE)
+    try:
+        device = next(network.parameters()).device
+        logits = find_logits(network(torch.zeros(1, len(preprocessing.mean), height, width, device=device)))
+        return [name for name, output in outputs.items() if torch.equal(output, logits)][-1]
+    except Exception:  # whatever a network says to an image of this size
+        return None
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _is_segformer(network: nn.Module) -> bool:

@@ -65,7 +65,7 @@ class VisionModel(nn.Module):
     def run(self, prepared: Tensor) -> Output:
         """Normalise prepared images and run the network once."""
         with _captured_input(self.network.get_submodule(self.head)) as captured:
-            logits = _logits(self.network(self.normalise(prepared)))
+            logits = find_logits(self.network(self.normalise(prepared)))
         return Output(logits, captured[0])
 
     @property
@@ -180,7 +180,8 @@ def _captured_input(layer: nn.Module) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def _logits(output: Any) -> Tensor:
+def find_logits(output: Any) -> Tensor:
+    """Of what a network gives, the logits."""
     if isinstance(output, Tensor):
         return output
     if isinstance(getattr(output, "logits", None), Tensor):
