@@ -1,6 +1,6 @@
 """What a user can choose about a run: each choice once, for options of commands and for grids of runs alike.
 
-A new choice is a line here and a field of `experiments.spec.RunSpec` (or of a benchmark's `Options`).
+A new choice is a line here and a field of `experiments.grid.Cell` (or of a benchmark's `Options`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _names(help: str) -> Choice:
 
 
 def _text(help: str, metavar: str | None = None, of: Literal["run", "benchmark"] = "run") -> Choice:
-    return Choice(help, is_text, "a text", of, metavar=metavar)
+    return Choice(help, is_text, "a text that is not empty", of, metavar=metavar)
 
 
 def _one_of(help: str, choices: Collection[str]) -> Choice:
@@ -68,14 +68,14 @@ def _switch(help: str, of: Literal["run", "benchmark"]) -> Choice:
 
 
 CHOICES: Mapping[str, Choice] = {
-    "benchmark": _names("Benchmark; see `testdg benchmarks`."),
+    "benchmark": _names("Benchmark (of a grid, several with commas); see `testdg benchmarks`."),
     "method": _names("Method, or several separated by commas; see `testdg methods`."),
     "protocol": _names(
         "continual, held-out, leave-one-out, gradual, cyclic, mixed, dirichlet, orders, order-0 to order-9, or a TOML "
         "file; options follow as in cyclic,rounds=5. If left out: continual, or cyclic for segmentation."
     ),
     "seeds": Choice(
-        "Seed of the method's random numbers.",
+        "Seed of the method's random numbers (0); of a grid, several with commas.",
         one_or_more(is_whole(0)),
         "a whole number of at least 0 or a list of them",
         "axis",
@@ -91,12 +91,12 @@ CHOICES: Mapping[str, Choice] = {
     ),
     "source": _text("Clean images to align to; the benchmark's training images if left out.", "FOLDER"),
     "guard": _switch("Learn only from what is worth it, and undo what harms the model.", "run"),
-    "device": _one_of("auto, cpu, cuda or mps.", ("auto", "cpu", "cuda", "mps")),
+    "device": _one_of("auto, cpu, cuda or mps (auto).", ("auto", "cpu", "cuda", "mps")),
     "batch_size": _count("Images per batch; the benchmark's own if left out.", "run"),
-    "precision": _one_of("fp32 or bf16.", ("fp32", "bf16")),
+    "precision": _one_of("fp32 or bf16 (fp32).", ("fp32", "bf16")),
     "images": _count("First images of each domain; all if left out.", "benchmark"),
     "severity": Choice(
-        "Severity of the corruptions, 1 to 5.",
+        "Severity of the corruptions, 1 to 5 (5).",
         lambda value: type(value) is int and 1 <= value <= 5,
         "a whole number from 1 to 5",
         "benchmark",
@@ -108,13 +108,19 @@ CHOICES: Mapping[str, Choice] = {
     "subset": _text("Images of a set of image files; all if left out.", "all|first:N|FILE", "benchmark"),
     "skip_unreadable": _switch("Leave out and count image files that cannot be decoded.", "benchmark"),
     "preprocessing": _one_of(
-        "model (size, mean and deviation of the model) or paper (those of its tables).", ("model", "paper")
+        "model (size, mean and deviation of the model, as if left out) or paper (those of its tables).",
+        ("model", "paper"),
     ),
     "corruption_seed": Choice(
         "Seed of the corruptions.", is_whole(0), "a whole number of at least 0", "benchmark", int
     ),
     "workers": _count("Processes that decode image files; one per core, at most 16, if left out.", "benchmark"),
 }
+
+
+def option_name(key: str) -> str:
+    """How the option of a choice is written."""
+    return f"--{key.removesuffix('s') if CHOICES[key].plural else key}".replace("_", "-")
 
 
 def choices_of(kind: str) -> dict[str, Choice]:

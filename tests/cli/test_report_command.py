@@ -70,3 +70,13 @@ def test_a_damaged_run_is_left_out_and_told(runs: Path, tmp_path: Path, capsys: 
     assert f"left out: {tmp_path / 'damaged' / 'result.json'} is damaged" in shown.err
     assert execute([*places, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["damaged"]) == 1
+
+
+def test_a_run_with_a_guard_is_a_row_of_its_own(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--model", str(runs.parent / "model"), "--device", "cpu", "--images", "4", "--domains", "fog,contrast"]
+    assert execute(["run", *small, "--method", "tent", "--guard", "--out", str(tmp_path / "runs"), "--json"]) == 0
+    capsys.readouterr()
+    assert execute(["report", str(runs), str(tmp_path / "runs"), "--out", str(tmp_path / "page"), "--json"]) == 0
+    (group,) = json.loads(capsys.readouterr().out)["groups"]
+    names = {row["name"]: len(row["runs"]) for row in group["rows"] if row["name"] != "Source"}
+    assert names == {"TENT (guard=false)": 2, "TENT (guard=true)": 1}

@@ -59,6 +59,11 @@ def test_a_setting_names_its_method(arguments: list[str], capsys: pytest.Capture
     assert (tent["method"]["settings"]["steps"], t3a["method"]["settings"]["supports"]) == (2, 3)
 
 
+def test_a_method_that_is_named_twice_runs_once(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*arguments, "--method", "tent,tent", "--set", "steps=2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["method"]["settings"]["steps"] == 2
+
+
 @pytest.mark.parametrize("wrong", ["steps=2", "eata.margin=0.4"])
 def test_a_setting_of_no_method_is_refused(
     arguments: list[str], wrong: str, capsys: pytest.CaptureFixture[str]

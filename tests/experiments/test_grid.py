@@ -145,7 +145,7 @@ def test_all_mistakes_are_told_at_once() -> None:
             [{"name": "a", "method": ["tent", "testdg"]}],
             "different runs on digits-c, continual are called 'a': give each a name",
         ),
-        ([{"settings": {"seed": 3}}], "TENT: the seed is no setting here: use seeds"),
+        ([{"settings": {"seed": 3}}], "TENT: the seed is no setting here: use --seed 3, or seeds = 3 in a grid"),
         ([{"seeds": 2**32}], "TENT: seed must be in [0, 4294967295]; got 4294967296"),
         ([{"device": "gpu"}], "run 1: device must be one of auto, cpu, cuda, mps; got 'gpu'"),
     ],

@@ -13,7 +13,7 @@ from testdg.cli.options import BenchOptions, prepare_torch, with_bench_options, 
 DEFAULT_METHOD = "testdg_aligned"
 
 
-@with_choices(benchmark="digits-c", method=DEFAULT_METHOD)
+@with_choices(several=False, benchmark="digits-c", method=DEFAULT_METHOD)
 def run(
     values: dict[str, Any],
     settings: given.Settings = None,

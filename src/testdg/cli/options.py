@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from testdg.choices import CHOICES, Choice, chosen
+from testdg.choices import CHOICES, Choice, chosen, option_name
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Settings = Annotated[
@@ -50,9 +50,13 @@ class BenchOptions:
 Command = Callable[..., None]
 
 
-def with_choices(*left_out: str, **defaults: str) -> Callable[[Command], Command]:
-    """Give a command an option for every choice about a run; it gets what was chosen as `values`."""
-    options = [_parameter(key, choice, defaults.get(key)) for key, choice in CHOICES.items() if key not in left_out]
+def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Callable[[Command], Command]:
+    """Give a command an option for every choice about a run; it gets what was chosen as `values`.
+
+    Where it takes `several` benchmarks, protocols or seeds, their options have a name in the plural, too.
+    """
+    keys = [key for key in CHOICES if key not in left_out]
+    options = [_parameter(key, CHOICES[key], defaults.get(key), several) for key in keys]
     return lambda command: _spread(command, "values", options, chosen)
 
 
@@ -82,10 +86,10 @@ def _spread(
     return run
 
 
-def _parameter(key: str, choice: Choice, default: str | None) -> inspect.Parameter:
+def _parameter(key: str, choice: Choice, default: str | None, several: bool) -> inspect.Parameter:
     """The option of a choice."""
-    names = [f"--{key.removesuffix('s') if choice.plural else key}".replace("_", "-")]
-    names += [f"{names[0]}s"] if choice.plural else []
+    names = [option_name(key)]
+    names += [f"{names[0]}s"] if choice.plural and several else []
     kind, otherwise = (bool, False) if choice.type is bool else (choice.type | None, default)
     about = typer.Option(*names, metavar=choice.metavar, help=choice.help)
     return inspect.Parameter(

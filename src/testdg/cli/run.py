@@ -57,7 +57,10 @@ def make_cells(values: Mapping[str, Any], pairs: Sequence[str]) -> list[Cell]:
     for key in ("benchmark", "protocol", "seeds"):
         if len(values.get(key, ())) > 1:
             raise UserError(f"run shows one stream: name one {key.removesuffix('s')}, or use testdg bench")
-    return expand(Grid.from_options(values, pairs, title=""))
+    cells = expand(Grid.from_options(values, pairs, title=""))
+    if len({(cell.plan, cell.precision) for cell in cells}) > len({cell.plan for cell in cells}):
+        raise UserError("all methods of a run share one precision: use --precision, or a run for each")
+    return cells
 
 
 def run_cells(cells: Sequence[Cell], out: Path, display: Display, track: str | None) -> list[Result]:

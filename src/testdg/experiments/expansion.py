@@ -38,7 +38,7 @@ def expand(grid: Grid) -> list[Cell]:
 
 def _tables(grid: Grid, mistakes: Mistakes) -> list[Table]:
     """The values of each run, complete; `common` are the settings of each method that all runs share."""
-    defaults = sound(grid.defaults, TOP, "", mistakes)
+    defaults = sound(grid.defaults, TOP, "", mistakes, options=not grid.title)
     common = defaults.pop("settings", {})
     for name in common:
         mistakes.hear("settings", find_method, name)
@@ -117,7 +117,7 @@ def _stream(protocol: str, plan: Plan, benchmark: Benchmark, batch_size: int | N
 def _read_setting(kind: type[Adapter], key: str, value: Any) -> dict[str, Any]:
     """Read and check one setting; texts are read as on the command line, so that "none" is None."""
     if key == "seed":
-        raise UserError("the seed is no setting here: use seeds")
+        raise UserError(f"the seed is no setting here: use --seed {value}, or seeds = {value} in a grid")
     found = parse_settings(kind.Settings, [f"{key}={value}"])[key] if isinstance(value, str) else value
     make_settings(kind.Settings, {key: found})
     return {key: found}

@@ -121,6 +121,7 @@ class Grid:
 def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, str]]:
     """Settings of each method from METHOD.KEY=VALUE; of one method alone, from KEY=VALUE, too."""
     settings: dict[str, dict[str, str]] = {}
+    methods = list(dict.fromkeys(methods))
     for pair in pairs:
         name, equals, value = pair.partition("=")
         method, dot, key = name.partition(".")
@@ -131,6 +132,6 @@ def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
         elif len(methods) == 1 and not dot:
             settings.setdefault(methods[0], {})[name] = value
         else:
-            remedy = f": write it as {methods[-1]}.{pair}" if methods and not dot else ""
-            raise UserError(f"--set {pair} names none of the methods {', '.join(methods)}{remedy}")
+            remedy = f"{methods[-1]}.{key or name}={value}" if methods else "METHOD.KEY=VALUE"
+            raise UserError(f"--set {pair} names none of the methods {', '.join(methods)}: write it as {remedy}")
     return settings

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ParamSpec, TypeVar
 
-from testdg.choices import CHOICES, is_text
+from testdg.choices import CHOICES, is_text, option_name
 from testdg.errors import UserError
 
 P = ParamSpec("P")
@@ -51,17 +51,27 @@ RUN: dict[str, Rule] = {"name": (is_text, "a text"), **_CHOSEN, "settings": _TAB
 TOP: dict[str, Rule] = {**_CHOSEN, "settings": _TABLES}
 
 
-def sound(values: Mapping[str, Any], rules: Mapping[str, Rule], where: str, mistakes: Mistakes) -> dict[str, Any]:
-    """The values that are as they must be; all others are noted."""
+def sound(
+    values: Mapping[str, Any], rules: Mapping[str, Rule], where: str, mistakes: Mistakes, *, options: bool = False
+) -> dict[str, Any]:
+    """The values that are as they must be; all others are noted, as options where the values are of such."""
     kept = {}
     for key, value in values.items():
         if key not in rules:
             mistakes.note(f"{where}unknown key {key!r}, {_hint(key, rules)}")
         elif not all(rules[key][0](item) for item in _by_benchmark(key, value)):
-            mistakes.note(f"{where}{key} must be {rules[key][1]}; got {value!r}")
+            name = option_name(key) if options and key in CHOICES else key
+            mistakes.note(f"{where}{name} must be {rules[key][1]}; got {_shown(value)}")
         else:
             kept[key] = value
     return kept
+
+
+def _shown(value: Any) -> str:
+    """A value as the user gave it, who knows nothing of lists of one."""
+    if isinstance(value, list | tuple) and len(value) < 2:
+        return repr(value[0]) if value else "nothing"
+    return repr(value)
 
 
 def _by_benchmark(key: str, value: Any) -> Collection[Any]:

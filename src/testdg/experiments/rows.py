@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from testdg.evaluation import Result
+from testdg.evaluation.run import SOURCE_FOLDER
 from testdg.experiments.engine import Complete, Failed
 from testdg.experiments.grid import Cell
 from testdg.experiments.statistics import settings_of, unusual
@@ -46,8 +47,10 @@ def _read_names(folder: Path) -> dict[str, list[Any]]:
 
 
 def settings_of_row(result: Result) -> dict[str, Any]:
-    """What tells rows apart: settings but for the seed, and the device."""
-    return {**settings_of(result.method), "device": result.protocol["device"]}
+    """What tells rows apart: settings but for the seed, the device, a guard, and a folder of source images."""
+    chosen = {"device": result.protocol["device"], "guard": result.guard is not None}
+    source = [part for part in result.protocol["tuning"].split("; ") if part.startswith(SOURCE_FOLDER)]
+    return {**settings_of(result.method), **chosen, "source": source[0].removeprefix(SOURCE_FOLDER) if source else None}
 
 
 def method_title(name: str) -> str:

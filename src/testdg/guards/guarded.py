@@ -334,8 +334,9 @@ class Guard:
         kept = {key.removeprefix("ring."): value for key, value in mine.items() if key.startswith("ring.")}
         self.snapshots.load(kept, own["ring"])
         if self.snapshots:
-            for name in self.movement.before:
+            for name in self.movement.before.keys() & {key.removeprefix("moved.") for key in mine}:
                 self.movement.before[name] = mine[f"moved.{name}"].to(device, copy=True)
+        own = {"passes": 0.0, "one_sided": False, **own}  # a state from before these were known
         for key in ("batch", "seen", "troubles", "healthy", "pause", "passes", "moved"):
             setattr(self, key, own[key])
         self.mix.window, self.mix.one_sided = list(own["window"]), own["one_sided"]
