@@ -89,7 +89,7 @@ def test_a_score_where_higher_is_better_has_its_best_marked_and_its_note(
         file.write_text(json.dumps(found))
     (group,) = groups_of(tmp_path)
     scores = group_sheets(group)[2]
-    assert (titles(scores), scores.note) == (["sharpness, dB"], "sharpness: how sharp it is.")
+    assert (titles(scores), scores.note) == (["sharpness, dB"], "Sharpness: how sharp it is.")
     assert texts(scores) == [["Source", "1.00"], ["TENT", "*1.50*"]]
 
 

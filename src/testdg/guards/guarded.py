@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.guards.decisions import Action, Decision, Decisions
-from testdg.guards.health import BACKWARD, JUMP, LIKE_ONE, RECENT, Movement, Probe, counting
+from testdg.guards.health import BACKWARD, JUMP, LIKE_ONE, RECENT, Movement, Probe, counting, learn_some
 from testdg.guards.inputs import REASONS, Inputs
 from testdg.guards.mix import MIXED, Mix, spread
 from testdg.guards.snapshots import Snapshots
@@ -209,24 +209,11 @@ class Guard:
     def _learn(self, images: Tensor, worth: Tensor) -> Tensor:
         """Learn from the images that are worth it, and predict the others."""
         self.learnt = True
-        if not self.passes:
-            with counting(self.adapter) as passed:
-                logits = self._learn_worth(images, worth)
-            self.passes = sum(passed) / len(images) + (BACKWARD if self.movement.before else 0)
-            return logits
-        return self._learn_worth(images, worth)
-
-    def _learn_worth(self, images: Tensor, worth: Tensor) -> Tensor:
-        if worth.all():
-            logits: Tensor = self.adapter(images)
-            self.probe.collect(images, logits)
-            return logits
-        places = worth.to(images.device)
-        others = self.adapter.predict(images[~places])
-        learnt: Tensor = self.adapter(images[places])
-        logits = learnt.new_empty(len(images), *learnt.shape[1:])
-        logits[places], logits[~places] = learnt, others
-        self.probe.collect(images[places], learnt)
+        if self.passes:
+            return learn_some(self.adapter, images, worth, self.probe)
+        with counting(self.adapter) as passed:
+            logits = learn_some(self.adapter, images, worth, self.probe)
+        self.passes = sum(passed) / len(images) + (BACKWARD if self.movement.before else 0)
         return logits
 
     def _mark(self) -> None:

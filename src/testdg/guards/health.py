@@ -98,6 +98,21 @@ class Probe(nn.Module):
         return seen * SHARE * passes >= len(self.classes)
 
 
+def learn_some(adapter: Any, images: Tensor, worth: Tensor, probe: Probe) -> Tensor:
+    """Predict images, and learn from those that are worth it, which may enter the probe."""
+    if worth.all():
+        logits: Tensor = adapter(images)
+        probe.collect(images, logits)
+        return logits
+    places = worth.to(images.device)
+    others = adapter.predict(images[~places])
+    learnt: Tensor = adapter(images[places])
+    logits = learnt.new_empty(len(images), *learnt.shape[1:])
+    logits[places], logits[~places] = learnt, others
+    probe.collect(images[places], learnt)
+    return logits
+
+
 @contextmanager
 def counting(adapter: nn.Module) -> Iterator[list[int]]:
     """Note the images of every pass of the adapter's models within."""

@@ -101,7 +101,7 @@ def _score_sheet(table: BenchTable) -> Table:
     shown = [m for m in other_metrics() if any(one[m.key] is not None for _, scores in found for one in scores)]
     rows = [(name, [_entry([one[m.key] for one in scores]) for m in shown]) for name, scores in found]
     note = "; ".join(f"{metric.name}: {metric.note}" for metric in shown)
-    return Table("Other scores", f"{note}.", list(map(Column.of, shown)), rows)
+    return Table("Other scores", f"{note[:1].upper()}{note[1:]}.", list(map(Column.of, shown)), rows)
 
 
 def _class_sheet(table: BenchTable) -> Table:
