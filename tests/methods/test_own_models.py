@@ -67,5 +67,7 @@ def test_the_head_is_what_gives_the_logits() -> None:
     model = load_model(WithAnother(), preprocessing=Preprocessing())
     assert (model.head, model.classes, model.feature_size) == ("classifier", 5, 8)
     assert model(torch.rand(2, 3, 8, 8)).features.shape == (2, 8)
+    with pytest.raises(UserError, match="layer 'auxiliary' of WithAnother takes no part in its pass"):
+        load_model(WithAnother(), preprocessing=Preprocessing(), head="auxiliary")(torch.rand(2, 3, 8, 8))
     two = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3))  # takes 2 x 2 pixels alone
     assert load_model(two, preprocessing=Preprocessing()).head == "3"

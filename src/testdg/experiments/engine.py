@@ -125,13 +125,13 @@ def _patiently(work: Callable[[], Result], patience: float) -> Result:
 def _run(cell: Cell, out: Out, teller: Observer) -> Result:
     """Run a cell into a folder; where `out` is a URL, the complete run is sent there."""
     if isinstance(out, Path):
-        return _run_here(cell, out, teller)
-    result = _run_here(cell, out.work, Several([Fetching(out), teller]))
+        return _run_tracked(cell, out, teller)
+    result = _run_tracked(cell, out.work, Several([Fetching(out), teller]))
     out.send(result.folder)
     return result
 
 
-def _run_here(cell: Cell, out: Path, teller: Observer) -> Result:
+def _run_tracked(cell: Cell, out: Path, teller: Observer) -> Result:
     with tracked(teller, cell.track) as observer:
         return run_here(cell, out, observer)
 

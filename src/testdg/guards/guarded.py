@@ -60,7 +60,7 @@ class Guard:
         self.told: dict[str, Any] = {}  # of the last batch
         self.learnt = False
         self.snapshots.clear()
-        self.recent: Tensor | None = None  # images that were learnt from last
+        self.recent: Tensor | None = None  # the last images that were worth a look
         self.inputs.forget()
         self._mark()
 

@@ -66,6 +66,10 @@ class VisionModel(nn.Module):
         """Normalise prepared images and run the network once."""
         with _captured_input(self.network.get_submodule(self.head)) as captured:
             logits = find_logits(self.network(self.normalise(prepared)))
+        if not captured:
+            raise UserError(
+                f"layer {self.head!r} of {self.name} takes no part in its pass: name the classifier by head=..."
+            )
         return Output(logits, captured[0])
 
     @property
