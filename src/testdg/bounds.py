@@ -3,8 +3,6 @@
 Whatever is out of bounds raises ValueError with the reason in words; the caller knows what the file was for.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

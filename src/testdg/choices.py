@@ -3,8 +3,6 @@
 A new choice is a line here and a field of `experiments.grid.Cell` (or of a benchmark's `Options`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Mistakes of the user, told in one sentence."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Failures on purpose: a pass, or a backward pass, of an adapter raises, as it does where no memory is left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

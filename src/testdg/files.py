@@ -1,7 +1,5 @@
 """Small file habits: write in one step, one writer at a time, checksums, errors as sentences."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The training loop: any loss, any optimiser, a learning rate that warms up and follows a cosine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 

@@ -1,7 +1,5 @@
 """Classes by name: each registers itself where it is defined, and every module of its package is looked at."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from typing import Any, Generic, TypeVar

@@ -1,7 +1,5 @@
 """One battery of checks for every adapter, a user's own included."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from dataclasses import fields

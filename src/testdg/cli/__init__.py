@@ -1,7 +1,5 @@
 """The command line: thin, and quick to answer."""
 
-from __future__ import annotations
-
 
 def main() -> None:
     """Run the command line and exit with 0 (fine), 2 (the user's mistake), 130 (interrupted) or 1 (ours)."""

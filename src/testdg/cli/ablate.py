@@ -1,7 +1,5 @@
 """`testdg ablate`: the paper's ablations, each a grid of runs of TestDG."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """`testdg analyze`: numbers and a figure about what adaptation does."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Commands and exit codes."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Annotated

@@ -1,7 +1,5 @@
 """A bar with the time left on a terminal; a line at every tenth elsewhere."""
 
-from __future__ import annotations
-
 from types import TracebackType
 from typing import Self
 

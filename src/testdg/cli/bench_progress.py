@@ -1,7 +1,5 @@
 """How a bench shows while it goes: a line for every run that ends, and on a terminal what runs now."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Self

@@ -1,7 +1,5 @@
 """`testdg corrupt`: a corrupted data set on disk, in the published layout."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Commands for what experiments need, methods, data and models: their options, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Commands that run something and show what came out: their options, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """What commands share: options, most of them of runs, and what torch must know before it is imported."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Callable

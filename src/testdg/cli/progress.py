@@ -1,7 +1,5 @@
 """How a run shows while it goes: a live table on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Self
 

@@ -1,7 +1,5 @@
 """`testdg report`: run folders as a page, tables and figures."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`testdg run`: Source and one or several methods on the same stream, side by side."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Mapping, Sequence

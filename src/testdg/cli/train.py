@@ -1,7 +1,5 @@
 """`testdg train`: a source model for a benchmark, trained on its clean images."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from dataclasses import dataclass

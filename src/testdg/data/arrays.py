@@ -1,7 +1,5 @@
 """Arrays on disk: the five stacked severities of a CIFAR-C set, mapped into memory and never loaded whole."""
 
-from __future__ import annotations
-
 import math
 import zipfile
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The operations and ranges are those that CoTTA (Wang et al., CVPR 2022) made common in this field.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

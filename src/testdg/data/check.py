@@ -3,8 +3,6 @@
 Of pictures, headers and counts are looked at, not all pixels; label maps are read.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Readers of clean CIFAR-10 and CIFAR-100: the pickled batches, without executing them, or one .npz file."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clean images under one corruption, or in weather: made when they are read and kept while there is room."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Protocol

@@ -4,8 +4,6 @@ Each worker is this module run as a program: it reads one request per line and w
 (null, or why the file cannot be read) and the pixels. It ends when its input does, whatever becomes of its parent.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

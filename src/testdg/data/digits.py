@@ -1,7 +1,5 @@
 """The handwritten digits that come with scikit-learn: 1797 images of 8 x 8, shown as 32 x 32 RGB."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

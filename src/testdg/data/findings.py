@@ -1,7 +1,5 @@
 """What a look at one data set found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path

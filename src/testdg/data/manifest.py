@@ -1,7 +1,5 @@
 """The manifest in a folder of corruptions that `testdg corrupt` made: what they were made from, and how."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ tuples, dictionaries, and the calls that arrays are pickled as. An array is made
 be that of its shape; its type is one of eight kinds of whole numbers. Nothing else can come out.
 """
 
-from __future__ import annotations
-
 import math
 import pickletools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Sets of picture files and their corruptions: what a set declares, and finding things in its folders."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Opening of picture files: JPEG and PNG alone, ordinary files, of a size that fits into memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

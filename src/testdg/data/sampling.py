@@ -1,7 +1,5 @@
 """In which order a stream shows its images: file order, domains mixed, classes bunched together or one by one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Whether two results may stand in one table: seeds and settings may differ, data, stream and model may not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Events: what a run tells of every batch, and what it comes to over visits and windows of batches."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

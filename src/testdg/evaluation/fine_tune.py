@@ -1,7 +1,5 @@
 """`fine_tune`: a source model for a benchmark, trained on its clean images, resumable."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path

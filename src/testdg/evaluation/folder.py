@@ -1,7 +1,5 @@
 """Run folders: configuration, events, state and result of one run, safe against being killed at any moment."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A guard in a run: its probe are clean images of the source, where there are any."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

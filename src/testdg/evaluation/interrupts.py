@@ -1,7 +1,5 @@
 """Ctrl-C and a request to end: the batch at hand is finished and the state is saved first."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterator

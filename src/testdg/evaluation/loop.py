@@ -1,7 +1,5 @@
 """The online loop: predict, score, learn. The adapter sees images and nothing else."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a run tells while it goes; the library itself prints nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

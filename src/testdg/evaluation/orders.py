@@ -1,7 +1,5 @@
 """The ten orders of the fifteen corruptions over which CoTTA's gradual and ten-order experiments are averaged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from testdg.errors import UserError

@@ -1,7 +1,5 @@
 """What the values of a plan may be; all mistakes are told at once."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Mapping

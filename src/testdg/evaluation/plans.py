@@ -1,7 +1,5 @@
 """Plans by name, with options (`cyclic,rounds=5`), or from a TOML file."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import replace
 from pathlib import Path

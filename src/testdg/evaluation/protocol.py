@@ -1,7 +1,5 @@
 """Protocol: a value that says everything a number depends on."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

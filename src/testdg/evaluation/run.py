@@ -1,7 +1,5 @@
 """`run`: one method on one benchmark, resumable, with a run folder."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Mapping

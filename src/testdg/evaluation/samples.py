@@ -1,7 +1,5 @@
 """What a segmentation run did to a few pictures: the source's prediction and the adapted model's, beside the label."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple

@@ -4,8 +4,6 @@ A score is chosen by the benchmark's task. It gives one row of numbers per image
 to the host in groups of batches, are kept in the events, and give the metrics of a domain once they are all there.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple

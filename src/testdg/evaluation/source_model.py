@@ -1,7 +1,5 @@
 """The source model of a run: the one that the user names, or the benchmark's own, trained once and kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Trackers: observers that keep the numbers of a run for another program to draw."""
 
-from __future__ import annotations
-
 import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence

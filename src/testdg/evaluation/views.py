@@ -5,8 +5,6 @@ first, by `predict`, with the adapter as the batches before have left it; then t
 returns is not scored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Source data for methods that learn something before the stream; what they learnt is kept for the next time."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping

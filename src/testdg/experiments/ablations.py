@@ -1,7 +1,5 @@
 """Ablations of TestDG: small declarations over a grid, with the numbers that the paper prints for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 The name of a row is no part of what a run is, and two benches may share a run: so it lies beside the result.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

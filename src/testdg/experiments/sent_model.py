@@ -1,7 +1,5 @@
 """The source model of a cell as bytes: it is sent along, so that every machine adapts exactly the same one."""
 
-from __future__ import annotations
-
 import hashlib
 import tempfile
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Statistics of a bench: spread over runs, and paired differences with a bootstrap interval."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Mapping, Sequence

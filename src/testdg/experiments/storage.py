@@ -1,7 +1,5 @@
 """Where runs are kept: a folder, or a URL of fsspec (s3://bucket/runs), which gets complete runs only."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Iterator

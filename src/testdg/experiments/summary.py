@@ -1,7 +1,5 @@
 """What a bench found: for each protocol a table with a row per named run."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace

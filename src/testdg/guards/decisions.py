@@ -1,7 +1,5 @@
 """What a guard did, and why: counted, kept, and told."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Is a model still itself? A few images are predicted now and then, and compared with what it said at first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Is an image worth learning from? Constant, saturated, repeated frames and pure noise are not."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """The mix of classes: who sees one class alone learns that class alone."""
 
-from __future__ import annotations
-
 import torch
 
 WINDOW = 60

@@ -1,7 +1,5 @@
 """The last healthy states of an adapter, in memory."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Layers that a method adds to a network: they are hooked into its copy of the model and travel with that copy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the methods have in common that train the scale and shift of normalisation layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Alignment to the source: no gradient, one pass; the statistics of the stream are moved to those of clean images."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

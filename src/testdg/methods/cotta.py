@@ -1,7 +1,5 @@
 """CoTTA: an averaged teacher over views, and weights that fall back to the source (Wang et al., CVPR 2022)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """EATA: entropy of reliable and new predictions, with a penalty on forgetting the source (Niu et al., ICML 2022)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

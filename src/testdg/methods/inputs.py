@@ -1,7 +1,5 @@
 """Images as a user hands them in: what is wrong with them, as a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Whether a saved state fits an adapter: names, shapes and kinds of all its tensors, before any of them is used."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 

@@ -1,7 +1,5 @@
 """Pseudo-label: the model's own classes as labels, one step a batch (Lee, ICML 2013 workshop)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

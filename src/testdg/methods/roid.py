@@ -1,7 +1,5 @@
 """ROID: certain and diverse predictions, weight ensembling and prior correction (Marsden et al., WACV 2024)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

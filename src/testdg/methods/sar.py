@@ -1,7 +1,5 @@
 """SAR: sharpness-aware, reliable entropy minimisation with recovery from collapse (Niu et al., ICLR 2023)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Settings of a method: a frozen dataclass whose fields carry a help text and a range, and reading them from text."""
 
-from __future__ import annotations
-
 import math
 import types
 import typing

@@ -1,7 +1,5 @@
 """Source: the model as it is. The reference point of every table."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

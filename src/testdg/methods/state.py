@@ -1,7 +1,5 @@
 """Folders that hold an adapter's state: safetensors and JSON, replaced in one step, nothing that can execute."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """State that is collected, not listed: what the next batch depends on, put back exactly, and steps that may fail."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """T3A: class templates from confident features take the place of the classifier (Iwasawa and Matsuo, NeurIPS 2021)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """TENT: entropy minimisation on the affine parameters of normalisation layers (Wang et al., ICLR 2021)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

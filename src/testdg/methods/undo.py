@@ -1,7 +1,5 @@
 """A step that fails leaves no trace: what it had changed by then comes back, bit for bit."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 from typing import Any

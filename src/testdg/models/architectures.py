@@ -1,7 +1,5 @@
 """The networks of this package, by the name that `config.json` gives them."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from testdg.models.resnet import CifarResNet

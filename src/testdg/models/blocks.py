@@ -1,7 +1,5 @@
 """What a transformer block takes and gives, whichever library it comes from."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """How images in [0, 1] become a model's input: size, crop, mean and standard deviation travel with the weights."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

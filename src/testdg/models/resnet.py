@@ -1,7 +1,5 @@
 """The residual networks for CIFAR of He et al. (2016), section 4.2, with shortcuts that have no parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

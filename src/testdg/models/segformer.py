@@ -1,7 +1,5 @@
 """SegFormers of transformers, B0 to B5: what differs from a classifier, and from the network that was published."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

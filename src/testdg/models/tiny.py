@@ -1,7 +1,5 @@
 """Tiny networks for tests and the demonstration: a ViT and a BatchNorm CNN of about a hundred thousand parameters."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What changes when a model moves to other data: its classifier and the size of its input."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Sequence

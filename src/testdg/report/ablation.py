@@ -1,7 +1,5 @@
 """The tables of an ablation: those of a bench, and the paper's numbers in a block of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The tables of a bench as text, Markdown and CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence

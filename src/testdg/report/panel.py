@@ -1,7 +1,5 @@
 """The panel of a segmentation run: picture, prediction before and after, label, for every domain."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

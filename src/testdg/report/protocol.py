@@ -1,7 +1,5 @@
 """A protocol in words, to stand above a table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

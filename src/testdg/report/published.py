@@ -1,7 +1,5 @@
 """Numbers that papers published, as data: to stand beside ours in tables of their own, with their own protocol."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from testdg.evaluation.scores import Classification, Metric, Segmentation

@@ -1,7 +1,5 @@
 """Texts from files that stay texts: no tags, no formulas, no commands for a terminal."""
 
-from __future__ import annotations
-
 import html
 import re
 

@@ -1,7 +1,5 @@
 """One look for all figures: colours that the colour-blind tell apart, units on axes, small type, no dates inside."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product

@@ -1,7 +1,5 @@
 """The tables of results: scores per domain or per round, per class, and the spread over several orders."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

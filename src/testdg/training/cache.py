@@ -1,7 +1,5 @@
 """Where what was trained once is kept for the next time."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

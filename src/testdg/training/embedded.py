@@ -1,7 +1,5 @@
 """The source models of embedded benchmarks: small networks, trained on clean images, once, and kept."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from abc import abstractmethod

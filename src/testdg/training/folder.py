@@ -1,7 +1,5 @@
 """The folder of a trained model: it appears when it is complete, and its training is safe against being killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

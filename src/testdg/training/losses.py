@@ -1,7 +1,5 @@
 """Losses and errors of training: of classes, (N), and of label maps, (N, H, W), in which pixels may be ignored."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -3,8 +3,6 @@
 A recipe holds values, and says what differs between trainings that share a loop: the view of a batch and its loss.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The model that a training starts from: the user's, with other classes where need be, or random weights."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

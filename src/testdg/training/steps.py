@@ -1,7 +1,5 @@
 """The steps of a training that `fine_tune` makes: batches, loss, progress, and a state that it goes on from."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import time

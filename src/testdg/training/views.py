@@ -1,7 +1,5 @@
 """Random views of training images in [0, 1]: batched, on the device, labels along where they must be."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor

@@ -1,7 +1,5 @@
 """acdc: real street scenes in fog, at night, in rain and in snow, for models trained on Cityscapes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import MappingProxyType
 

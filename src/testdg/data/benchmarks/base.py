@@ -1,7 +1,5 @@
 """What every benchmark gives: domains in order, clean images, and a description for the protocol."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """cifar10-c, cifar100-c: the published arrays of a CIFAR-C set, or the corruptions made from the clean test images."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Benchmarks of common corruptions: the same clean images under one corruption after the other."""
 
-from __future__ import annotations
-
 from functools import cached_property, partial
 from typing import ClassVar
 

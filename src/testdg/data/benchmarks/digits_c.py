@@ -1,7 +1,5 @@
 """digits-c: handwritten digits under the fifteen standard corruptions; nothing to download."""
 
-from __future__ import annotations
-
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
 from testdg.data.benchmarks.registry import register
 from testdg.data.digits import CLASSES, load_digits

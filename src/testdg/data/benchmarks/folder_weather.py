@@ -1,7 +1,5 @@
 """folder-weather: any folder of pictures with label maps, put into fog, night, rain and snow."""
 
-from __future__ import annotations
-
 from functools import cached_property, partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """imagenet-c: the published files of ImageNet-C, or the corruptions made from the clean validation images."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 from testdg.data.benchmarks.pictures import PictureBenchmark

@@ -1,7 +1,5 @@
 """Corruption benchmarks of picture files: the published files of a set, or corruptions made from its clean pictures."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Benchmarks by name."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar

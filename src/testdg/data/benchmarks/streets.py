@@ -1,7 +1,5 @@
 """streets: drawn street scenes in fog, at night, in rain and in snow; nothing to download."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache, partial
 

@@ -1,7 +1,5 @@
 """tiny-imagenet-c: the published files of Tiny-ImageNet-C, or the corruptions made from the clean validation images."""
 
-from __future__ import annotations
-
 from testdg.data.benchmarks.pictures import PictureBenchmark
 from testdg.data.benchmarks.registry import register
 from testdg.data.corruptions import ParameterSet

@@ -1,7 +1,5 @@
 """Benchmarks of weather: streets in fog, at night, in rain and in snow, with a class for every pixel."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Corrupt a batch of images: the one way in to all corruptions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypedDict, Unpack

@@ -1,7 +1,5 @@
 """Blur of lens, glass, motion and zoom."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Procedural frost: fern-like crystals on a cloudy pane."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Digital distortion: contrast, saturation, elastic transform, pixelation and JPEG."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -5,8 +5,6 @@ depend on the batch: an image's result is the same, bit for bit, in every batch.
 no call to a convolution or a matrix product here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

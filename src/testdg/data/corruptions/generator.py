@@ -1,7 +1,5 @@
 """Random numbers that belong to an image, not to a batch or a device."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Sequence

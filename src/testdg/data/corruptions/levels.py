@@ -1,7 +1,5 @@
 """Grey levels: uint8 images as numbers in [0, 1], and back."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Noise of the sensor: gaussian, shot, impulse and speckle."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from testdg.data.corruptions.generator import ImageNoise

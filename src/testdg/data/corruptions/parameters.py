@@ -3,8 +3,6 @@
 A row holds one tuple per severity; the tuple is passed to the corruption's function as its last arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from numbers import Integral
 from typing import NamedTuple

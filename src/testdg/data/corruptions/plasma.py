@@ -1,7 +1,5 @@
 """Clouds by the diamond-square algorithm."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Geometry of batches of images: zoom, warp, motion and box resize, free of the batch as in `filters`."""
 
-from __future__ import annotations
-
 import math
 
 import torch

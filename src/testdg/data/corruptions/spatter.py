@@ -1,7 +1,5 @@
 """Spatter: drops of water or mud on the lens."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

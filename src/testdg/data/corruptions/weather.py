@@ -1,7 +1,5 @@
 """Weather: snow, frost, fog and brightness."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The layout of CIFAR-C: one array per corruption, five severities stacked, and the labels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is to be made, and the folder it is made in: its manifest tells what is complete."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager

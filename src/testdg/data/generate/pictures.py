@@ -1,7 +1,5 @@
 """The layout of ImageNet-C and its like: `<corruption>/<severity>/<class>/<file>`, JPEG."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import partial
 from pathlib import Path

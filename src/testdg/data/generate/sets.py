@@ -1,7 +1,5 @@
 """Corrupted sets by the name of their benchmark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from testdg.data.benchmarks.base import Options

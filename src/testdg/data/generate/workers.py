@@ -1,7 +1,5 @@
 """The same function on many tasks: here, or in several processes that end with this one."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

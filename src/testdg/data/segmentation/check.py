@@ -1,7 +1,5 @@
 """What is in folders of pictures with label maps: how many, which have no partner, and which cannot be used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the numbers in label maps mean: classes, their colours, and the tables that translate stored numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple

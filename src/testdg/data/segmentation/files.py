@@ -1,7 +1,5 @@
 """Pictures and label maps in files, read by threads ahead of the stream."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

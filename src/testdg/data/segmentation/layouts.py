@@ -1,7 +1,5 @@
 """Where data sets keep pictures and label maps: ACDC, Cityscapes, CamVid, and plain folders."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import NamedTuple

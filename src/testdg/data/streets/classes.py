@@ -1,7 +1,5 @@
 """The classes of a street scene, and the colours in which label maps are shown."""
 
-from __future__ import annotations
-
 CLASSES = ("road", "pavement", "building", "fence", "pole", "vegetation", "sky", "person", "car")
 ROAD, PAVEMENT, BUILDING, FENCE, POLE, VEGETATION, SKY, PERSON, CAR = range(len(CLASSES))
 

@@ -1,7 +1,5 @@
 """Street scenes that are drawn when they are needed: pictures, label maps, and the geometry that weather asks for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

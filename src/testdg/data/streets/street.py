@@ -1,7 +1,5 @@
 """The street of a scene: its width, its light, the ground, the sky and the houses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

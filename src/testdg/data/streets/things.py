@@ -1,7 +1,5 @@
 """What stands and moves in a street: trees, lamps, signs, cars and people."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from testdg.data.streets.canvas import Array, floats

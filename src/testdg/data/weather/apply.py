@@ -1,7 +1,5 @@
 """Put pictures into weather: the one way in to the four conditions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 

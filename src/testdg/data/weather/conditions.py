@@ -1,7 +1,5 @@
 """Four conditions as transforms of pictures in [0, 1], (N, 3, H, W), with their geometry."""
 
-from __future__ import annotations
-
 import math
 
 import torch

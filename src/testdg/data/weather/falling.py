@@ -1,7 +1,5 @@
 """What falls: streaks of rain and flakes of snow; and the uneven patches of weather."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

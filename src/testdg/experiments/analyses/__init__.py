@@ -1,7 +1,5 @@
 """Analyses: each computes numbers from cells and their runs; `testdg.report.analyses` draws them."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Attention maps of the adapted model, with and without the amplifier."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

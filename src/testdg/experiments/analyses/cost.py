@@ -1,7 +1,5 @@
 """What adaptation costs: time and memory of a batch, against the error."""
 
-from __future__ import annotations
-
 import gc
 import statistics
 import time

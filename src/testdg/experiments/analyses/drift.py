@@ -1,7 +1,5 @@
 """How well prototypes follow the model: distance to where their images are now, with and without the update."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

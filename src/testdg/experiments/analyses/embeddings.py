@@ -1,7 +1,5 @@
 """Embeddings of all domains in two dimensions, before and after adaptation."""
 
-from __future__ import annotations
-
 import numpy as np
 from sklearn.manifold import TSNE
 from sklearn.metrics import silhouette_score

@@ -1,7 +1,5 @@
 """Chamfer distance between every two domains, before and after adaptation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """All benchmarks at a glance, from the run folders that are there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

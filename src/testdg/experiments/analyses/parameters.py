@@ -1,7 +1,5 @@
 """How many parameters each method moves, against the error."""
 
-from __future__ import annotations
-
 from testdg.experiments.analyses.case import Case, Numbers, Scene
 from testdg.experiments.statistics import spread
 

@@ -1,7 +1,5 @@
 """The embeddings that prototypes were chosen from, in two dimensions, with the prototypes among them."""
 
-from __future__ import annotations
-
 import torch
 
 from testdg.experiments.analyses.case import Case, Numbers, Scene, need_testdg, replay, spaced

@@ -1,7 +1,5 @@
 """Watching TestDG choose prototypes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor

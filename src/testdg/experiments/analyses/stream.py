@@ -1,7 +1,5 @@
 """The error (or mIoU) along the stream, and the changes that methods notice."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

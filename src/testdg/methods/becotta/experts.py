@@ -1,7 +1,5 @@
 """BECoTTA's mixture of low-rank experts behind a transformer block, and the router that chooses among them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

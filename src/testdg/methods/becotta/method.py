@@ -1,7 +1,5 @@
 """BECoTTA: a mixture of low-rank experts behind every block, chosen for each image (Lee et al., ICML 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Histograms of oriented gradients, as a target for what is hidden."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Patch tokens: where they enter and leave a model, which of them to hide, and a pass with some of them hidden."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Continual-MAE: hide uncertain tokens, reconstruct and predict them (Liu et al., CVPR 2024)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

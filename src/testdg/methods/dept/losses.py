@@ -1,7 +1,5 @@
 """What DePT learns by: projections of prompts and features, how alike and how different they are, and neighbours."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

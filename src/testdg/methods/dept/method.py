@@ -1,7 +1,5 @@
 """DePT: prompts in every stage, pseudo-labels from neighbours and a teacher (Gao et al., 2022)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple

@@ -1,7 +1,5 @@
 """DePT's prompts: learnt tokens that every stage of a transformer gets anew."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """The meta networks of EcoTTA: a BatchNorm on the output of a part of the network and a convolution beside it."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

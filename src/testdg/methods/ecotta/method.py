@@ -1,7 +1,5 @@
 """EcoTTA: small meta networks on a frozen backbone, held close to it (Song et al., CVPR 2023). A reconstruction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial

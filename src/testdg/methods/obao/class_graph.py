@@ -1,7 +1,5 @@
 """Zhu et al.'s graph of class relations: how alike the mean features of the classes are."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Zhu et al.'s buffer: test images with their pseudo-labels, of which the least certain leave first."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """OBAO: a buffer of sure test images and a graph of class relations (Zhu et al., ECCV 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Aligning any network: where the tokens of a transformer are moved, and BatchNorm layers that follow the stream."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 

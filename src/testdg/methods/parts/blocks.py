@@ -1,7 +1,5 @@
 """The blocks of a network, found by structure, and what enters and leaves its classifier."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple

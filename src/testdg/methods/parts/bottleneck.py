@@ -1,7 +1,5 @@
 """Low-rank branches beside the layers of a model: W x + up(down(x))."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from operator import attrgetter

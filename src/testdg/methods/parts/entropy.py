@@ -1,7 +1,5 @@
 """Losses and measures of predictions: the class dimension is 1, images or pixels are all the others."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """CUDA graphs: a step of many small kernels is recorded once and then launched as one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An optimiser that skips a non-finite update without asking the host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 

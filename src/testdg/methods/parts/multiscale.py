@@ -1,7 +1,5 @@
 """Predictions of a segmentation model over several sizes of the same images, each also mirrored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

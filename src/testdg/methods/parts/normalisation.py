@@ -1,7 +1,5 @@
 """What methods do with normalisation layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 

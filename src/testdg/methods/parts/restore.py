@@ -1,7 +1,5 @@
 """Ways back to the source: stochastic restoring, and the source values of a few parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The teacher: an exponential moving average of a model."""
 
-from __future__ import annotations
-
 import copy
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Predictions over several augmented views, and following a teacher."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Small batches that wait until there are enough images for a step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Training on source images before the stream."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice

@@ -1,7 +1,5 @@
 """A memory of images that is balanced over the predicted classes and prefers recent, certain images."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

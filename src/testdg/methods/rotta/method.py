@@ -1,7 +1,5 @@
 """RoTTA: a balanced memory, slow statistics and a teacher weighted by age (Yuan et al., CVPR 2023)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

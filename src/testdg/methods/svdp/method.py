@@ -1,7 +1,5 @@
 """SVDP: prompts on the few pixels that are most uncertain, on top of CoTTA (Yang et al., AAAI 2024)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

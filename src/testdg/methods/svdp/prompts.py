@@ -1,7 +1,5 @@
 """SVDP's sparse prompts: offsets of single pixels, put where the prediction is most uncertain."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn

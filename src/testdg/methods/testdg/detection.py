@@ -1,7 +1,5 @@
 """Domain change detection (section 3.1 of the paper)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Domain-invariant learning (section 3.3 of the paper): extractor, discriminator, and the losses of the two steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -3,8 +3,6 @@
 Both live in tensors of fixed size that are changed in place; how much of them is filled is counted on the host.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """TestDG: one batch, from the detection of a new domain to the update of the prototypes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """The networks of TestDG: student, amplifier, extractor, discriminator and teacher, and the passes through them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 

@@ -3,8 +3,6 @@
 Everything else is common to both. Which of the two holds is one setting, `as_released`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Domain prototype selection (section 3.2 of the paper): RBF kernel, squared MMD, score J, greedy maximum."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Settings of TestDG, and the published ones for each benchmark."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Domain prototype update (section 3.4 of the paper): prototypes follow the model as it moves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Less memory for a backward pass under autocast, at the precision that its layers compute in anyway."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial

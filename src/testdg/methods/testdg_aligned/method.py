@@ -1,7 +1,5 @@
 """TestDG aligned: self-training and domain-invariant learning on features that are aligned to the source."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

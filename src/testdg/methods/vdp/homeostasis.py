@@ -1,7 +1,5 @@
 """Homeostasis: hold back what earlier domains depended on (synaptic intelligence, Zenke et al., ICML 2017)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

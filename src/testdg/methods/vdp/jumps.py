@@ -1,7 +1,5 @@
 """Jumps of a number from batch to batch that are more than its noise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

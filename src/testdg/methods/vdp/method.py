@@ -1,7 +1,5 @@
 """VDP: prompts in the image while the network stays frozen (Gan et al., AAAI 2023). A reconstruction."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Prompts: small patches of pixels that are learnt and added to every image."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

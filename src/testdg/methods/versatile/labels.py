@@ -1,7 +1,5 @@
 """Pseudo-labels: which to trust, how the source corrects the others, and which of them to learn from most."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

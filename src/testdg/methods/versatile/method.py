@@ -1,7 +1,5 @@
 """Versatile: filtered, corrected and weighted labels, near the source (Yang et al., CVPR 2024). A reconstruction."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

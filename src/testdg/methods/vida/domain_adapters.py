@@ -1,7 +1,5 @@
 """The two adapters of ViDA, low-rank and high-rank, and how they share the work."""
 
-from __future__ import annotations
-
 import torch
 from torch import Generator, Tensor
 

@@ -1,7 +1,5 @@
 """ViDA: low-rank and high-rank adapters that share the work by uncertainty (Liu et al., ICLR 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

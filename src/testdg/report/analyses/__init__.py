@@ -1,7 +1,5 @@
 """Figures of the analyses: each draws the numbers that `testdg.experiments.analyses` computes, and nothing else."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Draw attention maps over images."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

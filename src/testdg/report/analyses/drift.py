@@ -1,7 +1,5 @@
 """Draw how far prototypes are from where their images are now."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Draw the embeddings of all domains in two dimensions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

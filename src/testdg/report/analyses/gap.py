@@ -1,7 +1,5 @@
 """Draw the distances between domains as two heat maps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

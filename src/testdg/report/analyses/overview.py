@@ -1,7 +1,5 @@
 """Draw the scores of all methods on all benchmarks."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Draw learnable parameters against the error."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from testdg.report.analyses.scatter import draw_methods

@@ -1,7 +1,5 @@
 """Draw the accuracy of linear probes along the stream."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

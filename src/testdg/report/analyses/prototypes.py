@@ -1,7 +1,5 @@
 """Draw prototypes among the embeddings that they were chosen from."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

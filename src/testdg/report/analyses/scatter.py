@@ -1,7 +1,5 @@
 """Points that stand for methods: what they cost against how well they do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

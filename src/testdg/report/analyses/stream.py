@@ -1,7 +1,5 @@
 """Draw the score along the stream, and under it the changes that methods noticed."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Chapter: a group with its tables and figures, ready to be written in any format."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Whether a result holds what a report needs: a file that was changed by hand is told, not shown."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The figures of a report: the score over the stream, and a heat map of the gains; as SVG, PDF and PNG."""
 
-from __future__ import annotations
-
 import io
 import re
 import textwrap

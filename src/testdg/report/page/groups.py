@@ -1,7 +1,5 @@
 """Run folders as groups: in each, the results that may stand in one table."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Which tables a group has: methods as rows, domains as columns, the mean last."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 

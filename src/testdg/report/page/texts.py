@@ -1,7 +1,5 @@
 """The tables of a report as Markdown, LaTeX and CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """What a report says in words: what was compared, and what came out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from testdg.evaluation import Result

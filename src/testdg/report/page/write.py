@@ -1,7 +1,5 @@
 """Writing a report: everything is made first, then every file is put in its place in one step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
