@@ -12,12 +12,16 @@ import pytest
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import torch
+from hypothesis import settings
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
 from testdg.evaluation import source_model
 from testdg.files import locked
 from testdg.models import Preprocessing, TinyViT, VisionModel
+
+settings.register_profile("testdg", deadline=None)  # how long an example takes says nothing on a busy machine
+settings.load_profile("testdg")
 
 
 @pytest.fixture

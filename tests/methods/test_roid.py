@@ -118,8 +118,8 @@ def test_what_a_batch_costs(vit: VisionModel, consistency: bool, images: int) ->
     assert counts == {"model": images, "backward": 1}
 
 
-def test_without_correction_and_learning_it_is_the_source(vit: VisionModel) -> None:
-    adapter = Roid(vit, learning_rate=0.0, prior_correction=False)
+def test_without_learning_it_is_the_source_corrected(vit: VisionModel) -> None:
+    adapter = Roid(vit, learning_rate=0.0)
     for images in stream(adapter):
         with torch.no_grad():
-            torch.testing.assert_close(adapter(images), vit(images).logits)
+            torch.testing.assert_close(adapter(images), correct_prior(vit(images).logits))

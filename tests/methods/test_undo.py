@@ -34,8 +34,7 @@ def without(name: str) -> Iterator[None]:
     ("method", "settings"),
     [
         ("testdg", {}),
-        ("tent", {"steps": 2}),
-        ("pseudo_label", {"steps": 3, "train": "all"}),
+        ("sar", {}),
         ("rotta", {"update_every": 2}),
     ],
 )

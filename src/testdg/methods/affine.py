@@ -8,7 +8,7 @@ from torch import nn
 
 from testdg.methods.adapter import Adapter
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.normalisation import affine_parameters, batch_norms, use_batch_statistics
+from testdg.methods.parts.normalisation import affine_parameters, batch_norms, lacks_affine, use_batch_statistics
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
@@ -40,7 +40,7 @@ class AffineAdapter(Adapter):
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
         """A model without affine normalisation layers has nothing to train."""
-        return None if affine_parameters(model) else "it has no normalisation layer with scale and shift"
+        return lacks_affine(model)
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> Mapping[str, str]:

@@ -1,14 +1,13 @@
 """Pseudo-label: the model's own classes as labels, one step a batch (Lee, ICML 2013 workshop)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from testdg.methods.affine import TENT_PRESETS, AffineAdapter, AffineSettings
-from testdg.methods.parts.entropy import entropy
+from testdg.methods.parts.entropy import entropy, masked_mean
 from testdg.methods.registry import register
 from testdg.methods.settings import option
 
@@ -18,18 +17,13 @@ class PseudoLabelSettings(AffineSettings):
     """Settings of the pseudo-label method."""
 
     confidence: float = option(0.0, "least confidence of a label; 0 takes all", low=0, high=1)
-    train: Literal["norm", "all", "head"] = option("norm", "normalisation layers, all weights, or the classifier")
-    reduction: Literal["selected", "batch"] = option("selected", "what the loss is averaged over")
-    steps: int = option(1, "updates per batch", low=1)
 
 
-def pseudo_label_loss(logits: Tensor, confidence: float, reduction: str = "selected") -> tuple[Tensor, Tensor]:
+def pseudo_label_loss(logits: Tensor, confidence: float) -> tuple[Tensor, Tensor]:
     """Cross-entropy to the most probable class where it is confident enough, and which images or pixels are."""
     best, labels = logits.detach().float().softmax(1).max(1)
     chosen = best >= confidence
-    losses = torch.where(chosen, F.cross_entropy(logits.float(), labels, reduction="none"), 0.0)
-    count = chosen.sum().clamp(min=1) if reduction == "selected" else chosen.numel()
-    return losses.sum() / count, chosen
+    return masked_mean(F.cross_entropy(logits.float(), labels, reduction="none"), chosen), chosen
 
 
 @register
@@ -48,23 +42,11 @@ class PseudoLabel(AffineAdapter):
         "acdc": {"learning_rate": 7.5e-6, "batch_statistics": False},
     }
 
-    def chosen(self) -> list[nn.Parameter]:
-        """Parameters to train."""
-        if self.settings.train == "all":
-            return list(self.model.parameters())
-        if self.settings.train == "head":
-            return list(self.model.network.get_submodule(self.model.head).parameters())
-        return super().chosen()
-
     def step(self, images: Tensor) -> Tensor:
-        """Predict, and take one step towards the predicted classes; the prediction is the one before the last step."""
-        s = self.settings
-        if s.steps > 1:
-            self.keep(self.learner.held())
-        for _ in range(s.steps):
-            logits: Tensor = self.model(images).logits
-            loss, chosen = pseudo_label_loss(logits, s.confidence, s.reduction)
-            self.learner.step(loss, when=chosen.any())
+        """Predict, and take one step towards the predicted classes."""
+        logits: Tensor = self.model(images).logits
+        loss, chosen = pseudo_label_loss(logits, self.settings.confidence)
+        self.learner.step(loss, when=chosen.any())
         mean = logits.detach().float().softmax(1).transpose(0, 1).flatten(1).mean(1)
         self.diagnostics.update(
             loss=loss.detach(), learnt_from=chosen.sum(), diversity=entropy(mean.log()[None]).squeeze(0)

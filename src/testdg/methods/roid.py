@@ -26,7 +26,6 @@ class RoidSettings(AffineSettings):
     source_share: float = option(0.01, "how far the weights go back to the source after a step", low=0, high=1)
     consistency: bool = option(True, "augmented views must be predicted as the images are")
     flip: bool = option(True, "mirror every other view; not for digits or text")
-    prior_correction: bool = option(True, "multiply the logits by the smoothed class frequencies of the batch")
 
 
 def likelihood_ratio(logits: Tensor) -> Tensor:
@@ -88,15 +87,11 @@ class Roid(AffineAdapter):
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict, with the correction."""
-        return self._correct(self.model(images).logits)
+        return correct_prior(self.model(images).logits)
 
     def beyond_weights(self) -> str | None:
         """The correction looks at all predictions of a batch."""
-        return (
-            "it corrects predictions by the batch at hand"
-            if self.settings.prior_correction
-            else super().beyond_weights()
-        )
+        return "it corrects predictions by the batch at hand"
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, take one step on the weighted images, and go a little back to the source."""
@@ -112,7 +107,4 @@ class Roid(AffineAdapter):
         self.anchor.pull(s.source_share)
         self.usual.lerp_(logits.detach().float().softmax(1).mean(0), 1 - s.momentum)
         self.diagnostics.update(loss=loss.detach(), learnt_from=(weights > 0).sum())
-        return self._correct(logits)
-
-    def _correct(self, logits: Tensor) -> Tensor:
-        return correct_prior(logits) if self.settings.prior_correction else logits
+        return correct_prior(logits)

@@ -27,6 +27,11 @@ def affine_parameters(model: VisionModel, layers: Sequence[nn.Module] | None = N
     return [p for layer in layers for p in (layer.weight, layer.bias) if isinstance(p, nn.Parameter)]
 
 
+def lacks_affine(model: VisionModel) -> str | None:
+    """Say that a model has nothing that a method on normalisation layers could move; None where it has."""
+    return None if affine_parameters(model) else "it has no normalisation layer with scale and shift"
+
+
 class SlowBatchNorm(nn.BatchNorm2d):
     """BatchNorm by its stored statistics, which in training mode first go a share of the way to those of the batch."""
 

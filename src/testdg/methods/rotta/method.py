@@ -11,7 +11,13 @@ from testdg.errors import UserError
 from testdg.methods.adapter import TeacherAdapter
 from testdg.methods.parts.entropy import entropy, soft_cross_entropy
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.normalisation import affine_parameters, batch_norms, follow_statistics, use_slow_statistics
+from testdg.methods.parts.normalisation import (
+    affine_parameters,
+    batch_norms,
+    follow_statistics,
+    lacks_affine,
+    use_slow_statistics,
+)
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.registry import register
 from testdg.methods.rotta.memory import BalancedMemory
@@ -59,7 +65,7 @@ class Rotta(TeacherAdapter):
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
         """A model without affine normalisation layers has nothing to train."""
-        return None if affine_parameters(model) else "it has no normalisation layer with scale and shift"
+        return lacks_affine(model)
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> dict[str, str]:

@@ -23,7 +23,6 @@ class VDPSettings(Settings):
     """Settings of VDP."""
 
     prompt_size: int = option(17, "side of each of the two prompts, in pixels", low=1)
-    view: Literal["augmented", "same"] = option("augmented", "what the student sees; the same images teach little")
     flip: bool = option(True, "mirror every other augmented image; not for digits or text")
     loss: Literal["soft", "hard"] = option("soft", "cross-entropy with the teacher's soft or its hard label")
     learning_rate: float = option(1e-2, "of the prompts", low=0)
@@ -85,7 +84,7 @@ class VDP(Adapter):
         changed = self.detector.update(confidence)
         if changed:
             self.memory.close(self.prompts.agnostic.detach())
-        view = self.augment(images, self.generator) if self.settings.view == "augmented" else images
+        view = self.augment(images, self.generator)
         self._learn(following_loss(self.model(self.prompts(view)).logits, taught, self.settings.loss))
         ema_update(self.teacher, self.prompts, self.settings.momentum)
         self.diagnostics.update(confidence=confidence, change=changed)

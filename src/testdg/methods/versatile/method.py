@@ -7,25 +7,23 @@ import torch
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.errors import UserError
 from testdg.methods.adapter import TeacherAdapter
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.normalisation import affine_parameters
+from testdg.methods.parts.normalisation import affine_parameters, lacks_affine
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
 from testdg.methods.versatile.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
+from testdg.models import VisionModel
 
 
 @dataclass(frozen=True, kw_only=True)
 class VersatileSettings(Settings):
     """Settings of Versatile."""
 
-    trained: Literal["norm", "all"] = option("norm", "normalisation layers, or all parameters")
     optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
-    learning_rate: float = option(1e-4, "step size", low=0)
-    view: Literal["augmented", "same"] = option("augmented", "what the student sees; the same images teach little")
+    learning_rate: float = option(1e-4, "step size on the normalisation layers", low=0)
     flip: bool = option(True, "mirror every other augmented image; not for digits or text")
     threshold_momentum: float = option(0.99, "of the thresholds' running means", low=0, high=1)
     unreliable_weight: float = option(0.5, "weight of an image whose label stays unreliable", low=0, high=1)
@@ -33,9 +31,6 @@ class VersatileSettings(Settings):
     diversity_temperature: float = option(1 / 3, "of the weight that rare and certain labels get", low=0.01)
     momentum: float = option(0.999, "of the teacher", low=0, high=1)
     alignment: float = option(0.01, "share of the way back to the source after a batch", low=0, high=1)
-    alignment_weights: Literal["uniform", "fisher"] = option(
-        "uniform", "pull all values back alike, or those more that the loss depends on (Adam's second moment)"
-    )
 
 
 @register
@@ -48,7 +43,7 @@ class Versatile(TeacherAdapter):
         "Yang et al., A Versatile Framework for Continual Test-Time Domain Adaptation: Balancing Discriminability and "
         "Generalizability, CVPR 2024"
     )
-    needs = "normalisation layers, unless all parameters are trained"
+    needs = "normalisation layers"
     reconstruction = True
     Settings = VersatileSettings
     settings: VersatileSettings
@@ -59,15 +54,16 @@ class Versatile(TeacherAdapter):
         "imagenet-c": {"optimizer": "sgd", "learning_rate": 1e-3},
     }
 
+    @classmethod
+    def refuses(cls, model: VisionModel) -> str | None:
+        """It moves normalisation layers and nothing else."""
+        return lacks_affine(model)
+
     def build(self) -> None:
         """Make teacher, source, optimiser and the running means."""
         s, model = self.settings, self.model
-        if s.alignment_weights == "fisher" and s.optimizer != "adam":
-            raise UserError("alignment_weights=fisher reads Adam's moments; got optimizer=sgd: use adam or uniform")
-        chosen = list(model.parameters()) if s.trained == "all" else affine_parameters(model)
-        if not chosen:
-            raise UserError(f"versatile finds no normalisation layer in {model.name}: use trained=all")
         self.teacher, self.source = frozen_copy(model), frozen_copy(model)
+        chosen = affine_parameters(model)
         for parameter in chosen:
             parameter.requires_grad_(True)
         self.augment = Augmentation(flip=s.flip)
@@ -83,12 +79,11 @@ class Versatile(TeacherAdapter):
         with torch.no_grad():
             taught = self.infer(images)
             labels, weights = self._label(taught.float().softmax(1), self.source(images).logits.float().softmax(1))
-        view = self.augment(images, self.generator) if s.view == "augmented" else images
-        log_p = self.model(view).logits.float().log_softmax(1)
+        log_p = self.model(self.augment(images, self.generator)).logits.float().log_softmax(1)
         loss = -(weights * (labels * log_p).sum(1)).mean()
         self.learner.step(loss)
         ema_update(self.teacher, self.model, s.momentum)
-        self._align()
+        self.anchor.pull(s.alignment)
         self.diagnostics["loss"] = loss.detach()
         return taught
 
@@ -99,15 +94,3 @@ class Versatile(TeacherAdapter):
         weights = diversity_weights(labels, self.usual.update(labels.mean(0)), s.diversity_temperature)
         self.diagnostics["reliable"] = reliable.float().mean()
         return labels, weights * torch.where(reliable, 1.0, s.unreliable_weight)
-
-    @torch.no_grad()
-    def _align(self) -> None:
-        """Go a share of the way back to the source, all values alike or by what the loss depends on."""
-        s = self.settings
-        if s.alignment_weights == "uniform":
-            self.anchor.pull(s.alignment)
-            return
-        for parameter, source in zip(self.anchor.parameters_, self.anchor.values(), strict=True):
-            squares = self.learner.optimizer.state[parameter].get("exp_avg_sq", torch.zeros_like(parameter))
-            share = s.alignment * squares / squares.max().clamp(min=1e-30)
-            parameter.lerp_(source, share)
