@@ -3,6 +3,7 @@
 A new choice is a line here and a field of `experiments.grid.Cell` (or of a benchmark's `Options`).
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -30,9 +31,9 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str) and value.strip() != ""
 
 
-def is_whole(low: int) -> Fits:
-    """A whole number of at least `low`."""
-    return lambda value: type(value) is int and value >= low
+def is_whole(low: int, high: float = math.inf) -> Fits:
+    """A whole number of at least `low` and at most `high`."""
+    return lambda value: type(value) is int and low <= value <= high
 
 
 def is_list(fits: Fits) -> Fits:
@@ -95,7 +96,7 @@ CHOICES: Mapping[str, Choice] = {
     "images": _count("First images of each domain; all if left out.", "benchmark"),
     "severity": Choice(
         "Severity of the corruptions, 1 to 5 (5).",
-        lambda value: type(value) is int and 1 <= value <= 5,
+        is_whole(1, 5),
         "a whole number from 1 to 5",
         "benchmark",
         int,

@@ -10,10 +10,14 @@ class UserError(ValueError):
 
 def unknown(what: str, name: object, known: Iterable[str]) -> UserError:
     """Make the error for a name that does not exist, with the nearest one that does."""
-    options = sorted(known)
+    return UserError(f"unknown {what} {name!r}; {hint(name, sorted(known))}")
+
+
+def hint(name: object, known: Iterable[str]) -> str:
+    """Name the nearest of the names that exist, or all of them."""
+    options = list(known)
     near = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(options) or 'none'}"
-    return UserError(f"unknown {what} {name!r}; {hint}")
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(options) or 'none'}"
 
 
 def visible(text: str) -> str:

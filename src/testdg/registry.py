@@ -28,7 +28,7 @@ class Registry(Generic[K]):
     def all(self) -> dict[str, K]:
         """All classes, by name, in alphabetical order."""
         package = importlib.import_module(self.package)
-        for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             importlib.import_module(module.name)
         return dict(sorted(self.known.items()))
 

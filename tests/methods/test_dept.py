@@ -14,7 +14,6 @@ from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.methods.added_layers import added_layers, watched
-from testdg.methods.dept import Dept
 from testdg.methods.dept.losses import (
     Centre,
     Neighbours,
@@ -24,6 +23,7 @@ from testdg.methods.dept.losses import (
     sameness,
     stage_weights,
 )
+from testdg.methods.dept.method import Dept
 from testdg.methods.dept.prompts import StagePrompts, add_prompts
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import check_adapter, stream

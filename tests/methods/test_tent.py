@@ -86,6 +86,14 @@ def test_the_prediction_is_the_one_before_the_update(vit: VisionModel) -> None:
     assert not torch.allclose(adapter.predict(images), expected, atol=1e-3)
 
 
+def test_two_steps_are_two_updates(vit: VisionModel) -> None:
+    one, two = Tent(vit, learning_rate=1e-2), Tent(vit, learning_rate=1e-2, steps=2)
+    images = stream(one, 1)[0]
+    one(images)
+    torch.testing.assert_close(two(images), one(images))
+    torch.testing.assert_close(two.predict(images), one.predict(images))
+
+
 def test_batch_norm_uses_the_batch_unless_told_otherwise(cnn: VisionModel) -> None:
     images = stream(Tent(cnn), 1)[0]
     stored = Tent(cnn, batch_statistics=False, learning_rate=0.0)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.methods.align import Align
-from testdg.methods.testdg_aligned import TestDGAligned
+from testdg.methods.testdg_aligned.method import TestDGAligned
 from testdg.models import VisionModel
 from testdg.testing import same_state, stream
 

@@ -34,6 +34,7 @@ def without(name: str) -> Iterator[None]:
     ("method", "settings"),
     [
         ("testdg", {}),
+        ("tent", {"steps": 2}),
         ("sar", {}),
         ("rotta", {"update_every": 2}),
     ],

@@ -11,8 +11,8 @@ from passes import counted
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.versatile import Versatile
 from testdg.methods.versatile.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
+from testdg.methods.versatile.method import Versatile
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import stream
 
@@ -176,7 +176,5 @@ def test_a_batch_costs_three_passes_and_one_backward(vit: VisionModel) -> None:
 
 def test_a_model_without_normalisation_layers_is_refused() -> None:
     plain = load_model(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), preprocessing=Preprocessing((4, 4)), name="flat")
-    with pytest.raises(
-        UserError, match="versatile cannot adapt flat: it has no normalisation layer"
-    ):
+    with pytest.raises(UserError, match="versatile cannot adapt flat: it has no normalisation layer"):
         Versatile(plain)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page_cases import groups_of, three_methods, write_run
 
+from testdg.data.corruptions import STANDARD_ORDER
 from testdg.errors import UserError
 from testdg.evaluation import Plan, read_result
 from testdg.evaluation.scores import Classification, Metric
@@ -21,7 +22,7 @@ from testdg.report.bench import bench_text
 from testdg.report.page.groups import read_runs
 from testdg.report.page.sheets import group_sheets, published_sheets, source_gains
 from testdg.report.page.words import contents, outcome, protocol_pairs
-from testdg.report.published import CORRUPTIONS, TABLES, published
+from testdg.report.published import TABLES, published
 from testdg.report.table import Column, Entry, Table
 
 
@@ -381,7 +382,7 @@ def test_nothing_is_shown_as_minus_zero() -> None:
 def test_published_means_are_the_means_of_their_rows() -> None:
     for table in TABLES:
         assert all(len(row) == len(table.columns) + 1 for row in table.rows.values())
-        if table.columns == CORRUPTIONS:
+        if table.columns == STANDARD_ORDER:
             for name, (*row, mean) in table.rows.items():
                 assert np.mean(row) == pytest.approx(mean, abs=0.11), (table.benchmark, table.source, name)
 

@@ -105,7 +105,7 @@ def train(
 ) -> None:
     """Train a source model on the clean images of a benchmark; resumable."""
     prepare_torch(bf16=precision == "bf16")
-    from testdg.cli.train import TrainRequest, train_command
+    from testdg.cli.train import train_command
 
     recipe = {name: value for name, value in ctx.params.items() if name not in _NO_RECIPE and value is not None}
-    train_command(TrainRequest(benchmark, data, model, out, device, recipe, subset), as_json=json)
+    train_command(benchmark, model, out, recipe, as_json=json, data=data, subset=subset, device=device)

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +16,29 @@ from testdg.models.segformer import SEGFORMERS
 from testdg.training.recipe import make_recipe
 
 
-@dataclass(frozen=True)
-class TrainRequest:
-    """What the user asked for."""
-
-    benchmark: str
-    data: Path | None
-    model: str
-    out: Path
-    device: str
-    recipe: dict[str, Any]
-    """Values of the task's recipe; defaults apply to what is not there."""
-    subset: str | None = None
-
-
-def train_command(request: TrainRequest, *, as_json: bool) -> None:
-    """Train the model and tell its score on clean images."""
-    quieten([None if request.model in ("tiny", *SEGFORMERS) else request.model])
+def train_command(
+    benchmark: str, model: str, out: Path, recipe: dict[str, Any], *, as_json: bool, **options: Any
+) -> None:
+    """Train the model and tell its score on clean images; of the recipe, defaults apply to what is not there."""
+    quieten([None if model in ("tiny", *SEGFORMERS) else model])
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     with warnings.catch_warnings(), Bar(console) as bar:
         warnings.showwarning = lambda message, *_, **__: console.print(f"note   {message}", markup=False)
-        about = _train(request, bar)
+        about = _train(benchmark, model, out, recipe, bar, **options)
     if as_json:
         print(json.dumps(about, indent=2))
         return
     images = f"{about['test_images']} clean test images of {about['benchmark']}"
-    console.print(f"model  {request.out} ({about['seconds']:.0f} s)", markup=False)
+    console.print(f"model  {out} ({about['seconds']:.0f} s)", markup=False)
     key, title = ("clean_miou", "mIoU ") if "clean_miou" in about else ("clean_error", "error")
     console.print(f"{title}  {about[key]:.2f} % on {images}", markup=False)
 
 
-def _train(request: TrainRequest, bar: Bar) -> dict[str, Any]:
+def _train(
+    name: str, model: str, out: Path, values: dict[str, Any], bar: Bar, *, device: str, **options: Any
+) -> dict[str, Any]:
     def tell(done: int, steps: int, loss: float, error: float) -> None:
         bar.update(f"step {done} of {steps}, loss {loss:.3f}, error {error:.1f} %", done, steps)
 
-    recipe = make_recipe(find_benchmark(request.benchmark).task, request.recipe)
-    benchmark = load_benchmark(request.benchmark, request.data, subset=request.subset)
-    return fine_tune(benchmark, request.model, request.out, recipe, device=request.device, tell=tell)
+    recipe = make_recipe(find_benchmark(name).task, values)
+    return fine_tune(load_benchmark(name, **options), model, out, recipe, device=device, tell=tell)

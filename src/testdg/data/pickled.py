@@ -71,15 +71,6 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
-        self.steps: dict[str, Callable[[Any], None]] = {
-            "PROTO": self._nothing, "FRAME": self._nothing, "STOP": self._nothing,
-            "MARK": self._mark, "EMPTY_LIST": self._list, "EMPTY_DICT": self._dict, "TUPLE": self._tuple,
-            "APPEND": self._append, "APPENDS": self._appends, "SETITEM": self._set_item, "SETITEMS": self._set_items,
-            "SHORT_BINSTRING": self._string, "BINSTRING": self._string, "BYTEARRAY8": self._bytes,
-            "BINPUT": self._put, "LONG_BINPUT": self._put, "MEMOIZE": self._memoize,
-            "BINGET": self._get, "LONG_BINGET": self._get,
-            "GLOBAL": self._global, "STACK_GLOBAL": self._stack_global, "REDUCE": self._reduce, "BUILD": self._build,
-        }  # fmt: skip
 
     def run(self, content: bytes) -> Any:
         """Follow all instructions and give what is left."""
@@ -92,18 +83,48 @@ class _Machine:
         return self.stack[0]
 
     def _step(self, name: str, argument: Any) -> None:
-        if name in _PLAIN:
-            self.stack.append(argument)
-        elif name in _CONSTANTS:
-            self.stack.append(_CONSTANTS[name])
-        elif name in _TUPLES:
-            self.stack.append(tuple(self._pop(_TUPLES[name])))
-        elif name in self.steps:
-            self.steps[name](argument)
-        else:
-            raise _Refused(f"the instruction {name}")
-
-    # The stack
+        push = self.stack.append
+        match name:
+            case _ if name in _PLAIN:
+                push(argument)
+            case "PROTO" | "FRAME" | "STOP":
+                pass
+            case "EMPTY_LIST":
+                push([])
+            case "EMPTY_DICT":
+                push({})
+            case "MARK":
+                self.marks.append(len(self.stack))
+            case "TUPLE":
+                push(tuple(self._since_mark()))
+            case "APPEND" | "APPENDS":
+                values = self._pop(1) if name == "APPEND" else self._since_mark()
+                self._top(list).extend(values)
+            case "SETITEM" | "SETITEMS":
+                self._set(self._pop(2) if name == "SETITEM" else self._since_mark())
+            case "SHORT_BINSTRING" | "BINSTRING":  # a text of Python 2, which is bytes
+                push(argument.encode("latin1"))
+            case "BYTEARRAY8":
+                push(bytes(argument))
+            case "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
+                self.memo[len(self.memo) if name == "MEMOIZE" else argument] = self._top()
+            case "BINGET" | "LONG_BINGET":
+                push(self._kept(argument))
+            case "GLOBAL":
+                push(_find(*argument.split(" ", 1)))
+            case "STACK_GLOBAL":
+                push(_find(*self._pop(2)))
+            case "REDUCE":
+                push(_call(*self._pop(2)))
+            case "BUILD":
+                (state,) = self._pop(1)
+                _fill(self._top(), state)
+            case _ if name in _CONSTANTS:
+                push(_CONSTANTS[name])
+            case _ if name in _TUPLES:
+                push(tuple(self._pop(_TUPLES[name])))
+            case _:
+                raise _Refused(f"the instruction {name}")
 
     def _pop(self, count: int) -> list[Any]:
         """Take the last values; those before a mark cannot be reached."""
@@ -122,42 +143,13 @@ class _Machine:
         del self.stack[start:]
         return taken
 
-    def _top(self, kind: type) -> Any:
-        """The last value, which must be of a kind."""
+    def _top(self, kind: type | None = None) -> Any:
+        """The last value, which stays, and must be of a kind."""
         (value,) = self._pop(1)
-        if type(value) is not kind:
+        if kind is not None and type(value) is not kind:
             raise ValueError(f"it has a {type(value).__name__} in place of a {kind.__name__}")
         self.stack.append(value)
         return value
-
-    def _nothing(self, _: Any) -> None:
-        """Nothing: versions, frames and the end."""
-
-    def _mark(self, _: Any) -> None:
-        self.marks.append(len(self.stack))
-
-    def _list(self, _: Any) -> None:
-        self.stack.append([])
-
-    def _dict(self, _: Any) -> None:
-        self.stack.append({})
-
-    def _tuple(self, _: Any) -> None:
-        self.stack.append(tuple(self._since_mark()))
-
-    def _append(self, _: Any) -> None:
-        values = self._pop(1)
-        self._top(list).extend(values)
-
-    def _appends(self, _: Any) -> None:
-        values = self._since_mark()
-        self._top(list).extend(values)
-
-    def _set_item(self, _: Any) -> None:
-        self._set(self._pop(2))
-
-    def _set_items(self, _: Any) -> None:
-        self._set(self._since_mark())
 
     def _set(self, values: list[Any]) -> None:
         """Put keys and values into a dictionary; other keys than texts are refused, which may take ages to hash."""
@@ -167,63 +159,38 @@ class _Machine:
                 raise ValueError(f"it has a {type(key).__name__} as a key")
             target[key] = value
 
-    def _string(self, text: str) -> None:
-        """A text of Python 2, which is bytes."""
-        self.stack.append(text.encode("latin1"))
-
-    def _bytes(self, value: bytearray) -> None:
-        self.stack.append(bytes(value))
-
-    def _put(self, place: int) -> None:
-        self.memo[place] = self._last()
-
-    def _memoize(self, _: Any) -> None:
-        self.memo[len(self.memo)] = self._last()
-
-    def _last(self) -> Any:
-        (value,) = self._pop(1)
-        self.stack.append(value)
-        return value
-
-    def _get(self, place: int) -> None:
+    def _kept(self, place: int) -> Any:
         if place not in self.memo:
             raise ValueError("it names a value that was not kept")
-        self.stack.append(self.memo[place])
+        return self.memo[place]
 
-    # Arrays
 
-    def _global(self, name: str) -> None:
-        self._find(*name.split(" ", 1))
+def _find(module: Any, name: Any = "") -> _Name:
+    if not isinstance(module, str) or not isinstance(name, str) or (module, name) not in _NAMES:
+        raise _Refused(_shown(f"{module}.{name}") if isinstance(module, str) else "something without a name")
+    return _Name(_NAMES[module, name])
 
-    def _stack_global(self, _: Any) -> None:
-        self._find(*self._pop(2))
 
-    def _find(self, module: Any, name: Any = "") -> None:
-        if not isinstance(module, str) or not isinstance(name, str) or (module, name) not in _NAMES:
-            raise _Refused(_shown(f"{module}.{name}") if isinstance(module, str) else "something without a name")
-        self.stack.append(_Name(_NAMES[module, name]))
+def _call(called: Any, arguments: Any) -> Any:
+    """What numpy would make of a call; no function of the file is called."""
+    if not isinstance(called, _Name) or not isinstance(arguments, tuple):
+        raise ValueError("it calls what cannot be called")
+    makers: dict[str, Callable[..., Any]] = {
+        "reconstruct": _reconstruct, "dtype": _kind, "frombuffer": _from_buffer, "encode": _latin1,
+    }  # fmt: skip
+    if called.name not in makers:
+        raise ValueError("it makes an array without its numbers")
+    return makers[called.name](*arguments)
 
-    def _reduce(self, _: Any) -> None:
-        called, arguments = self._pop(2)
-        if not isinstance(called, _Name) or not isinstance(arguments, tuple):
-            raise ValueError("it calls what cannot be called")
-        makers: dict[str, Callable[..., Any]] = {
-            "reconstruct": _reconstruct, "dtype": _kind, "frombuffer": _from_buffer, "encode": _latin1,
-        }  # fmt: skip
-        if called.name not in makers:
-            raise ValueError("it makes an array without its numbers")
-        self.stack.append(makers[called.name](*arguments))
 
-    def _build(self, _: Any) -> None:
-        (state,) = self._pop(1)
-        target = self._last()
-        if isinstance(target, _Kind):
-            target.order = _order(state)
-        elif isinstance(target, _Array) and isinstance(state, tuple) and len(state) == 5:
-            _, shape, kind, fortran, content = state
-            target.made = _make(content, kind, shape, "F" if fortran is True else "C")
-        else:
-            raise ValueError("it changes what cannot be changed")
+def _fill(target: Any, state: Any) -> None:
+    if isinstance(target, _Kind):
+        target.order = _order(state)
+    elif isinstance(target, _Array) and isinstance(state, tuple) and len(state) == 5:
+        _, shape, kind, fortran, content = state
+        target.made = _make(content, kind, shape, "F" if fortran is True else "C")
+    else:
+        raise ValueError("it changes what cannot be changed")
 
 
 def _reconstruct(kind: Any, shape: Any, code: Any) -> _Array:

@@ -2,25 +2,10 @@
 
 from collections.abc import Sequence
 
+from testdg.data.corruptions import STANDARD_ORDER
 from testdg.errors import UserError
 
-_SHORT = {
-    "gn": "gaussian_noise",
-    "sn": "shot_noise",
-    "in": "impulse_noise",
-    "db": "defocus_blur",
-    "gb": "glass_blur",
-    "mb": "motion_blur",
-    "zb": "zoom_blur",
-    "sw": "snow",
-    "fr": "frost",
-    "fo": "fog",
-    "br": "brightness",
-    "co": "contrast",
-    "el": "elastic_transform",
-    "px": "pixelate",
-    "jp": "jpeg_compression",
-}
+_STANDARD = "gn sn in db gb mb zb sw fr fo br co el px jp"
 _TABLE = """
 br px gn mb zb gb in jp db el sn fr sw fo co
 jp sn zb fr co fo db el gn br gb in px sw mb
@@ -33,7 +18,8 @@ gb zb in fo sw jp gn fr sn br co mb px db el
 db mb zb sn gn gb jp fo co px fr sw br el in
 co gn db zb fr gb jp fo px el sn in sw mb br
 """
-ORDERS = tuple(tuple(_SHORT[short] for short in line.split()) for line in _TABLE.strip().splitlines())
+_NAMES = dict(zip(_STANDARD.split(), STANDARD_ORDER, strict=True))
+ORDERS = tuple(tuple(_NAMES[short] for short in line.split()) for line in _TABLE.strip().splitlines())
 
 
 def in_order(number: int, names: Sequence[str]) -> list[str]:

@@ -93,8 +93,8 @@ class Plan:
     def levels(self, benchmark: Benchmark) -> Severity:
         """The severity, or the severities that every domain goes through."""
         if self.severity == "benchmark":
-            return benchmark.options.severity if has_severities(benchmark) else None
-        if not has_severities(benchmark):
+            return benchmark.options.severity if benchmark.has_severities else None
+        if not benchmark.has_severities:
             raise UserError(f"{self.name} goes through severities; {benchmark.name} has none: use another protocol")
         if benchmark.options.severity != Options().severity:
             raise UserError(f"{self.name} chooses the severities itself: leave out --severity")
@@ -116,11 +116,6 @@ class Plan:
     def looks(self) -> Views:
         """How the prediction that is scored looks at pictures."""
         return Views(self.views, read_size(self.window), read_size(self.stride))
-
-
-def has_severities(benchmark: Benchmark) -> bool:
-    """Whether a benchmark has its domains at several severities."""
-    return benchmark.has_severities
 
 
 def make_visits(domains: Sequence[str], held_out: Sequence[str], severity: Severity, rounds: int) -> list[Visit]:

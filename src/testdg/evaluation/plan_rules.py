@@ -1,25 +1,14 @@
 """What the values of a plan may be; all mistakes are told at once."""
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
+from testdg.choices import is_list, is_text, is_whole
 from testdg.data.sampling import Kind
+from testdg.errors import hint
 from testdg.evaluation.orders import ORDERS
 from testdg.evaluation.views import RATIOS_OF, Size
-
-
-def _whole(low: int, high: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and low <= value <= high
-
-
-def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(fits(item) for item in value)
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and value.strip() != ""
 
 
 def read_size(text: str) -> Size | None:
@@ -34,24 +23,24 @@ def _size(value: Any) -> bool:
 
 _KINDS = get_args(Kind)
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "name": (_text, "a text"),
+    "name": (is_text, "a text"),
     "order": (
-        lambda value: value in ("benchmark", "all") or _whole(0, len(ORDERS) - 1)(value) or _list_of(_text)(value),
+        lambda value: value in ("benchmark", "all") or is_whole(0, len(ORDERS) - 1)(value) or is_list(is_text)(value),
         f"benchmark, all, a number from 0 to {len(ORDERS) - 1} or a list of domains",
     ),
     "severity": (
-        lambda value: value in ("benchmark", "gradual") or _list_of(_whole(1, 5))(value),
+        lambda value: value in ("benchmark", "gradual") or is_list(is_whole(1, 5))(value),
         "benchmark, gradual or a list of severities from 1 to 5",
     ),
-    "rounds": (_whole(1, 10_000), "a whole number from 1 to 10000"),
+    "rounds": (is_whole(1, 10_000), "a whole number from 1 to 10000"),
     "held_out": (
-        lambda value: _whole(0, 10_000)(value) or _text(value) or _list_of(_text)(value),
+        lambda value: is_whole(0, 10_000)(value) or is_text(value) or is_list(is_text)(value),
         "a whole number of domains, 0 or more, a domain, a list of them or each",
     ),
     "then": (lambda value: value in ("end", "adapt"), "end or adapt"),
     "sampling": (lambda value: value in _KINDS, f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"),
     "concentration": (lambda value: type(value) in (int, float) and 1e-6 <= value <= 1e6, "a number from 1e-6 to 1e6"),
-    "seed": (_whole(0, 2**32 - 1), "a whole number from 0 to 4294967295"),
+    "seed": (is_whole(0, 2**32 - 1), "a whole number from 0 to 4294967295"),
     "resets": (lambda value: value in ("once", "domain"), "once or domain"),
     "views": (lambda value: type(value) is int and value in RATIOS_OF, "1, 2, 8 or 14"),
     "window": (_size, "height and width in pixels, as in 1024x1024"),
@@ -61,7 +50,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def mistakes(values: Mapping[str, Any]) -> list[str]:
     """Everything that is wrong with the values of a plan, a phrase each."""
-    found = [_unknown_key(key) for key in values if key not in RULES]
+    found = [f"unknown key {key!r}, {hint(key, RULES)}" for key in values if key not in RULES]
     found += [
         f"{key} must be {rule}; got {values[key]!r}"
         for key, (fits, rule) in RULES.items()
@@ -93,8 +82,3 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
     elif window and stride and (stride[0] > window[0] or stride[1] > window[1]):
         found.append(f"stride {values['stride']} leaves gaps between windows of {values['window']}: make it smaller")
     return found
-
-
-def _unknown_key(key: str) -> str:
-    near = difflib.get_close_matches(key, RULES, n=1, cutoff=0.5)
-    return f"unknown key {key!r}, " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(RULES)}")

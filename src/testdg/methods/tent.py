@@ -16,6 +16,7 @@ from testdg.methods.settings import option
 class TentSettings(AffineSettings):
     """Settings of TENT."""
 
+    steps: int = option(1, "updates per batch", low=1)
     loss: Literal["entropy", "hard"] = option(
         "entropy", "entropy (paper), or cross-entropy to the predicted class, as in the published numbers on ACDC"
     )
@@ -38,10 +39,13 @@ class Tent(AffineAdapter):
     }
 
     def step(self, images: Tensor) -> Tensor:
-        """Predict, and take one step down the mean loss."""
-        logits: Tensor = self.model(images).logits
-        hard = self.settings.loss == "hard"
-        loss = F.cross_entropy(logits.float(), logits.argmax(1)) if hard else entropy(logits).mean()
-        self.learner.step(loss)
+        """Predict, and take one step down the mean loss; the prediction is the one before the last step."""
+        if self.settings.steps > 1:
+            self.keep(self.learner.held())
+        for _ in range(self.settings.steps):
+            logits: Tensor = self.model(images).logits
+            hard = self.settings.loss == "hard"
+            loss = F.cross_entropy(logits.float(), logits.argmax(1)) if hard else entropy(logits).mean()
+            self.learner.step(loss)
         self.diagnostics["loss" if hard else "entropy"] = loss.detach()
         return logits

@@ -2,12 +2,9 @@
 
 from dataclasses import dataclass
 
+from testdg.data.corruptions import STANDARD_ORDER
 from testdg.evaluation.scores import Classification, Metric, Segmentation
 
-CORRUPTIONS = (
-    "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
-    "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
-)  # fmt: skip
 ROUNDS = tuple(f"{name} ({number})" for number in (1, 2, 3) for name in ("fog", "night", "rain", "snow", "mean"))
 _PAPER = "the paper of TestDG"
 _OTHERS = "tables of later papers that print the benchmark again"
@@ -62,7 +59,7 @@ TABLES = (
             Versatile: 16.3 11.1 9.6 8.4 14.6 8.6 5.5 6.3 5.7 7.1 3.3 5.4 10.9 7.7 12.8 8.9
             TestDG: 17.4 10.9 5.4 6.3 16.3 6.9 3.9 3.7 3.8 5.9 2.2 4.7 7.8 11.2 9.4 7.7
         """),
-        CORRUPTIONS,
+        STANDARD_ORDER,
     ),
     Published(
         "cifar100-c",
@@ -95,7 +92,7 @@ TABLES = (
             ViDA: 50.1 40.7 22.0 21.2 45.2 21.6 16.5 17.9 16.6 25.6 11.5 29.0 29.6 34.7 27.1 27.3
             Continual-MAE: 48.6 30.7 18.5 21.3 38.4 22.2 17.5 19.3 18.0 24.8 13.1 27.8 31.4 35.5 29.5 26.4
         """),
-        CORRUPTIONS,
+        STANDARD_ORDER,
         remark="VDP's brightness and contrast are far below all others and may be printed in the wrong columns",
     ),
     Published(
@@ -129,7 +126,7 @@ TABLES = (
             ViDA: 47.7 42.5 42.9 52.2 56.9 45.5 48.9 38.9 42.7 40.7 24.3 52.8 49.1 33.5 32.3 43.4
             Continual-MAE: 46.3 41.9 42.5 51.4 54.9 43.3 40.7 34.2 35.8 64.3 23.4 60.3 37.5 29.2 31.4 42.5
         """),
-        CORRUPTIONS,
+        STANDARD_ORDER,
         remark="Pseudo's mean differs from the one in the paper of TestDG",
     ),
     Published(

@@ -1,5 +1,1 @@
 """Versatile: `labels` are pseudo-labels, filtered, corrected and weighted."""
-
-from testdg.methods.versatile.method import Versatile
-
-__all__ = ["Versatile"]
