@@ -77,8 +77,11 @@ def test_the_source_can_be_a_folder(
 ) -> None:
     folder = pictures(tmp_path / "clean", 70, sizes=(40, 40, 33))
     assert execute([*arguments, "--method", "align", "--source", str(folder), "--json"]) == 0
-    tuning = json.loads(capsys.readouterr().out)["protocol"]["tuning"]
-    assert tuning == f"the method's defaults; source images of {folder}"
+    found = json.loads(capsys.readouterr().out)
+    assert found["protocol"]["tuning"] == f"the method's defaults; source images of {folder}"
+    assert found["source"] == str(folder)
+    assert execute([*arguments, "--method", "tent", "--source", str(folder), "--json"]) == 0
+    assert "source" not in json.loads(capsys.readouterr().out)
 
 
 def test_too_few_source_images_are_refused_with_the_number(

@@ -32,6 +32,7 @@ def write_run(
     held_out: Mapping[str, float] | None = None,
     settings: Mapping[str, Any] | None = None,
     change_at: int = -1,
+    source: str | None = None,
     **protocol: Any,
 ) -> Path:
     """Write a complete run: scores of each domain, or of each domain in each round."""
@@ -48,6 +49,7 @@ def write_run(
         "held_out": tested or None,
         "seconds": 2.0,
         "versions": {"testdg": "0.1.0"},
+        **({} if source is None else {"source": source}),
         **({"classes": ["road", "sky"]} if maps else {}),
     }
     folder.mkdir(parents=True)

@@ -163,6 +163,13 @@ def test_rows_of_one_method_stand_in_the_order_of_their_numbers(tmp_path: Path) 
     assert outcome(group) == told
 
 
+def test_a_folder_of_source_images_makes_a_row_whatever_the_texts_say(tmp_path: Path) -> None:
+    for name, source in (("own", None), ("mine", "clean"), ("other", "clear")):
+        write_run(tmp_path / name, "align", {"fog": 12.0}, source=source, tuning="source images of elsewhere")
+    names = [row.name for row in groups_of(tmp_path)[0].table.rows]
+    assert names == ["Align (source=clean)", "Align (source=clear)", "Align (source=null)"]
+
+
 def test_a_run_from_before_a_setting_existed_has_its_default(tmp_path: Path) -> None:
     old, new = write_run(tmp_path / "old", "tent", {"fog": 10.0}), tmp_path / "new"
     write_run(new, "tent", {"fog": 10.0}, settings={"steps": find_method("tent").Settings().steps})  # type: ignore[attr-defined]

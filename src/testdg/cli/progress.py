@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from testdg.evaluation import Observer, Protocol
 from testdg.evaluation.plan import Visit
+from testdg.evaluation.protocol import OWN_ORDERS
 from testdg.evaluation.result import Tally
 from testdg.evaluation.scores import find_score
 from testdg.report import rich_table, visit_table
@@ -139,7 +140,7 @@ def _sizes(protocol: Protocol) -> dict[str, int]:
 
 def _title(display: Display, method: str, protocol: Protocol) -> str:
     title = display.titles.get(method, method)
-    return f"{title}, {protocol.order}" if protocol.order.startswith("order ") else title
+    return title if protocol.order in OWN_ORDERS else f"{title}, {protocol.order}"
 
 
 def _label(visits: Sequence[Visit], number: int) -> str:

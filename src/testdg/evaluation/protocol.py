@@ -9,6 +9,7 @@ from testdg.evaluation.plan import Plan, Severity, Visit, make_visits
 from testdg.methods import Adapter
 
 RESETS = {"once": "once at the start", "domain": "at every domain"}
+OWN_ORDERS = ("the benchmark's", "the protocol's own")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +87,9 @@ def make_protocol(
 
 
 def _order(plan: Plan) -> str:
-    if isinstance(plan.order, tuple):
-        return "the protocol's own"
-    return "the benchmark's" if plan.order == "benchmark" else f"order {plan.order}"
+    if isinstance(plan.order, int):
+        return f"order {plan.order}"
+    return OWN_ORDERS[plan.order != "benchmark"]
 
 
 def _one_or_all(sizes: list[int]) -> int | tuple[int, ...]:

@@ -82,6 +82,8 @@ class Result:
     """Updates left out because a loss or a gradient was not finite."""
     guard: dict[str, int] | None = None
     """How often a guard skipped an update, rolled back, fell back to the source; None without one."""
+    source: str | None = None
+    """The user's folder of source images; None where the benchmark's own were used, or none."""
 
     @property
     def stream(self) -> tuple[tuple[str, ...], ...]:
@@ -138,6 +140,7 @@ class Result:
             "skipped": self.skipped,
             "skipped_updates": self.skipped_updates,
             **({} if self.guard is None else {"guard": self.guard}),
+            **({} if self.source is None else {"source": self.source}),
             **({"classes": list(self.classes)} if self.classes else {}),
             "seconds": self.seconds,
             "versions": self.versions,
@@ -159,6 +162,7 @@ class Result:
             classes=tuple(values.get("classes", ())),
             skipped_updates=int(values.get("skipped_updates", 0)),
             guard=values.get("guard"),
+            source=values.get("source"),
         )
 
 

@@ -26,7 +26,6 @@ from testdg.evaluation.source_model import source_model
 from testdg.evaluation.warm_up import source_batches, warm_up
 from testdg.methods import Adapter, find_method
 
-SOURCE_FOLDER = "source images of "
 SAVE_EVERY = 60.0  # seconds between two saved states
 
 
@@ -69,7 +68,7 @@ def run(
     adapted = source_model(bench, model, device=find_device(device), observer=observer)
     adapter = kind(adapted, **values)
     folder = None if source is None or not adapter.source_images() else Path(source)
-    remarks = [describe_tuning(chosen, fixed), *adapter.remarks(), *([f"{SOURCE_FOLDER}{folder}"] if folder else [])]
+    remarks = [describe_tuning(chosen, fixed), *adapter.remarks(), *([f"source images of {folder}"] if folder else [])]
     remarks += ["with a guard"] if guard else []
     about = make_protocol(plan, bench, stream, adapter, tuning="; ".join(remarks), fingerprint=adapted.fingerprint())
     adapter = put_guard(adapter, bench, folder) if guard else adapter
@@ -176,5 +175,6 @@ class _Run:
             skipped=len(self.benchmark.unreadable()),
             skipped_updates=self.adapter.skipped,
             guard=tell_guard(self.adapter),
+            source=None if self.source is None else str(self.source),
             classes=self.benchmark.classes if self.protocol.task == "segmentation" else (),
         )

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from testdg.evaluation import Result
-from testdg.evaluation.run import SOURCE_FOLDER
 from testdg.experiments.engine import Complete, Failed
 from testdg.experiments.grid import Cell
 from testdg.experiments.statistics import settings_of, unusual
@@ -46,9 +45,8 @@ def _read_names(folder: Path) -> dict[str, list[Any]]:
 
 def settings_of_row(result: Result) -> dict[str, Any]:
     """What tells rows apart: settings but for the seed, the device, a guard, and a folder of source images."""
-    chosen = {"device": result.protocol["device"], "guard": result.guard is not None}
-    source = [part for part in result.protocol["tuning"].split("; ") if part.startswith(SOURCE_FOLDER)]
-    return {**settings_of(result.method), **chosen, "source": source[0].removeprefix(SOURCE_FOLDER) if source else None}
+    chosen = {"device": result.protocol["device"], "guard": result.guard is not None, "source": result.source}
+    return {**settings_of(result.method), **chosen}
 
 
 def method_title(name: str) -> str:
@@ -73,12 +71,12 @@ def titled_rows(rows: Sequence[Row]) -> Titled:
 def _titled(method: str, rows: Sequence[Row]) -> Titled:
     """The variants of one method."""
     found: list[tuple[tuple[int, Any, str], str, Row]] = []
-    for row, told in zip(rows, _by_settings(method, rows), strict=True):
+    for row, (text, differs) in zip(rows, _by_settings(method, rows), strict=True):
         if names := _names(row):
             called = "; ".join(dict.fromkeys(name for _, _, name in names))
             found.append(((2, names, ""), f"{method_title(method)}: {called}", row))
         else:
-            found.append(((_USUAL not in told, (), by_number(told)), told, row))
+            found.append(((differs, (), by_number(text)), text, row))
     return _told_apart([(name, row) for _, name, row in sorted(found, key=lambda one: one[0])])
 
 
@@ -88,16 +86,19 @@ def _names(row: Row) -> list[tuple[str, int, str]]:
     return sorted((bench, place, name) for bench, (place, name) in found.items())
 
 
-def _by_settings(method: str, rows: Sequence[Row]) -> list[str]:
-    """Names with the settings by which rows differ from all others, or where those are many, from most of them."""
+def _by_settings(method: str, rows: Sequence[Row]) -> list[tuple[str, bool]]:
+    """Names with the settings by which rows differ from all others, or where those are many, from most of them.
+
+    Beside each, whether it differs at all.
+    """
     title, settings = method_title(method), [settings_of_row(row[0]) for row in rows]
     if len(rows) == 1:
-        return [title]
+        return [(title, False)]
     differ = _differing(settings)
     few = len(differ) <= _MOST_SETTINGS
     keys = [differ if few else unusual(one, settings, method) for one in settings]
     return [
-        _named(title, one, mine) if len(mine) <= _MOST_SETTINGS else f"{title}, settings {number}"
+        (_named(title, one, mine) if len(mine) <= _MOST_SETTINGS else f"{title}, settings {number}", bool(mine))
         for number, (one, mine) in enumerate(zip(settings, keys, strict=True), 1)
     ]
 

@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
+from testdg.evaluation.protocol import OWN_ORDERS, RESETS
+
+_TOLD = {RESETS["once"]: "domain changes not told", RESETS["domain"]: "which tells the method where domains change"}
+
 
 def protocol_lines(protocol: dict[str, Any]) -> list[str]:
     """Say everything that a number depends on in a few lines."""
     about = {
         "benchmark": f"{protocol['benchmark']}, {protocol['kind']}: {_course(protocol)}",
         "data": f"{protocol['data']} ({protocol['data_fingerprint']}); {images_per_domain(protocol)} images per domain",
-        "stream": f"{_batches(protocol)}, reset {protocol['resets']}, {_told(protocol)}",
+        "stream": f"{_batches(protocol)}, reset {protocol['resets']}, {_TOLD[protocol['resets']]}",
         "model": f"{protocol['model']} ({protocol['model_fingerprint']}); {_input(protocol['preprocessing'])}",
         "numbers": f"{protocol['precision']} on {protocol['device']}, seed {protocol['seed']}{_views(protocol)}",
         "settings": protocol["tuning"],
@@ -39,12 +43,11 @@ def images_per_domain(protocol: dict[str, Any]) -> str:
 
 def _course(protocol: dict[str, Any]) -> str:
     """Which domains come, in which order, how often and how strong."""
-    order = protocol.get("order", "the benchmark's")
+    order = protocol.get("order", OWN_ORDERS[0])
     rounds = protocol.get("rounds", 1)
     mixed = protocol.get("sampling") == "mixed"
     parts = [
-        f"{len(protocol['domains'])} domains"
-        + ("" if mixed else f" in {order if order.startswith('order ') else 'order'}"),
+        f"{len(protocol['domains'])} domains" + ("" if mixed else f" in {'order' if order in OWN_ORDERS else order}"),
         f"{rounds} rounds" if rounds > 1 else "",
         _severity(protocol),
     ]
@@ -66,13 +69,8 @@ def _views(protocol: dict[str, Any]) -> str:
     """Numbers of segmentation depend on how often a picture is looked at."""
     if protocol.get("task") != "segmentation":
         return ""
-    views = protocol.get("views", "one")
-    return ", single view" + views.removeprefix("one") if views.startswith("one") else f", views {views}"
-
-
-def _told(protocol: dict[str, Any]) -> str:
-    once = protocol["resets"] == "once at the start"
-    return "domain changes not told" if once else "which tells the method where domains change"
+    count, _, rest = protocol.get("views", "one").partition(" ")
+    return f", {'single view' if count == 'one' else f'views {count}'} {rest}".rstrip()
 
 
 def _batches(protocol: dict[str, Any]) -> str:

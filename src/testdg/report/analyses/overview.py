@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from testdg.evaluation.protocol import OWN_ORDERS
 from testdg.report.protocol import images_per_domain
 from testdg.report.style import GREY, PALETTE, SOURCE, label_figure, new_figure
 
@@ -45,7 +46,7 @@ def _panel(axes: Any, group: dict[str, Any], room: int) -> None:
     axes.margins(x=0.15)
     axes.grid(axis="x")
     sizes = f"{images_per_domain(group)} images per domain, batches of {group['batch_size']}"
-    order = "" if group["order"] == "the benchmark's" else f", {group['order']}"
+    order = "" if group["order"] == OWN_ORDERS[0] else f", {group['order']}"
     heading = f"{group['benchmark']}, {group['kind']}{order}, {group['model']}\n{sizes}"
     axes.set_title(heading, loc="left", fontsize=8)
 
