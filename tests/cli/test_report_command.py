@@ -7,6 +7,8 @@ import torch
 from testdg.cli.app import execute
 from testdg.models import Preprocessing, TinyViT, VisionModel
 
+FILES = ("report.html", "report.md", "report.tex", "report.csv", "runs.jsonl")
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -32,7 +34,7 @@ def test_run_folders_become_a_page_with_tables_and_figures(
     assert "3 runs of 2 methods in 1 group." in shown
     assert f"page    {out / 'report.html'}\n" in shown
     assert "<title>My page</title>" in (out / "report.html").read_text(encoding="utf-8")
-    assert {path.name for path in out.iterdir()} == {"report.html", "report.md", "report.tex", "report.csv", "figures"}
+    assert {path.name for path in out.iterdir()} == {*FILES, "figures"}
 
 
 def test_the_numbers_of_a_report_are_those_of_the_runs(

@@ -19,7 +19,7 @@ from testdg.experiments.ablations import find_ablation
 from testdg.experiments.rows import keep_names
 from testdg.methods import find_method
 from testdg.report.bench import bench_text
-from testdg.report.page.groups import read_runs
+from testdg.report.page import read_runs
 from testdg.report.page.sheets import group_sheets, published_sheets, source_gains
 from testdg.report.page.words import contents, outcome, protocol_pairs
 from testdg.report.published import TABLES, published
@@ -310,7 +310,7 @@ def test_every_folder_without_a_run_has_a_sentence(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", "tent", {"fog": 10.0})
     with pytest.raises(UserError) as caught:
         read_runs([tmp_path / "empty", tmp_path / "runs", tmp_path / "nowhere"])
-    told = "holds no result.json, nor does a folder below it: name folders of complete runs"
+    told = "holds no result.json and no runs.jsonl, nor does a folder below it: name folders of complete runs"
     assert str(caught.value) == "; ".join(f"{tmp_path / name} {told}" for name in ("empty", "nowhere"))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from testdg.errors import visible
 from testdg.report.page import Report, write_report
+from testdg.report.page.runs import few
 from testdg.report.page.words import contents, outcome
 from testdg.report.page.write import PAGE, TITLE
 
@@ -19,7 +20,7 @@ def report_command(runs: Sequence[Path], out: Path, title: str | None, *, as_jso
         print(json.dumps(_plain(report, out), indent=2))
         return
     content = report.content
-    for told in content.runs.damaged:
+    for told in few(content.runs.damaged):
         print(f"left out: {visible(told)}", file=sys.stderr)
     for chapter in content.chapters:
         print(f"{chapter.group.title}: {outcome(chapter.group)}")

@@ -84,6 +84,8 @@ class Result:
     """How often a guard skipped an update, rolled back, fell back to the source; None without one."""
     source: str | None = None
     """The user's folder of source images; None where the benchmark's own were used, or none."""
+    rows: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What benches call its row, where that is kept with it and not in a folder; see `experiments.rows`."""
 
     @property
     def stream(self) -> tuple[tuple[str, ...], ...]:
@@ -132,10 +134,10 @@ class Result:
             "protocol": self.protocol,
             "method": self.method,
             "domains": [domain.to_dict() for domain in self.domains],
-            "mean_error": self.mean_error,
+            "mean_error": means(self.domains)["error"],
             "means": means(self.domains),
             "held_out": None if self.held_out is None else [domain.to_dict() for domain in self.held_out],
-            "held_out_mean": self.held_out_mean,
+            "held_out_mean": None if self.held_out is None else means(self.held_out)["error"],
             "held_out_means": None if self.held_out is None else means(self.held_out),
             "skipped": self.skipped,
             "skipped_updates": self.skipped_updates,
@@ -163,6 +165,7 @@ class Result:
             skipped_updates=int(values.get("skipped_updates", 0)),
             guard=values.get("guard"),
             source=values.get("source"),
+            rows=values.get("rows", {}),
         )
 
 

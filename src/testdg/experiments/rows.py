@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from testdg.evaluation import Result
@@ -30,15 +29,15 @@ def keep_names(bench: str, cells: Sequence[Cell], ends: Sequence[Complete | Fail
     for end in ends:
         cell = cells[end.number]
         if isinstance(end, Complete) and cell.name != method_title(cell.method):
-            names = {**_read_names(end.result.folder), bench: [places[cell.name], cell.name]}
+            names = {**read_names(end.result), bench: [places[cell.name], cell.name]}
             with writing(end.result.folder):
                 replace_text(end.result.folder / ROWS, json.dumps(names, indent=1) + "\n")
 
 
-def _read_names(folder: Path) -> dict[str, list[Any]]:
+def read_names(result: Result) -> dict[str, list[Any]]:
     """Place and name of a run's row by bench; nothing where it has none that can be read."""
     with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
-        found = json.loads((folder / ROWS).read_text(encoding="utf-8"))
+        found = result.rows or json.loads((result.folder / ROWS).read_text(encoding="utf-8"))
         return {str(bench): [int(place), str(name)] for bench, (place, name) in found.items()}
     return {}
 
@@ -82,7 +81,7 @@ def _titled(method: str, rows: Sequence[Row]) -> Titled:
 
 def _names(row: Row) -> list[tuple[str, int, str]]:
     """Bench, place and name of a row, of all benches that it was part of."""
-    found = {bench: one for result in row for bench, one in _read_names(result.folder).items()}
+    found = {bench: one for result in row for bench, one in read_names(result).items()}
     return sorted((bench, place, name) for bench, (place, name) in found.items())
 
 

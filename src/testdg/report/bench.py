@@ -89,7 +89,7 @@ def _entries(table: BenchTable, row: BenchRow, tested: bool, more: Sequence[Meas
     entries = [Entry(len(row.results))]
     for score in [row.adapted, *([row.held_out] if tested else [])]:
         entries += [*mean_and_gain(table, row, score), *([_interval(score)] if table.has_source else [])]
-    return [*entries, Entry(row.seconds), *(Entry.of(one.value(row)) for one in more)]
+    return [*entries, Entry(row.seconds or None), *(Entry.of(one.value(row)) for one in more)]
 
 
 def mean_and_gain(table: BenchTable, row: BenchRow, score: Score | None) -> list[Entry]:

@@ -85,7 +85,9 @@ def _batches(protocol: dict[str, Any]) -> str:
     return text
 
 
-def _input(preprocessing: dict[str, Any]) -> str:
+def _input(preprocessing: dict[str, Any] | str) -> str:
+    if isinstance(preprocessing, str):  # of a run of which only that was kept
+        return preprocessing
     size = preprocessing["crop"] if preprocessing["crop"] != "none" else preprocessing["size"]
     shown = (
         "images as they come"

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from testdg.report.page.figures import Picture, group_pictures
-from testdg.report.page.groups import Group, Runs
+from testdg.report.page.groups import Group
+from testdg.report.page.runs import Runs
 from testdg.report.page.sheets import group_sheets, published_sheets
 from testdg.report.table import Table
 

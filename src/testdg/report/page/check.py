@@ -17,6 +17,8 @@ def check_result(result: Result) -> Result:
         _check_visits(result)
         metric = result.metric
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        if not (result.folder / "result.json").exists():  # a line of a file
+            raise UserError(f"{result.folder} is no run that can be shown ({error}): leave it out") from error
         raise damaged(result.folder, "result.json", error) from error
     scores = [visit.scores.get(metric.key) for visit in _all(result)]
     if any(score is None or not math.isfinite(score) for score in scores):

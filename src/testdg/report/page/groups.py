@@ -4,31 +4,16 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from testdg.errors import UserError
-from testdg.evaluation import Result, comparable, differences, read_result
+from testdg.evaluation import Result, comparable, differences
 from testdg.evaluation.compare import grouped, same_but_for_order
 from testdg.experiments import BenchTable
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.rows import by_number, method_title, settings_of_row, titled_rows
 from testdg.experiments.summary import make_row
-from testdg.report.page.check import check_result
 
 _LAST = "testdg"
-
-
-class Runs(NamedTuple):
-    """What some folders hold."""
-
-    results: list[Result]
-    unfinished: int
-    """Runs that are not complete."""
-    copies: int
-    """Complete runs that are there more than once."""
-    damaged: list[str]
-    """Why runs could not be used, a sentence each."""
 
 
 @dataclass(frozen=True)
@@ -39,34 +24,6 @@ class Group:
     table: BenchTable
     apart: str = ""
     """Why it is not one with another group of the same benchmark and protocol."""
-
-
-def read_runs(paths: Sequence[Path]) -> Runs:
-    """Read every complete run in some folders or below them; one that cannot be used is left out, and says why."""
-    found = {path: sorted(file.parent for file in path.rglob("result.json")) for path in paths}
-    if empty := [path for path, folders in found.items() if not folders]:
-        told = "holds no result.json, nor does a folder below it: name folders of complete runs"
-        raise UserError("; ".join(f"{path} {told}" for path in empty))
-    folders = {folder.resolve(): folder for several in found.values() for folder in several}
-    begun = {file.parent.resolve() for path in paths for file in path.rglob("config.toml")}
-    results: dict[str, Result] = {}
-    damaged = []
-    for _, folder in sorted(folders.items()):  # of copies the same one stays, however they are named
-        try:
-            result = check_result(read_result(folder))
-            results.setdefault(_identity(result), result)
-        except UserError as error:
-            damaged.append(str(error))
-    if not results:
-        raise UserError("; ".join(damaged))
-    copies = len(folders) - len(results) - len(damaged)
-    return Runs(list(results.values()), len(begun - folders.keys()), copies, damaged)
-
-
-def _identity(result: Result) -> str:
-    """What makes a run the same as another; how its settings came to be does not count."""
-    protocol = {key: value for key, value in result.protocol.items() if key != "tuning"}
-    return json.dumps([protocol, _row_key(result)], sort_keys=True)
 
 
 def make_groups(results: Sequence[Result]) -> list[Group]:
@@ -101,7 +58,7 @@ def _table(results: Sequence[Result]) -> BenchTable:
     name = _protocol_name(results[0]) if several else results[0].protocol["kind"]
     rows: dict[str, list[Result]] = {}
     for result in results:
-        rows.setdefault(_row_key(result), []).append(result)
+        rows.setdefault(row_key(result), []).append(result)
     rows = dict(sorted(rows.items(), key=lambda row: _place(row[1][0])[3:]))
     sources = [result for result in results if result.method["name"] == SOURCE]
     made = [
@@ -110,7 +67,8 @@ def _table(results: Sequence[Result]) -> BenchTable:
     return BenchTable(results[0].protocol["benchmark"], name, results[0].protocol, made)
 
 
-def _row_key(result: Result) -> str:
+def row_key(result: Result) -> str:
+    """What the results of a row have in common."""
     return json.dumps([result.method["name"], settings_of_row(result)], sort_keys=True)
 
 

@@ -7,7 +7,8 @@ from testdg.experiments import BenchRow
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.summary import Score
 from testdg.report.bench import INTERVAL, conditions, interval_text
-from testdg.report.page.groups import Group, Runs
+from testdg.report.page.groups import Group
+from testdg.report.page.runs import Runs
 
 
 def counted(number: int, one: str, many: str = "") -> str:

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testdg.errors import UserError
+from testdg.evaluation.kept import RUNS, to_line
+from testdg.experiments.rows import read_names
 from testdg.files import replacing, writing
 from testdg.report.page.chapter import Content, make_chapter
-from testdg.report.page.groups import make_groups, read_runs
+from testdg.report.page.groups import make_groups
 from testdg.report.page.html import html_page
+from testdg.report.page.runs import read_runs
 from testdg.report.page.texts import csv_text, latex_text, markdown_text
 
 TITLE = "Continual test-time adaptation"
@@ -30,6 +33,7 @@ def make_report(paths: Sequence[str | Path], title: str = TITLE) -> Report:
     content = Content(title, runs, chapters)
     makers = {PAGE: html_page, "report.md": markdown_text, "report.tex": latex_text, "report.csv": csv_text}
     files = {name: make(content).encode() for name, make in makers.items()}
+    files[RUNS] = "".join(to_line(result, read_names(result)) for result in runs.results).encode()
     for picture in (picture for chapter in chapters for picture in chapter.pictures):
         files |= {f"figures/{picture.name}.{kind}": data for kind, data in picture.files.items()}
     return Report(content, files)
