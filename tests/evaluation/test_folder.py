@@ -12,7 +12,7 @@ from testdg.evaluation.events import count_changes, mean_diagnostic, read_event
 from testdg.files import locked, replace_text, writing
 from testdg.models import VisionModel
 from testdg.report import result_tables
-from testdg.report.protocol import protocol_lines
+from testdg.report.record import record_lines
 
 
 def small_run(model: VisionModel, out: Path, **more: Any) -> Result:
@@ -25,7 +25,7 @@ def test_a_run_folder_holds_what_is_documented(model: VisionModel, tmp_path: Pat
     assert result.folder.parent == tmp_path
     assert result.folder.name.startswith("digits-c-tent-")
     config = tomllib.loads((result.folder / "config.toml").read_text())
-    assert config == {"protocol": result.protocol, "method": result.method}
+    assert config == {"protocol": result.record, "method": result.method}
     events = [json.loads(line) for line in (result.folder / "events.jsonl").read_text().splitlines()]
     assert [event["batch"] for event in events] == list(range(6))
     assert json.loads((result.folder / "state" / "state.json").read_text())["note"]["batches"] == 6
@@ -106,7 +106,7 @@ def test_a_result_from_before_the_other_scores_can_be_read(model: VisionModel, t
     tables = result_tables(["old", "new"], [old, new])
     assert [row[0].value == row[1].value for _, row in tables[0].rows] == [True] * 3
     assert [row[0].value for _, row in tables[1].rows] == [None] * 3
-    assert "digits-c, continual: 2 domains in order, severity 5" in protocol_lines(old.protocol)[0]
+    assert "digits-c, continual: 2 domains in order, severity 5" in record_lines(old.record)[0]
 
 
 def without_seconds(result: Result) -> dict[str, Any]:

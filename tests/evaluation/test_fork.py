@@ -5,7 +5,7 @@ from typing import Any
 
 from testdg.evaluation import run
 from testdg.report.page.check import check_result
-from testdg.report.protocol import protocol_lines
+from testdg.report.record import record_lines
 
 
 def test_the_stream_is_adapted_to_as_without_it_and_the_test_is_that_of_the_end(model: Path, tmp_path: Path) -> None:
@@ -25,6 +25,6 @@ def test_the_stream_is_adapted_to_as_without_it_and_the_test_is_that_of_the_end(
     assert held_out.held_out is not None
     assert [visit.error for visit in forked.held_out] == [visit.error for visit in held_out.held_out]
     assert "3 domains in order, severity 5; before the last 2, frozen and tested on them" in "\n".join(
-        protocol_lines(forked.protocol)
+        record_lines(forked.record)
     )
     check_result(forked)

@@ -9,7 +9,7 @@ from torch import Tensor
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import Stream
 from testdg.errors import UserError
-from testdg.evaluation import Observer, Plan, Protocol, Result, run
+from testdg.evaluation import Observer, Protocol, Record, Result, run
 from testdg.evaluation.device import find_device
 from testdg.evaluation.loop import run_stream
 from testdg.evaluation.scores import Classification
@@ -20,9 +20,9 @@ from testdg.models import VisionModel
 SIX = ["fog", "contrast", "snow", "brightness", "pixelate", "jpeg_compression"]
 
 
-def stream(images: int = 10, batch_size: int = 4, domains: list[str] | None = None, **plan: Any) -> Stream:
+def stream(images: int = 10, batch_size: int = 4, domains: list[str] | None = None, **protocol: Any) -> Stream:
     benchmark = load_benchmark("digits-c", images=images, domains=domains or ["fog", "contrast"])
-    return Plan(**plan).stream(benchmark, batch_size)
+    return Protocol(**protocol).stream(benchmark, batch_size)
 
 
 def evaluate(adapter: Any, batches: Stream, **more: Any) -> tuple[list[dict[str, Any]], list[int]]:
@@ -134,7 +134,7 @@ class Listener(Observer):
     def __init__(self) -> None:
         self.heard: list[tuple[str, int]] = []
 
-    def started(self, method: str, protocol: Protocol, batches: int, events: list[dict[str, Any]]) -> None:
+    def started(self, method: str, protocol: Record, batches: int, events: list[dict[str, Any]]) -> None:
         self.heard.append((f"started {method} {batches}", len(events)))
 
     def progress(self, events: list[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from testdg.data.sampling import Sampling
 from testdg.data.stream import Domain, Samples, Stream
 from testdg.errors import UserError
-from testdg.evaluation.plan import Visit
+from testdg.evaluation.protocol import Visit
 from testdg.evaluation.result import DomainResult, Tally
 from testdg.evaluation.scores import Classification, find_score, measure
 

@@ -18,7 +18,7 @@ from testdg.data.sampling import Sampling
 from testdg.data.stream import Domain, Samples, Stream
 from testdg.errors import UserError
 from testdg.evaluation import DomainResult, Observer, Result, read_result, run, source_model
-from testdg.evaluation.plan import Visit
+from testdg.evaluation.protocol import Visit
 from testdg.evaluation.result import Tally
 from testdg.evaluation.scores import Segmentation, find_score, measure
 from testdg.models import Preprocessing, VisionModel, load_model
@@ -154,7 +154,7 @@ def streets(model: VisionModel, out: Path, method: str = "source", **more: Any) 
 
 def test_a_run_visits_the_domains_in_three_rounds_and_keeps_every_score(model: VisionModel, tmp_path: Path) -> None:
     result = streets(model, tmp_path)
-    assert result.protocol["kind"] == "cyclic"
+    assert result.record["kind"] == "cyclic"
     assert [(d.name, d.round) for d in result.domains] == [(n, r) for r in (1, 2, 3) for n in ("fog", "night")]
     assert result.domains[0].scores["miou"] == result.domains[2].scores["miou"]  # Source learns nothing
     bench = load_benchmark("streets", images=3, domains=["fog"])

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.evaluation import Plan, Result, comparable, read_plan, run
+from testdg.evaluation import Protocol, Result, comparable, read_protocol, run
 from testdg.evaluation.views import RATIOS_OF, Views, slide
 from testdg.methods import adapt
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.models.tiny import tiny_segformer
-from testdg.report.protocol import protocol_lines
+from testdg.report.record import record_lines
 
 SIZE = (64, 96)
 
@@ -130,7 +130,7 @@ def test_the_published_windows_of_each_view(size: tuple[int, int], windows: int)
 # Runs
 
 
-def streets(model: VisionModel, out: Path, method: str, protocol: str | Plan = "cyclic,rounds=1") -> Result:
+def streets(model: VisionModel, out: Path, method: str, protocol: str | Protocol = "cyclic,rounds=1") -> Result:
     options: dict[str, Any] = {"images": 2, "domains": ["fog", "night"], "batch_size": 2, "preset": "none"}
     return run("streets", method, model=model, out=out, protocol=protocol, **options)
 
@@ -159,26 +159,29 @@ def test_views_are_stored_told_and_keep_numbers_apart(model: VisionModel, tmp_pa
     many = streets(model, tmp_path, "source", "cyclic,rounds=1,views=8,window=64x96,stride=48x64")
     words = "8 (sizes 0.5 1 1.5 2, each plain and mirrored) in windows of 64 x 96 px, stride 48 x 64"
     assert json.loads((many.folder / "result.json").read_text())["protocol"]["views"] == words
-    assert plain.protocol["views"] == "one"
+    assert plain.record["views"] == "one"
     assert not comparable(plain, many)
-    assert any(line.endswith(f"seed 0, views {words}") for line in protocol_lines(many.protocol))
-    assert any(line.endswith("seed 0, single view") for line in protocol_lines(plain.protocol))
-    slid = read_plan("cyclic,window=64x96,stride=48x64").looks().describe()
-    lines = protocol_lines({**plain.protocol, "views": slid})
+    assert any(line.endswith(f"seed 0, views {words}") for line in record_lines(many.record))
+    assert any(line.endswith("seed 0, single view") for line in record_lines(plain.record))
+    slid = read_protocol("cyclic,window=64x96,stride=48x64").looks().describe()
+    lines = record_lines({**plain.record, "views": slid})
     assert any(line.endswith("seed 0, single view in windows of 64 x 96 px, stride 48 x 64") for line in lines)
-    before = {key: value for key, value in plain.protocol.items() if key != "views"}
-    assert protocol_lines(before) == protocol_lines(plain.protocol)  # a run of the time when all had one view
+    before = {key: value for key, value in plain.record.items() if key != "views"}
+    assert record_lines(before) == record_lines(plain.record)  # a run of the time when all had one view
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: read_plan("cyclic,views=3"), "views must be 1, 2, 8 or 14; got 3"),
-        (lambda: read_plan("cyclic,window=64"), "window must be height and width in pixels, as in 1024x1024; got 64"),
-        (lambda: read_plan("cyclic,window=0x8,stride=1x1"), "window must be height and width"),
-        (lambda: read_plan("cyclic,window=8x8"), "window and stride belong together"),
-        (lambda: read_plan("cyclic,stride=8x8"), "window and stride belong together"),
-        (lambda: read_plan("cyclic,window=8x8,stride=8x9"), "stride 8x9 leaves gaps between windows of 8x8"),
+        (lambda: read_protocol("cyclic,views=3"), "views must be 1, 2, 8 or 14; got 3"),
+        (
+            lambda: read_protocol("cyclic,window=64"),
+            "window must be height and width in pixels, as in 1024x1024; got 64",
+        ),
+        (lambda: read_protocol("cyclic,window=0x8,stride=1x1"), "window must be height and width"),
+        (lambda: read_protocol("cyclic,window=8x8"), "window and stride belong together"),
+        (lambda: read_protocol("cyclic,stride=8x8"), "window and stride belong together"),
+        (lambda: read_protocol("cyclic,window=8x8,stride=8x9"), "stride 8x9 leaves gaps between windows of 8x8"),
         (lambda: run("digits-c", "source", protocol="continual,views=2"), "views and windows are for segmentation"),
     ],
 )

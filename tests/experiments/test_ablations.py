@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics.pairwise import rbf_kernel
 
 from testdg.errors import UserError
-from testdg.evaluation import DomainResult, Plan, Result
+from testdg.evaluation import DomainResult, Protocol, Result
 from testdg.experiments import Cell, Complete, expand, summarise
 from testdg.experiments.ablations import ABLATIONS, Ablation, find_ablation
 from testdg.methods.testdg.selection import selection_mmd2
@@ -66,7 +66,7 @@ def run(name: str, folder: Path, events: list[dict[str, Any]], seed: int = 0) ->
         "precision": "fp32", "device": "cpu", "seed": seed, "tuning": "the method's defaults",
     }  # fmt: skip
     method = "source" if name == "Source" else "testdg"
-    shared = {"method": method, "benchmark": "digits-c", "protocol": "continual", "plan": Plan()}
+    shared = {"method": method, "benchmark": "digits-c", "asked": "continual", "protocol": Protocol()}
     cell = Cell(name=name, batch_size=2, batches=2, seed=seed, **shared)
     found = [DomainResult("fog", 4, {"error": 50.0})]
     return cell, Result(protocol, {"name": method, "settings": {"seed": seed}}, found, None, 1.0, {}, folder)

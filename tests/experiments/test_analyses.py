@@ -151,7 +151,7 @@ def test_probes_need_something_to_tell_apart(values: dict[str, Any], tmp_path: P
 def test_an_analysis_without_runs_tells_the_protocol_of_the_run(values: dict[str, Any], tmp_path: Path) -> None:
     found = case("stream", values, tmp_path).found()[-1][1]
     about = case("probes", values, tmp_path).describe()
-    assert about["protocol"] == found.protocol
+    assert about["protocol"] == found.record
     assert about["method"] == found.method
 
 

@@ -90,7 +90,7 @@ def test_an_embedded_benchmark_applies_its_own_preset_and_source_has_none() -> N
 def test_all_orders_are_cells_of_one_protocol() -> None:
     cells = expand(Grid({"method": "tent", "protocol": "orders"}))
     assert len(cells) == 20
-    assert {cell.protocol for cell in cells} == {"orders"}
+    assert {cell.asked for cell in cells} == {"orders"}
     assert str(cells[3]) == "TENT, digits-c, orders, order 1, seed 0"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testdg.evaluation import DomainResult, Plan, Result
+from testdg.evaluation import DomainResult, Protocol, Result
 from testdg.experiments import BenchTable, Cell, Complete, Failed, summarise
 from testdg.report.bench import bench_csv, bench_markdown, bench_text
 
@@ -24,9 +24,9 @@ def run(name: str, errors: list[float], *, held_out: list[float] | None = None, 
     protocol = {**PROTOCOL, "seed": seed, **changes}
     if held_out is not None:
         protocol["held_out"] = ["frost", "blur"]
-    plan = Plan(order=tuple(protocol["domains"]))
+    course = Protocol(order=tuple(protocol["domains"]))
     method = "source" if name == "Source" else "tent"
-    about = {"name": name, "method": method, "benchmark": "digits-c", "protocol": protocol["kind"], "plan": plan}
+    about = {"name": name, "method": method, "benchmark": "digits-c", "asked": protocol["kind"], "protocol": course}
     cell = Cell(**about, batch_size=protocol["batch_size"], batches=2, seed=seed)
     found = [
         DomainResult(domain, 3, {"error": error}) for domain, error in zip(protocol["domains"], errors, strict=True)

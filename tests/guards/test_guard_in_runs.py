@@ -19,9 +19,9 @@ SMALL: dict[str, Any] = {"benchmark": "digits-c", "method": "tent", "images": 60
 def test_a_guard_is_part_of_the_protocol_and_of_the_result(tmp_path: Path) -> None:
     plain = run(**SMALL, out=tmp_path)
     guarded = run(**SMALL, out=tmp_path, guard=True, settings={"learning_rate": 10.0})
-    assert "guard" not in plain.protocol["tuning"]
+    assert "guard" not in plain.record["tuning"]
     assert plain.guard is None
-    assert guarded.protocol["tuning"].endswith("with a guard")
+    assert guarded.record["tuning"].endswith("with a guard")
     assert guarded.guard is not None
     assert guarded.guard["roll_back"] >= 1
     events = [json.loads(line) for line in (guarded.folder / "events.jsonl").read_text().splitlines()]

@@ -75,10 +75,10 @@ def test_rounds_and_a_fork_are_read(tmp_path: Path) -> None:
     assert [(visit.name, visit.round, visit.error) for visit in several.domains] == [
         ("fog", 1, 30.0), ("night", 1, 20.0), ("fog", 2, 28.0), ("night", 2, 18.0),
     ]  # fmt: skip
-    assert forked.protocol["held_out"] == ["fog"]
+    assert forked.record["held_out"] == ["fog"]
     assert forked.held_out is not None
     assert forked.held_out[0].error == 25.0
-    assert forked.protocol["images_per_domain"] == 50
+    assert forked.record["images_per_domain"] == 50
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from page_cases import groups_of, three_methods, write_run
 
 from testdg.data.corruptions import STANDARD_ORDER
 from testdg.errors import UserError
-from testdg.evaluation import Plan, read_result
+from testdg.evaluation import Protocol, read_result
 from testdg.evaluation.scores import Classification, Metric
 from testdg.experiments import Cell, Complete
 from testdg.experiments.ablations import find_ablation
@@ -21,7 +21,7 @@ from testdg.methods import find_method
 from testdg.report.bench import bench_text
 from testdg.report.page import read_runs
 from testdg.report.page.sheets import group_sheets, published_sheets, source_gains
-from testdg.report.page.words import contents, outcome, protocol_pairs
+from testdg.report.page.words import contents, outcome, record_pairs
 from testdg.report.published import TABLES, published
 from testdg.report.table import Column, Entry, Table
 
@@ -150,7 +150,7 @@ def test_of_domains_left_out_in_turn_only_those_count(tmp_path: Path) -> None:
     assert texts(group_sheets(group)[1])[1] == ["TENT", "*11.0*", "*10.0*", "*10.5*", "+10.0"]
     assert outcome(group).startswith("TENT has the lowest mean error on what is left out, 10.5 %; Source has 20.5 %")
     assert texts(group_sheets(group)[0])[1][5] == "*10.50*"  # no deviation, which would be one between domains
-    assert dict(protocol_pairs(group))["runs"].startswith("2 streams")
+    assert dict(record_pairs(group))["runs"].startswith("2 streams")
 
 
 def test_rows_of_one_method_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_where_many_settings_differ_the_unusual_ones_are_named(tmp_path: Path) -
 
 
 def cell(name: str, method: str = "testdg") -> Cell:
-    return Cell(name=name, method=method, benchmark="digits-c", protocol="p", plan=Plan(), batch_size=2, batches=2)
+    return Cell(name=name, method=method, benchmark="digits-c", asked="p", protocol=Protocol(), batch_size=2, batches=2)
 
 
 def keep(bench: str, rows: dict[str, Path]) -> None:
@@ -360,7 +360,7 @@ def test_whatever_is_strange_in_a_result_it_is_used_or_told(strange: Any, tmp_pa
         (folder / "result.json").write_text(json.dumps(found))
         told += len(read_runs([tmp_path]).damaged)
         for group in groups_of(tmp_path):
-            assert all([group_sheets(group), outcome(group), protocol_pairs(group)])
+            assert all([group_sheets(group), outcome(group), record_pairs(group)])
     assert told > 10
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from testdg.data.benchmarks import load_benchmark
 from testdg.evaluation import DomainResult, Result, run
 from testdg.evaluation.events import rolling_scores
-from testdg.evaluation.plan import make_visits
+from testdg.evaluation.protocol import make_visits
 from testdg.evaluation.samples import Sample, picture_miou, take_samples
 from testdg.evaluation.scores import Segmentation
 from testdg.methods import adapt

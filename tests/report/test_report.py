@@ -10,7 +10,7 @@ from testdg.evaluation import read_result
 from testdg.evaluation.folder import read_events
 from testdg.report import draw_stream
 from testdg.report.analyses.stream import name_visits
-from testdg.report.protocol import protocol_lines, protocol_note
+from testdg.report.record import record_lines, record_note
 from testdg.report.style import PALETTE, SOURCE, method_looks, new_figure
 
 PROTOCOL: dict[str, Any] = {
@@ -24,13 +24,13 @@ PROTOCOL: dict[str, Any] = {
 
 
 def test_the_protocol_in_words_leaves_nothing_out() -> None:
-    shown = "\n".join(protocol_lines(PROTOCOL))
+    shown = "\n".join(record_lines(PROTOCOL))
     texts = [
         "held-out", "digits-c", "generated (abc)", "severity 5", "3 to 9 images", "batches of 4", "vit (def)", "preset",
         "224 x 224 px", "mean 0.5, std 0.1 0.2 0.3", "fp32 on cpu", "seed 2", "tested on 1 more",
     ]  # fmt: skip
     assert [text for text in texts if text not in shown] == []
-    assert "batches of 4" in protocol_note(PROTOCOL)
+    assert "batches of 4" in record_note(PROTOCOL)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_protocol_in_words_leaves_nothing_out() -> None:
     ],
 )
 def test_every_kind_of_stream_has_words(changes: dict[str, Any], texts: list[str]) -> None:
-    shown = "\n".join(protocol_lines({**PROTOCOL, **changes}))
+    shown = "\n".join(record_lines({**PROTOCOL, **changes}))
     assert [text for text in texts if text not in shown] == []
 
 

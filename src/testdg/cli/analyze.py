@@ -18,7 +18,7 @@ from testdg.experiments.analyses import ANALYSES, Analysis, Case, find_analysis
 from testdg.experiments.analyses.case import Scene
 from testdg.files import replace_text, writing
 from testdg.report.analyses import draw_analysis
-from testdg.report.protocol import protocol_note
+from testdg.report.record import record_note
 from testdg.report.style import check_suffix
 
 SPACES = ("embeddings", "features")
@@ -103,7 +103,7 @@ def _write(analysis: Analysis, request: AnalyzeRequest, found: dict[str, Any], f
     if "protocol" in found:
         who = "TestDG" if analysis.variants else found["title"]
         title = f"{who} on {found['protocol']['benchmark']}: {title}"
-        note = protocol_note({**found["protocol"], "seed": ", ".join(map(str, found["seeds"]))})
+        note = record_note({**found["protocol"], "seed": ", ".join(map(str, found["seeds"]))})
     draw_analysis(analysis.name, found["numbers"], figure, title, note)
 
 

@@ -7,9 +7,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from testdg.evaluation import Observer, Protocol
-from testdg.evaluation.plan import Visit
-from testdg.evaluation.protocol import OWN_ORDERS
+from testdg.evaluation import Observer, Record
+from testdg.evaluation.protocol import Visit
+from testdg.evaluation.record import OWN_ORDERS
 from testdg.evaluation.result import Tally
 from testdg.evaluation.scores import find_score
 from testdg.report import rich_table, visit_table
@@ -28,10 +28,10 @@ class Display(Observer):
         """Name the methods to come, in the order of the columns."""
         self.titles, self.tallies = titles, {}
 
-    def started(self, method: str, protocol: Protocol, batches: int, events: list[dict[str, Any]]) -> None:
+    def started(self, method: str, record: Record, batches: int, events: list[dict[str, Any]]) -> None:
         """Begin a column."""
         self.method = method
-        self.tallies[method] = Tally(find_score(protocol.task), protocol.visits())
+        self.tallies[method] = Tally(find_score(record.task), record.visits())
         self.progress(events)
 
     def progress(self, events: list[dict[str, Any]]) -> None:
@@ -60,13 +60,13 @@ class PlainDisplay(Display):
         if step % max(1, steps // 4) == 0:
             self.console.print(f"training the source model: {100 * step // steps} %")
 
-    def started(self, method: str, protocol: Protocol, batches: int, events: list[dict[str, Any]]) -> None:
+    def started(self, method: str, record: Record, batches: int, events: list[dict[str, Any]]) -> None:
         """Tell what begins."""
         self.told: set[int] = set()
-        self.sizes = _sizes(protocol)
+        self.sizes = _sizes(record)
         done = f", {len(events)} done already" if events else ""
-        self.console.print(f"{_title(self, method, protocol)}: {batches} batches{done}")
-        super().started(method, protocol, batches, events)
+        self.console.print(f"{_title(self, method, record)}: {batches} batches{done}")
+        super().started(method, record, batches, events)
 
     def progress(self, events: list[dict[str, Any]]) -> None:
         """Tell each visit once it is complete."""
@@ -94,10 +94,10 @@ class LiveDisplay(Display):
         assert self.task is not None
         self.bar.update(self.task, completed=step)
 
-    def started(self, method: str, protocol: Protocol, batches: int, events: list[dict[str, Any]]) -> None:
+    def started(self, method: str, record: Record, batches: int, events: list[dict[str, Any]]) -> None:
         """Begin a column and a bar."""
-        self._new_task(_title(self, method, protocol), batches)
-        super().started(method, protocol, batches, events)
+        self._new_task(_title(self, method, record), batches)
+        super().started(method, record, batches, events)
 
     def progress(self, events: list[dict[str, Any]]) -> None:
         """Fill the table and move the bar."""
@@ -133,14 +133,14 @@ def _shown(tally: Tally, number: int) -> str:
     return "-" if score is None else tally.score.metric.show(score)
 
 
-def _sizes(protocol: Protocol) -> dict[str, int]:
-    names, images = [*protocol.domains, *protocol.held_out], protocol.images_per_domain
+def _sizes(record: Record) -> dict[str, int]:
+    names, images = [*record.domains, *record.held_out], record.images_per_domain
     return dict(zip(names, [images] * len(names) if isinstance(images, int) else images, strict=True))
 
 
-def _title(display: Display, method: str, protocol: Protocol) -> str:
+def _title(display: Display, method: str, record: Record) -> str:
     title = display.titles.get(method, method)
-    return title if protocol.order in OWN_ORDERS else f"{title}, {protocol.order}"
+    return title if record.order in OWN_ORDERS else f"{title}, {record.order}"
 
 
 def _label(visits: Sequence[Visit], number: int) -> str:

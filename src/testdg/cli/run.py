@@ -24,7 +24,7 @@ from testdg.methods import find_method
 from testdg.models import VisionModel
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
 from testdg.report.panel import draw_panel
-from testdg.report.protocol import protocol_lines, protocol_note
+from testdg.report.record import record_lines, record_note
 
 
 def run_command(
@@ -38,7 +38,7 @@ def run_command(
     device = find_device(cells[0].device).type
     with make_display(console) as display:
         benchmark, model = load_setup(cells[0].setup, device, display)
-        streams = [list(group) for _, group in groupby(cells, lambda cell: cell.plan)]
+        streams = [list(group) for _, group in groupby(cells, lambda cell: cell.protocol)]
         runs = [run_cells(group, out, display, track) for group in streams]
     if as_json:
         print(json.dumps(as_json_values(list(dict.fromkeys(values["method"])), runs), indent=2))
@@ -56,7 +56,7 @@ def make_cells(values: Mapping[str, Any], pairs: Sequence[str]) -> list[Cell]:
         if len(values.get(key, ())) > 1:
             raise UserError(f"run shows one stream: name one {key.removesuffix('s')}, or use testdg bench")
     cells = expand(Grid.from_options(values, pairs, title=""))
-    if len({(cell.plan, cell.precision) for cell in cells}) > len({cell.plan for cell in cells}):
+    if len({(cell.protocol, cell.precision) for cell in cells}) > len({cell.protocol for cell in cells}):
         raise UserError("all methods of a run share one precision: use --precision, or a run for each")
     return cells
 
@@ -76,9 +76,9 @@ def as_json_values(methods: list[str], runs: list[list[Result]]) -> Any:
 
 
 def show(console: Console, results: list[Result], benchmark: Benchmark, model: VisionModel) -> None:
-    """Print protocol, tables and the places of the figures."""
+    """Print record, tables and the places of the figures."""
     titles, result = _titles(results), results[-1]
-    console.print("\n".join(protocol_lines(result.protocol)), markup=False)
+    console.print("\n".join(record_lines(result.record)), markup=False)
     _show_tables(console, result_tables(titles, results))
     if result.skipped:
         console.print(f"{result.skipped} images could not be read and were left out", markup=False)
@@ -88,7 +88,7 @@ def show(console: Console, results: list[Result], benchmark: Benchmark, model: V
     figure = result.folder / "figure.png"
     if not figure.exists():
         runs = dict(zip(titles, results, strict=True))
-        draw_stream(figure, runs, _heading(result), protocol_note(result.protocol))
+        draw_stream(figure, runs, _heading(result), record_note(result.record))
     for found in results[1:] or results:
         console.print(f"run     {found.folder} ({found.seconds:.0f} s)", markup=False)
     console.print(f"figure  {figure}", markup=False)
@@ -113,19 +113,19 @@ def _make_panel(result: Result, titles: list[str], benchmark: Benchmark, model: 
     panel = result.folder / "panel.png"
     if benchmark.task == "segmentation" and not panel.exists() and (result.folder / "state").exists():
         samples, headings = take_samples(result.folder, benchmark, model), [titles[0], f"{titles[1]}, after the stream"]
-        note = protocol_note({**result.protocol, "views": "one"})  # whatever the views of the run
+        note = record_note({**result.record, "views": "one"})  # whatever the views of the run
         draw_panel(panel, samples, headings, benchmark.classes, benchmark.palette, _heading(result), note)
     return panel if panel.exists() else None
 
 
 def _heading(result: Result) -> str:
-    return f"{find_method(result.method['name']).title} on {result.protocol['benchmark']}"
+    return f"{find_method(result.method['name']).title} on {result.record['benchmark']}"
 
 
 def show_orders(console: Console, runs: list[list[Result]]) -> None:
-    """Print the protocol of the first order (or left-out domain), the table of all, and the run folders."""
+    """Print the record of the first order (or left-out domain), the table of all, and the run folders."""
     told = "runs       {}, one for each domain" if leaves_one_out(runs) else "orders     {}, one run each"
-    console.print("\n".join(protocol_lines(runs[0][-1].protocol)), markup=False)
+    console.print("\n".join(record_lines(runs[0][-1].record)), markup=False)
     console.print(f"{told.format(len(runs))}; the first is described above", markup=False)
     _show_tables(console, [orders_table(_titles(runs[0]), runs)])
     for name, results in zip(run_names(runs), runs, strict=True):

@@ -1,11 +1,11 @@
-"""Evaluation: the online loop, protocols, scores, run folders, source models."""
+"""Evaluation: the online loop, protocols and records, scores, run folders, source models."""
 
 from testdg.evaluation.compare import check_comparable, comparable, differences
 from testdg.evaluation.folder import read_result
 from testdg.evaluation.observer import Observer
-from testdg.evaluation.plan import Plan
-from testdg.evaluation.plans import read_plan, read_plans
 from testdg.evaluation.protocol import Protocol
+from testdg.evaluation.protocols import read_protocol, read_protocols
+from testdg.evaluation.record import Record
 from testdg.evaluation.result import DomainResult, Result
 from testdg.evaluation.run import run
 from testdg.evaluation.source_model import source_model
@@ -13,14 +13,14 @@ from testdg.evaluation.source_model import source_model
 __all__ = [
     "DomainResult",
     "Observer",
-    "Plan",
     "Protocol",
+    "Record",
     "Result",
     "check_comparable",
     "comparable",
     "differences",
-    "read_plan",
-    "read_plans",
+    "read_protocol",
+    "read_protocols",
     "read_result",
     "run",
     "source_model",

@@ -23,20 +23,20 @@ _BEFORE = {
 
 
 def differences(first: Result, second: Result, ignore: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
-    """Fields of the protocols by which two results differ so that they cannot be compared, with both values."""
-    one, two = {**_BEFORE, **first.protocol}, {**_BEFORE, **second.protocol}
+    """Fields of the records by which two results differ so that they cannot be compared, with both values."""
+    one, two = {**_BEFORE, **first.record}, {**_BEFORE, **second.record}
     fields = [key for key in {**one, **two} if key not in _FREE and key not in ignore]
     return {key: (one.get(key), two.get(key)) for key in fields if one.get(key) != two.get(key)}
 
 
 def comparable(first: Result, second: Result) -> bool:
-    """Whether two results have the same protocol, apart from seed and settings."""
+    """Whether two results have the same record, apart from seed and settings."""
     return not differences(first, second)
 
 
 def same_but_for_order(first: Result, second: Result) -> bool:
-    """Whether two results have the same protocol and the same domains, in whatever order."""
-    domains = [{*result.protocol["domains"], *result.protocol["held_out"]} for result in (first, second)]
+    """Whether two results have the same record and the same domains, in whatever order."""
+    domains = [{*result.record["domains"], *result.record["held_out"]} for result in (first, second)]
     return domains[0] == domains[1] and not differences(first, second, ignore=BY_ORDER)
 
 

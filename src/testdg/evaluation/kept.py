@@ -1,7 +1,7 @@
 """Runs that are kept as lines of one file, `runs.jsonl`, when their folders are gone.
 
 A line is a whole result, or the essentials of one: method, settings, seed, scores by domain (by round, where there are
-several), and of the protocol what differs from the line `{"common": {...}}` above it.
+several), and of the record what differs from the line `{"common": {...}}` above it.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 from testdg.bounds import read_text
 from testdg.errors import UserError
-from testdg.evaluation.protocol import OWN_ORDERS, RESETS
+from testdg.evaluation.record import OWN_ORDERS, RESETS
 from testdg.evaluation.result import DomainResult, Result
 from testdg.methods import methods
 
@@ -47,20 +47,20 @@ def read_lines(path: Path) -> Iterator[Result | UserError]:
 def _read_short(values: dict[str, Any], common: Mapping[str, Any], place: Path) -> Result:
     """A result from its essentials."""
     rounds = values["scores"] if isinstance(values["scores"][0], list) else [values["scores"]]
-    protocol = {"order": OWN_ORDERS[0], "resets": RESETS["once"], "held_out": [], "rounds": len(rounds), **common}
-    protocol |= values.get("protocol", {})
-    protocol |= {"images_per_domain": values["images"]} if "images" in values else {}
-    protocol |= {"held_out": protocol["domains"][values["fork"] :]} if "fork" in values else {}
-    protocol |= {"seed": values["seed"], "tuning": f"as kept of {values['experiment']}"}
-    tested = _visits("held_out", values.get("held_out", []), protocol, 1)
+    record = {"order": OWN_ORDERS[0], "resets": RESETS["once"], "held_out": [], "rounds": len(rounds), **common}
+    record |= values.get("protocol", {})
+    record |= {"images_per_domain": values["images"]} if "images" in values else {}
+    record |= {"held_out": record["domains"][values["fork"] :]} if "fork" in values else {}
+    record |= {"seed": values["seed"], "tuning": f"as kept of {values['experiment']}"}
+    tested = _visits("held_out", values.get("held_out", []), record, 1)
     preset = {"preset": values["preset"]} if "preset" in values else {}
     settings = {"seed": values["seed"], **preset, **values.get("settings", {})}
     known = methods().get(values["method"])
     named = known is None or known.title != values["name"]
     return Result(
-        protocol=protocol,
+        record=record,
         method={"name": values["method"], "settings": settings},
-        domains=[visit for n, scores in enumerate(rounds, 1) for visit in _visits("domains", scores, protocol, n)],
+        domains=[visit for n, scores in enumerate(rounds, 1) for visit in _visits("domains", scores, record, n)],
         held_out=tested or None,
         seconds=0.0,
         versions={},
@@ -69,9 +69,9 @@ def _read_short(values: dict[str, Any], common: Mapping[str, Any], place: Path) 
     )
 
 
-def _visits(which: str, scores: Sequence[float], protocol: Mapping[str, Any], number: int) -> list[DomainResult]:
-    """The visits of one round, in the order of the protocol."""
-    key = "miou" if protocol["task"] == "segmentation" else "error"
-    images, severity = protocol["images_per_domain"], protocol["severity"]
-    pairs = zip(protocol[which], scores, strict=True)
+def _visits(which: str, scores: Sequence[float], record: Mapping[str, Any], number: int) -> list[DomainResult]:
+    """The visits of one round, in the order of the record."""
+    key = "miou" if record["task"] == "segmentation" else "error"
+    images, severity = record["images_per_domain"], record["severity"]
+    pairs = zip(record[which], scores, strict=True)
     return [DomainResult(name, images, {key: float(score)}, severity, number) for name, score in pairs]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from testdg.evaluation.protocol import Protocol
+from testdg.evaluation.record import Record
 from testdg.evaluation.result import Result
 
 
@@ -16,7 +16,7 @@ class Observer:
     def opened(self, folder: Path) -> None:
         """A run is about to look what its folder holds; the folder need not exist."""
 
-    def started(self, method: str, protocol: Protocol, batches: int, events: list[dict[str, Any]]) -> None:
+    def started(self, method: str, record: Record, batches: int, events: list[dict[str, Any]]) -> None:
         """A run of some batches begins; `events` tell of those that are behind it already."""
 
     def progress(self, events: list[dict[str, Any]]) -> None:

@@ -1,105 +1,140 @@
-"""Protocol: a value that says everything a number depends on."""
+"""Protocol: which domains a stream visits, in which order, how its images are drawn, and when the adapter is reset."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from __future__ import annotations
 
-from testdg.data.benchmarks import Benchmark
-from testdg.data.stream import Stream
-from testdg.evaluation.plan import Plan, Severity, Visit, make_visits
-from testdg.methods import Adapter
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, NamedTuple
 
-RESETS = {"once": "once at the start", "domain": "at every domain"}
-OWN_ORDERS = ("the benchmark's", "the protocol's own")
+from testdg.data.benchmarks import Benchmark, Options
+from testdg.data.sampling import Kind, Sampling
+from testdg.data.stream import Segment, Stream
+from testdg.errors import UserError, unknown
+from testdg.evaluation.orders import in_order
+from testdg.evaluation.protocol_rules import mistakes, read_size
+from testdg.evaluation.views import Views
+
+Severity = int | None | Literal["gradual"] | tuple[int, ...]
+FIRST_RAMP = (5, 4, 3, 2, 1)
+LATER_RAMP = (1, 2, 3, 4, 5, 4, 3, 2, 1)
+
+
+class Visit(NamedTuple):
+    """One visit to a domain, by name; the adapter learns there or is only tested."""
+
+    name: str
+    severity: int | None
+    round: int
+    learn: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How a number was made; stored and printed with it."""
+    """How a benchmark becomes a stream; docs/protocols.md explains the fields."""
 
-    kind: str
-    benchmark: str
-    task: str
-    data: str
-    data_fingerprint: str
-    order: str
-    domains: tuple[str, ...]
-    held_out: tuple[str, ...]
-    severity: Severity
-    rounds: int
-    images_per_domain: int | tuple[int, ...]
-    sampling: str
-    concentration: float | None
-    sampling_seed: int | None
-    batch_size: int
-    resets: str
-    views: str
-    model: str
-    model_fingerprint: str
-    preprocessing: dict[str, Any]
-    precision: str
-    device: str
-    seed: int
-    tuning: str
+    name: str = "continual"
+    order: Literal["benchmark"] | int | tuple[str, ...] = "benchmark"
+    severity: Literal["benchmark", "gradual"] | tuple[int, ...] = "benchmark"
+    rounds: int = 1
+    held_out: int | Literal["each"] | tuple[str, ...] = 0
+    then: Literal["end", "adapt"] = "end"
+    sampling: Kind = "file"
+    concentration: float = 0.1
+    seed: int = 0
+    resets: Literal["once", "domain"] = "once"
+    views: int = 1
+    window: str = "none"
+    stride: str = "none"
 
-    def visits(self) -> list[Visit]:
-        """Every visit of the stream, in order."""
-        return make_visits(self.domains, self.held_out, self.severity, self.rounds)
+    def __post_init__(self) -> None:
+        found = mistakes(asdict(self))
+        if str(self.order) == "all":
+            found.append("order all is ten protocols: read_protocols gives them")
+        if found:
+            raise UserError(f"protocol {self.name}: {'; '.join(found)}")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give the values as plain JSON; only predictions of pixels are made on views."""
-        values = {key: value for key, value in asdict(self).items() if key != "views" or self.task == "segmentation"}
-        plain = plain_values(values)
-        assert isinstance(plain, dict)
-        return plain
+    def choose(self, benchmark: Benchmark) -> Benchmark:
+        """The benchmark with the domains that the protocol names; the same where it names none."""
+        if isinstance(self.order, str | int):
+            return benchmark
+        if benchmark.options.domains not in (None, self.order):
+            raise UserError(f"protocol {self.name} names its domains itself: leave out --domains")
+        chosen = copy.copy(benchmark)
+        chosen.options = replace(benchmark.options, domains=self.order)
+        return chosen
+
+    def expand(self, benchmark: Benchmark) -> list[Protocol]:
+        """The protocol itself; where each domain is held out once, a protocol for each."""
+        if self.held_out != "each":
+            return [self]
+        return [replace(self, held_out=(name,)) for name in self.choose(benchmark).order]
+
+    def split(self, benchmark: Benchmark) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the domains that are adapted to, and of those that only test, in order."""
+        names = in_order(self.order, benchmark.order) if isinstance(self.order, int) else list(benchmark.order)
+        tested = self._tested(names)
+        if len(tested) >= len(names):
+            which = f"the last {self.held_out} domains" if isinstance(self.held_out, int) else ", ".join(tested)
+            raise UserError(f"{self.name} tests on {which}; the stream has only {len(names)}")
+        return tuple(name for name in names if self.then == "adapt" or name not in tested), tested
+
+    def _tested(self, names: Sequence[str]) -> tuple[str, ...]:
+        if self.held_out == "each":
+            remedy = f"choose one, such as {self.name},held_out={names[0]}"
+            raise UserError(f"protocol {self.name} is {len(names)} runs, one for each domain: {remedy}")
+        if isinstance(self.held_out, int):
+            return tuple(names[max(0, len(names) - self.held_out) :])  # of too many, all
+        for name in self.held_out:
+            if name not in names:
+                raise unknown("domain to hold out", name, names)
+        return self.held_out
+
+    def levels(self, benchmark: Benchmark) -> Severity:
+        """The severity, or the severities that every domain goes through."""
+        if self.severity == "benchmark":
+            return benchmark.options.severity if benchmark.has_severities else None
+        if not benchmark.has_severities:
+            raise UserError(f"{self.name} goes through severities; {benchmark.name} has none: use another protocol")
+        if benchmark.options.severity != Options().severity:
+            raise UserError(f"{self.name} chooses the severities itself: leave out --severity")
+        return self.severity
+
+    def stream(self, benchmark: Benchmark, batch_size: int | None = None) -> Stream:
+        """The stream of a benchmark under this protocol."""
+        if self.sampling in ("dirichlet", "sorted") and benchmark.task != "classification":
+            told = f"sampling {self.sampling} needs one label per image"
+            raise UserError(f"{told}; {benchmark.name} is for {benchmark.task}")
+        if not self.looks().plain and benchmark.task != "segmentation":
+            raise UserError(f"views and windows are for segmentation; {benchmark.name} is for {benchmark.task}")
+        severity = self.levels(benchmark)
+        visits = make_visits(*self.split(benchmark), severity, self.rounds)
+        segments = [Segment(benchmark.domain(v.name, v.severity), v.round, v.learn) for v in visits]
+        sampling = Sampling(self.sampling, self.concentration, self.seed)
+        return Stream(segments, benchmark.batch_size if batch_size is None else batch_size, sampling)
+
+    def looks(self) -> Views:
+        """How the prediction that is scored looks at pictures."""
+        return Views(self.views, read_size(self.window), read_size(self.stride))
 
 
-def make_protocol(
-    plan: Plan, benchmark: Benchmark, stream: Stream, adapter: Adapter, *, tuning: str, fingerprint: str
-) -> Protocol:
-    """Gather everything that the number of a run depends on."""
-    about = benchmark.describe()
-    adapted, held_out = plan.split(benchmark)
-    sizes = {segment.domain.name: len(segment.domain) for segment in stream.segments}
-    chosen = {
-        "kind": plan.name,
-        "task": benchmark.task,
-        "order": _order(plan),
-        "domains": adapted,
-        "held_out": held_out,
-        "severity": plan.levels(benchmark),
-        "rounds": plan.rounds,
-        "images_per_domain": _one_or_all([sizes[name] for name in dict.fromkeys((*adapted, *held_out))]),
-        "sampling": plan.sampling,
-        "concentration": plan.concentration if plan.sampling == "dirichlet" else None,
-        "sampling_seed": plan.seed if plan.sampling in ("mixed", "dirichlet") else None,
-        "batch_size": stream.batch_size,
-        "resets": RESETS[plan.resets],
-        "views": plan.looks().describe(),
-        "model": adapter.model.name,
-        "model_fingerprint": fingerprint,
-        "preprocessing": adapter.model.preprocessing.describe(),
-        "precision": adapter.settings.precision,
-        "device": adapter.model.device.type,
-        "seed": adapter.settings.seed,
-        "tuning": tuning,
-    }
-    return Protocol(**{**about, **chosen})
+def make_visits(domains: Sequence[str], held_out: Sequence[str], severity: Severity, rounds: int) -> list[Visit]:
+    """Every visit of a stream, in order: the rounds over the domains, and the tests.
+
+    Tests come at the end, or, of domains that are adapted to later on, before the first of these.
+    """
+    stations = [(name, number, True) for number in range(1, rounds + 1) for name in domains]
+    fork = next((place for place, (name, _, _) in enumerate(stations) if name in held_out), len(stations))
+    stations[fork:fork] = [(name, 1, False) for name in held_out]
+    return [
+        Visit(name, level, number, learn)
+        for place, (name, number, learn) in enumerate(stations)
+        for level in _ramp(severity, place)
+    ]
 
 
-def _order(plan: Plan) -> str:
-    if isinstance(plan.order, int):
-        return f"order {plan.order}"
-    return OWN_ORDERS[plan.order != "benchmark"]
-
-
-def _one_or_all(sizes: list[int]) -> int | tuple[int, ...]:
-    return sizes[0] if len(set(sizes)) == 1 else tuple(sizes)
-
-
-def plain_values(value: Any) -> Any:
-    """Turn tuples into lists and None into "none", so that TOML and JSON hold the same."""
-    if isinstance(value, dict):
-        return {str(key): plain_values(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_values(item) for item in value]
-    return "none" if value is None else value
+def _ramp(severity: Severity, place: int) -> Iterable[int | None]:
+    """Severities that the domain at a place of the stream goes through."""
+    if severity == "gradual":
+        return LATER_RAMP if place else FIRST_RAMP
+    return severity if isinstance(severity, tuple) else (severity,)

@@ -1,4 +1,4 @@
-"""Result: the scores of every visit to a domain, with the protocol that they belong to."""
+"""Result: the scores of every visit to a domain, with the record of what they depend on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 import testdg
 from testdg.errors import UserError
-from testdg.evaluation.plan import Visit
+from testdg.evaluation.protocol import Visit
 from testdg.evaluation.scores import Metric, Score, find_score, metric_keys
 
 
@@ -67,7 +67,7 @@ class DomainResult:
 class Result:
     """What a run found."""
 
-    protocol: dict[str, Any]
+    record: dict[str, Any]
     method: dict[str, Any]
     domains: list[DomainResult]
     held_out: list[DomainResult] | None
@@ -90,12 +90,12 @@ class Result:
     @property
     def stream(self) -> tuple[tuple[str, ...], ...]:
         """The domains in the order of the stream, and those that are held out."""
-        return tuple(self.protocol["domains"]), tuple(self.protocol["held_out"])
+        return tuple(self.record["domains"]), tuple(self.record["held_out"])
 
     @property
     def score(self) -> Score:
         """What is added up over images."""
-        return find_score(self.protocol.get("task", "classification"))
+        return find_score(self.record.get("task", "classification"))
 
     @property
     def metric(self) -> Metric:
@@ -131,7 +131,7 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON."""
         return {
-            "protocol": self.protocol,
+            "protocol": self.record,
             "method": self.method,
             "domains": [domain.to_dict() for domain in self.domains],
             "mean_error": means(self.domains)["error"],
@@ -153,7 +153,7 @@ class Result:
         """Read what `to_dict` gave."""
         held_out = values["held_out"]
         return cls(
-            protocol=values["protocol"],
+            record=values["protocol"],
             method=values["method"],
             domains=[DomainResult.from_dict(domain) for domain in values["domains"]],
             held_out=None if held_out is None else [DomainResult.from_dict(domain) for domain in held_out],

@@ -17,9 +17,9 @@ from testdg.evaluation.guarding import put_guard, tell_guard
 from testdg.evaluation.interrupts import noticed
 from testdg.evaluation.loop import run_stream
 from testdg.evaluation.observer import Observer
-from testdg.evaluation.plan import Plan
-from testdg.evaluation.plans import read_plan
-from testdg.evaluation.protocol import Protocol, make_protocol, plain_values
+from testdg.evaluation.protocol import Protocol
+from testdg.evaluation.protocols import read_protocol
+from testdg.evaluation.record import Record, make_record, plain_values
 from testdg.evaluation.result import Result, Tally, versions
 from testdg.evaluation.scores import find_score
 from testdg.evaluation.source_model import source_model
@@ -37,7 +37,7 @@ def run(
     data: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     preset: str | None = None,
-    protocol: str | Path | Plan | None = None,
+    protocol: str | Path | Protocol | None = None,
     batch_size: int | None = None,
     device: str = "auto",
     source: str | Path | None = None,
@@ -49,10 +49,10 @@ def run(
 ) -> Result:
     """Adapt a model to a benchmark's stream and give the scores.
 
-    `protocol` is a name, a TOML file or a plan (docs/protocols.md); left out, the benchmark's own. `preset` names the
+    `protocol` is a name, a TOML file or a value (docs/protocols.md); left out, the benchmark's own. `preset` names the
     published settings of a benchmark ("none" for the method's defaults; left out, an embedded benchmark applies its
     own), and `settings` win over it. `source` is a folder of clean images for methods that measure the source, in
-    place of the benchmark's training images. `guard` puts a guard around the method, as part of the protocol, with a
+    place of the benchmark's training images. `guard` puts a guard around the method, as the record says, with a
     few clean images of the source as its probe. `options` are those of the benchmark (images, severity, domains,
     corruption_seed). A run that was stopped goes on where its folder under `out` left off, and a complete one is read
     back.
@@ -60,9 +60,9 @@ def run(
     observer = observer or Observer()
     kind = find_method(method)
     bench = load_benchmark(benchmark, data, **options) if isinstance(benchmark, str) else benchmark
-    plan = read_plan(bench.protocol if protocol is None else protocol)
-    bench = plan.choose(bench)
-    stream = plan.stream(bench, batch_size)
+    protocol = read_protocol(bench.protocol if protocol is None else protocol)
+    bench = protocol.choose(bench)
+    stream = protocol.stream(bench, batch_size)
     fixed, chosen = dict(settings or {}), choose_preset(kind, bench, preset)
     values = {**kind.preset(chosen), **fixed}
     adapted = source_model(bench, model, device=find_device(device), observer=observer)
@@ -70,9 +70,9 @@ def run(
     folder = None if source is None or not adapter.source_images() else Path(source)
     remarks = [describe_tuning(chosen, fixed), *adapter.remarks(), *([f"source images of {folder}"] if folder else [])]
     remarks += ["with a guard"] if guard else []
-    about = make_protocol(plan, bench, stream, adapter, tuning="; ".join(remarks), fingerprint=adapted.fingerprint())
+    about = make_record(protocol, bench, stream, adapter, tuning="; ".join(remarks), fingerprint=adapted.fingerprint())
     adapter = put_guard(adapter, bench, folder) if guard else adapter
-    return _Run(adapter, bench, stream, about, plan, Path(out), observer, save_every, folder).result()
+    return _Run(adapter, bench, stream, about, protocol, Path(out), observer, save_every, folder).result()
 
 
 def choose_preset(method: type[Adapter], benchmark: Benchmark, wanted: str | None) -> str | None:
@@ -97,19 +97,19 @@ class _Run:
         adapter: Adapter,
         benchmark: Benchmark,
         stream: Stream,
+        record: Record,
         protocol: Protocol,
-        plan: Plan,
         out: Path,
         observer: Observer,
         save_every: float,
         source: Path | None = None,
     ) -> None:
         self.source = source
-        self.adapter, self.benchmark, self.stream, self.protocol = adapter, benchmark, stream, protocol
-        self.plan, self.observer, self.save_every = plan, observer, save_every
-        self.score = find_score(protocol.task)
+        self.adapter, self.benchmark, self.stream, self.record = adapter, benchmark, stream, record
+        self.protocol, self.observer, self.save_every = protocol, observer, save_every
+        self.score = find_score(record.task)
         method = {"name": adapter.name, "settings": plain_values(dataclasses.asdict(adapter.settings))}
-        config = {"protocol": protocol.to_dict(), "method": method}
+        config = {"protocol": record.to_dict(), "method": method}
         self.folder = RunFolder(out / run_name(config), config)
         self.seconds = 0.0
 
@@ -136,8 +136,8 @@ class _Run:
                 self.adapter,
                 self.stream,
                 self.score,
-                resets=self.plan.resets == "domain",
-                views=self.plan.looks(),
+                resets=self.protocol.resets == "domain",
+                views=self.protocol.looks(),
                 start=done,
                 write=self._write,
                 save=self._save,
@@ -149,7 +149,7 @@ class _Run:
         return result
 
     def _tell_start(self, done: int) -> None:
-        self.observer.started(self.adapter.name, self.protocol, len(self.stream), self.folder.events(done))
+        self.observer.started(self.adapter.name, self.record, len(self.stream), self.folder.events(done))
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self._begun
@@ -162,13 +162,13 @@ class _Run:
         self.folder.save(self.adapter, batches, self._elapsed())
 
     def _summary(self) -> Result:
-        tally = Tally(self.score, self.protocol.visits())
+        tally = Tally(self.score, self.record.visits())
         tally.add(self.folder.events(len(self.stream)))
         return Result(
-            protocol=self.folder.config["protocol"],
+            record=self.folder.config["protocol"],
             method=self.folder.config["method"],
             domains=tally.results(learn=True),
-            held_out=tally.results(learn=False) if self.protocol.held_out else None,
+            held_out=tally.results(learn=False) if self.record.held_out else None,
             seconds=round(self._elapsed(), 3),
             versions=versions(),
             folder=self.folder.path,
@@ -176,5 +176,5 @@ class _Run:
             skipped_updates=self.adapter.skipped,
             guard=tell_guard(self.adapter),
             source=None if self.source is None else str(self.source),
-            classes=self.benchmark.classes if self.protocol.task == "segmentation" else (),
+            classes=self.benchmark.classes if self.record.task == "segmentation" else (),
         )

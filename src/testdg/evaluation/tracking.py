@@ -10,7 +10,7 @@ from typing import Any
 from testdg.errors import UserError, unknown
 from testdg.evaluation.events import Event
 from testdg.evaluation.observer import Observer
-from testdg.evaluation.protocol import Protocol
+from testdg.evaluation.record import Record
 from testdg.evaluation.result import Result
 from testdg.evaluation.scores import find_score
 
@@ -61,10 +61,10 @@ class Several(Observer):
         for observer in self.observers:
             observer.opened(folder)
 
-    def started(self, method: str, protocol: Protocol, batches: int, events: list[Event]) -> None:
+    def started(self, method: str, record: Record, batches: int, events: list[Event]) -> None:
         """Tell all."""
         for observer in self.observers:
-            observer.started(method, protocol, batches, events)
+            observer.started(method, record, batches, events)
 
     def progress(self, events: list[Event]) -> None:
         """Tell all."""
@@ -91,13 +91,13 @@ class TensorBoard(Observer):
         self.close()
         self.place = folder / "tensorboard"
 
-    def started(self, method: str, protocol: Protocol, batches: int, events: list[Event]) -> None:
+    def started(self, method: str, record: Record, batches: int, events: list[Event]) -> None:
         """Begin a file with what is behind the run."""
         from torch.utils.tensorboard import SummaryWriter
 
         shutil.rmtree(self.place, ignore_errors=True)
         self.writer = SummaryWriter(str(self.place))
-        self.score, self.changes = find_score(protocol.task), 0
+        self.score, self.changes = find_score(record.task), 0
         self.recent: deque[Sums] = deque(maxlen=WINDOW)
         self.progress(events)
 

@@ -145,7 +145,7 @@ def run_here(cell: Cell, out: Path, observer: Observer) -> Result:
         model=model,
         settings=cell.fixed,
         preset=cell.preset,
-        protocol=cell.plan,
+        protocol=cell.protocol,
         batch_size=cell.batch_size,
         device=model.device.type,
         source=cell.source,
@@ -180,9 +180,9 @@ class _Teller(Observer):
     def __init__(self, number: int, tell: Callable[[Running], None]) -> None:
         self.number, self.tell, self.done = number, tell, 0
 
-    def started(self, method: str, protocol: Any, batches: int, events: list[dict[str, Any]]) -> None:
+    def started(self, method: str, record: Any, batches: int, events: list[dict[str, Any]]) -> None:
         """Tell what is behind the run already."""
-        self.tally = Tally(find_score(protocol.task), protocol.visits())
+        self.tally = Tally(find_score(record.task), record.visits())
         self.progress(events)
 
     def progress(self, events: list[dict[str, Any]]) -> None:

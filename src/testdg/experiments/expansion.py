@@ -10,7 +10,7 @@ from typing import Any
 from testdg.choices import CHOICES, choices_of
 from testdg.data.benchmarks import Benchmark, find_benchmark, load_benchmark
 from testdg.errors import UserError
-from testdg.evaluation import Plan, read_plans
+from testdg.evaluation import Protocol, read_protocols
 from testdg.evaluation.run import choose_preset
 from testdg.experiments.grid import SOURCE, Cell, Grid, Pairs
 from testdg.experiments.grid_rules import RUN, TOP, Mistakes, sound
@@ -67,13 +67,13 @@ class _Expansion:
         kinds = [kind for name in _list(table["method"]) if (kind := hear("", find_method, name))]
         benchmarks = [found for name in _list(table["benchmark"]) if (found := self._open(name, table))]
         named = _list(table["protocol"]) if "protocol" in table else []
-        plans = [(text, plan) for text in named for plan in hear("", read_plans, text) or ()]
+        protocols = [(text, one) for text in named for one in hear("", read_protocols, text) or ()]
         for benchmark in benchmarks:
             rows = [row for kind in kinds if (row := self._row(kind, benchmark, table))]
             size = _pick(table, "batch_size", benchmark.name)
-            chosen = plans or [(benchmark.protocol, plan) for plan in read_plans(benchmark.protocol)]
-            every = [(text, one) for text, plan in chosen for one in hear("", plan.expand, benchmark) or ()]
-            streams = [made for text, plan in every if (made := hear("", _stream, text, plan, benchmark, size))]
+            chosen = protocols or [(benchmark.protocol, one) for one in read_protocols(benchmark.protocol)]
+            every = [(text, one) for text, protocol in chosen for one in hear("", protocol.expand, benchmark) or ()]
+            streams = [made for text, one in every if (made := hear("", _stream, text, one, benchmark, size))]
             for row, stream, seed in product(rows, streams, _list(table["seeds"])):
                 hear(row["name"], make_settings, Settings, {"seed": seed})
                 yield Cell(**row, **stream, seed=seed)
@@ -108,10 +108,10 @@ class _Expansion:
         return {**fields, **about, "preset": preset, "options": _options(table, benchmark.name)}
 
 
-def _stream(protocol: str, plan: Plan, benchmark: Benchmark, batch_size: int | None) -> dict[str, Any]:
+def _stream(asked: str, protocol: Protocol, benchmark: Benchmark, batch_size: int | None) -> dict[str, Any]:
     """What the cells of a protocol on a benchmark share."""
-    stream = plan.stream(plan.choose(benchmark), batch_size)
-    return {"protocol": protocol, "plan": plan, "batch_size": stream.batch_size, "batches": len(stream)}
+    stream = protocol.stream(protocol.choose(benchmark), batch_size)
+    return {"asked": asked, "protocol": protocol, "batch_size": stream.batch_size, "batches": len(stream)}
 
 
 def _read_setting(kind: type[Adapter], key: str, value: Any) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _check_names(group: Sequence[Cell], mistakes: Mistakes) -> None:
     names: dict[str, Cell] = {}
     runs: dict[Cell, str] = {}
     for cell in group:
-        where = f"on {cell.benchmark}, {cell.protocol}"
+        where = f"on {cell.benchmark}, {cell.asked}"
         if names.setdefault(cell.name, replace(cell, seed=0)) != replace(cell, seed=0):
             mistakes.note(f"different runs {where} are called {cell.name!r}: give each a name")
         if (other := runs.setdefault(replace(cell, name=""), cell.name)) != cell.name:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from testdg.errors import UserError
-from testdg.evaluation import Plan
+from testdg.evaluation import Protocol
 from testdg.methods import Adapter, find_method
 from testdg.models import VisionModel
 
@@ -35,9 +35,9 @@ class Cell:
     """The row that the run belongs to."""
     method: str
     benchmark: str
-    protocol: str
-    """The protocol as it was asked for; `plan` is one of its orders where it has several."""
-    plan: Plan
+    asked: str
+    """The protocol in the words of the user; `protocol` is one of its orders where it has several."""
+    protocol: Protocol
     batch_size: int
     batches: int
     """Length of the stream."""
@@ -77,9 +77,9 @@ class Cell:
         return kind(model, **{**kind.preset(None if self.preset == "none" else self.preset), **self.fixed})
 
     def __str__(self) -> str:
-        order = f", order {self.plan.order}" if isinstance(self.plan.order, int) else ""
+        order = f", order {self.protocol.order}" if isinstance(self.protocol.order, int) else ""
         seed = "" if self.method == SOURCE else f", seed {self.seed}"
-        return f"{self.name}, {self.benchmark}, {self.protocol}{order}{seed}"
+        return f"{self.name}, {self.benchmark}, {self.asked}{order}{seed}"
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def read_names(result: Result) -> dict[str, list[Any]]:
 
 def settings_of_row(result: Result) -> dict[str, Any]:
     """What tells rows apart: settings but for the seed, the device, a guard, and a folder of source images."""
-    chosen = {"device": result.protocol["device"], "guard": result.guard is not None, "source": result.source}
+    chosen = {"device": result.record["device"], "guard": result.guard is not None, "source": result.source}
     return {**settings_of(result.method), **chosen}
 
 

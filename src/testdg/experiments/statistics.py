@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from testdg.evaluation import DomainResult
-from testdg.evaluation.protocol import plain_values
+from testdg.evaluation.record import plain_values
 from testdg.evaluation.scores import Classification, Metric
 from testdg.methods import find_method, methods
 

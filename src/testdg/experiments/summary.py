@@ -46,7 +46,7 @@ class BenchRow:
             "name": self.name,
             "method": self.method,
             "settings": {k: v for k, v in self.results[0].method["settings"].items() if k != "seed"},
-            "tuning": self.results[0].protocol["tuning"],
+            "tuning": self.results[0].record["tuning"],
             self.metric.key: _plain_score(self.adapted, self.metric),
             "held_out": None if self.held_out is None else _plain_score(self.held_out, self.metric),
             "seconds": self.seconds,
@@ -60,8 +60,8 @@ class BenchTable:
 
     benchmark: str
     protocol: str
-    conditions: dict[str, Any]
-    """The protocol of the first run; seed and settings belong to the rows, and the order where there are several."""
+    record: dict[str, Any]
+    """The record of the first run; seed and settings belong to the rows, and the order where there are several."""
     rows: list[BenchRow]
 
     @property
@@ -78,7 +78,7 @@ class BenchTable:
     def streams(self) -> list[Result]:
         """One result for each order of the domains (or each that are left out), in order."""
         found = {result.stream: result for row in reversed(self.rows) for result in reversed(row.results)}
-        return sorted(found.values(), key=lambda result: (result.protocol["order"], result.stream[::-1]))
+        return sorted(found.values(), key=lambda result: (result.record["order"], result.stream[::-1]))
 
     @property
     def leaves_out(self) -> bool:
@@ -104,36 +104,36 @@ class BenchTable:
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON."""
         rows = [row.to_dict() for row in self.rows]
-        conditions = {key: value for key, value in self.conditions.items() if key not in ("seed", "tuning")}
+        conditions = {key: value for key, value in self.record.items() if key not in ("seed", "tuning")}
         return {"benchmark": self.benchmark, "protocol": self.protocol, "conditions": conditions, "rows": rows}
 
 
 def leaves_one_out(runs: Sequence[Sequence[Result]]) -> bool:
     """Whether runs have one order of the domains and differ in those that are left out."""
-    return len({results[0].protocol["order"] for results in runs}) < len(runs)
+    return len({results[0].record["order"] for results in runs}) < len(runs)
 
 
 def run_names(runs: Sequence[Sequence[Result]]) -> list[str]:
     """What tells runs apart: the order of their domains, or the domains that are left out."""
     if not leaves_one_out(runs):
-        return [str(results[0].protocol["order"]) for results in runs]
+        return [str(results[0].record["order"]) for results in runs]
     return [", ".join(domain.name for domain in results[0].held_out or []) for results in runs]
 
 
 def summarise(cells: Sequence[Cell], ends: Iterable[Complete | Failed]) -> list[BenchTable]:
     """Make the tables of all complete cells, in the order of the cells."""
     found = [(cells[end.number], end.result) for end in ends if isinstance(end, Complete)]
-    keys = dict.fromkeys((cell.benchmark, cell.protocol) for cell, _ in found)
+    keys = dict.fromkeys((cell.benchmark, cell.asked) for cell, _ in found)
     return [
         _table(group)
         for key in keys
-        for group in _comparable([pair for pair in found if (pair[0].benchmark, pair[0].protocol) == key])
+        for group in _comparable([pair for pair in found if (pair[0].benchmark, pair[0].asked) == key])
     ]
 
 
 def _comparable(found: Sequence[Found]) -> list[list[Found]]:
     """Split runs on one protocol where data, batch size, model or anything else keeps them apart."""
-    several = len({cell.plan for cell, _ in found}) > 1
+    several = len({cell.protocol for cell, _ in found}) > 1
     fits = same_but_for_order if several else comparable
     return grouped(found, lambda first, other: fits(first[1], other[1]))
 
@@ -143,7 +143,7 @@ def _table(found: Sequence[Found]) -> BenchTable:
     sources = [result for cell, result in found if cell.method == SOURCE]
     names = dict.fromkeys(cell.name for cell, _ in found)
     rows = [_row([pair for pair in found if pair[0].name == name], sources) for name in names]
-    return BenchTable(cell.benchmark, cell.protocol, result.protocol, rows)
+    return BenchTable(cell.benchmark, cell.asked, result.record, rows)
 
 
 def _row(found: Sequence[Found], sources: Sequence[Result]) -> BenchRow:
@@ -181,8 +181,8 @@ def _plain_score(score: Score, metric: Metric) -> dict[str, Any]:
 
 def _plain_run(result: Result) -> dict[str, Any]:
     return {
-        "seed": result.protocol["seed"],
-        "order": result.protocol["order"],
+        "seed": result.record["seed"],
+        "order": result.record["order"],
         f"mean_{result.metric.key}": result.mean_score,
         "held_out_mean": result.held_out_score,
         "seconds": result.seconds,

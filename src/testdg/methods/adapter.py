@@ -84,7 +84,7 @@ class Adapter(Stateful):
         return self.model(images).logits  # type: ignore[no-any-return]
 
     def remarks(self) -> list[str]:
-        """What a protocol must say of this adapter beside its settings."""
+        """What a record must say of this adapter beside its settings."""
         return []
 
     def source_images(self) -> int:

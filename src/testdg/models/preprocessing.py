@@ -62,7 +62,7 @@ class Preprocessing:
         return images if self.crop is None else _centre_crop(images, self.crop)
 
     def describe(self) -> dict[str, Any]:
-        """Give the values as plain JSON, for protocols and for `preprocessor_config.json`."""
+        """Give the values as plain JSON, for records and for `preprocessor_config.json`."""
         return {"size": self.size, "crop": self.crop, "resample": self.resample, "mean": self.mean, "std": self.std}
 
 

@@ -11,17 +11,17 @@ from testdg.experiments import BenchRow, BenchTable
 from testdg.experiments.ablations import Column as Measured
 from testdg.experiments.statistics import Gain
 from testdg.experiments.summary import Score
-from testdg.report.protocol import protocol_lines
+from testdg.report.record import record_lines
 from testdg.report.safe import cell, fenced, markdown
 from testdg.report.table import Column, Entry, Table, markdown_table, plain_table
 
 INTERVAL = "95 % interval"
 SPREAD = "mean ± standard deviation over runs"
-_NEXT_LINE = "\n" + 11 * " "  # under the text of a protocol's line
+_NEXT_LINE = "\n" + 11 * " "  # under the text of a record's line
 
 
 def bench_text(tables: Sequence[BenchTable], columns: Sequence[Measured] = ()) -> str:
-    """Every table under its protocol, as aligned text; `columns` come after its own."""
+    """Every table under its record, as aligned text; `columns` come after its own."""
     return "\n\n".join(
         "\n".join([*_told(table), "", *plain_table(replace(means_table(table, columns), corner=""))])
         for table in tables
@@ -29,7 +29,7 @@ def bench_text(tables: Sequence[BenchTable], columns: Sequence[Measured] = ()) -
 
 
 def bench_markdown(tables: Sequence[BenchTable], columns: Sequence[Measured] = ()) -> str:
-    """Every table under a heading and its protocol, as Markdown."""
+    """Every table under a heading and its record, as Markdown."""
     parts = []
     for table in tables:
         lines = markdown_table(replace(means_table(table, columns), corner=""))
@@ -50,24 +50,22 @@ def bench_csv(tables: Sequence[BenchTable], columns: Sequence[Measured] = ()) ->
 
 
 def _told(table: BenchTable) -> list[str]:
-    """The lines of the protocol, one by one, fit for a terminal."""
-    return [visible(line) for text in conditions(table) for line in text.split("\n")]
+    """The lines of the record, one by one, fit for a terminal."""
+    return [visible(line) for text in table_record(table) for line in text.split("\n")]
 
 
-def conditions(table: BenchTable) -> list[str]:
-    """The protocol in words; seeds, devices and where the settings come from are those of all rows."""
+def table_record(table: BenchTable) -> list[str]:
+    """The record in words; seeds, devices and where the settings come from are those of all rows."""
     results = [result for row in table.rows for result in row.results]
-    found = {
-        key: list(dict.fromkeys(result.protocol[key] for result in results)) for key in ("seed", "device", "order")
-    }
-    tuning = {row.name: row.results[0].protocol["tuning"] for row in table.rows if row.method != "source"}
+    found = {key: list(dict.fromkeys(result.record[key] for result in results)) for key in ("seed", "device", "order")}
+    tuning = {row.name: row.results[0].record["tuning"] for row in table.rows if row.method != "source"}
     told = [f"{name}: {text}" for name, text in tuning.items()] if len(set(tuning.values())) > 1 else tuning.values()
     shared = {
         "seed": ", ".join(map(str, sorted(found["seed"]))),
         "device": " and ".join(found["device"]),
         "tuning": _NEXT_LINE.join(dict.fromkeys(told)) or "none",
     }
-    lines = protocol_lines({**table.conditions, **shared})
+    lines = record_lines({**table.record, **shared})
     orders = len(found["order"])
     return lines if orders == 1 else [*lines, f"orders     {orders}, one run each; the first is described above"]
 
@@ -115,7 +113,7 @@ def _title(table: BenchTable) -> str:
 
 
 def _csv_line(table: BenchTable, row: BenchRow) -> dict[str, Any]:
-    about = {key: table.conditions[key] for key in ("batch_size", "images_per_domain", "severity", "model")}
+    about = {key: table.record[key] for key in ("batch_size", "images_per_domain", "severity", "model")}
     return {
         "benchmark": table.benchmark,
         "protocol": table.protocol,

@@ -1,4 +1,4 @@
-"""Numbers that papers published, as data: to stand beside ours in tables of their own, with their own protocol."""
+"""Numbers that papers published, as data: to stand beside ours in tables of their own, with what they depend on."""
 
 from dataclasses import dataclass
 

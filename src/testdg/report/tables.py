@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from testdg.evaluation import DomainResult, Result, check_comparable
 from testdg.evaluation.compare import BY_ORDER
-from testdg.evaluation.plan import Visit
+from testdg.evaluation.protocol import Visit
 from testdg.evaluation.result import mean_of, means
 from testdg.evaluation.scores import Classification, Metric, Segmentation, other_metrics
 from testdg.experiments.summary import leaves_one_out, run_names
@@ -71,7 +71,7 @@ def _row(name: str, numbers: Sequence[int], columns: Sequence[Scores], metric: M
 
 
 def result_tables(titles: Sequence[str], results: Sequence[Result]) -> list[Table]:
-    """Every table of some results on one stream; results with different protocols are refused."""
+    """Every table of some results on one stream; results with different records are refused."""
     check_comparable(results)
     last = results[-1]
     visits = [_visit(domain, True) for domain in last.domains]

@@ -1,4 +1,4 @@
-"""What every benchmark gives: domains in order, clean images, and a description for the protocol."""
+"""What every benchmark gives: domains in order, clean images, and a description for the record."""
 
 import hashlib
 from abc import ABC, abstractmethod

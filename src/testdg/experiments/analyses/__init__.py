@@ -52,12 +52,12 @@ class Analysis:
 
     def choose(self, cells: Sequence[Cell], space: str = "embeddings") -> list[Cell]:
         """Of the cells of its grid, those that it needs to run; refuses what it cannot look at."""
-        if len({(cell.benchmark, cell.plan) for cell in cells}) > 1:
+        if len({(cell.benchmark, cell.protocol) for cell in cells}) > 1:
             raise UserError(f"{self.name} looks at one stream: name one benchmark, and a protocol with one order")
         adapting = [cell for cell in cells if cell.method != SOURCE] or list(cells)
         if not self.several and len(adapting) > max(1, len(self.variants)):
             raise UserError(f"{self.name} looks at one run: name one method and one seed; got {len(adapting)}")
-        if self.looks_at == "prototypes" and cells[0].plan.resets == "domain":
+        if self.looks_at == "prototypes" and cells[0].protocol.resets == "domain":
             raise UserError(f"{self.name} follows prototypes along the stream, and resets forget them: use resets=once")
         if other := [cell.method for cell in adapting if cell.method != TESTDG]:
             if self.looks_at == "prototypes":

@@ -17,7 +17,7 @@ from testdg.errors import UserError
 from testdg.evaluation import Result
 from testdg.evaluation.device import find_device
 from testdg.evaluation.folder import load_adapted
-from testdg.evaluation.protocol import make_protocol, plain_values
+from testdg.evaluation.record import make_record, plain_values
 from testdg.evaluation.run import describe_tuning
 from testdg.evaluation.warm_up import warm_up
 from testdg.experiments.engine import load_setup
@@ -51,14 +51,14 @@ class Case:
         return [(cell, result) for cell, result in zip(self.cells, self.results, strict=True) if result is not None]
 
     def describe(self) -> dict[str, Any]:
-        """What the numbers depend on: method, settings and protocol of what was looked at; nothing without cells."""
+        """What the numbers depend on: method, settings and record of what was looked at; nothing without cells."""
         if not self.cells:
             return {}
         if found := self.found():
             names = dict.fromkeys(cell.name for cell, _ in found)
             last, seeds = found[-1][1], sorted({cell.seed for cell, _ in found if cell.method != SOURCE})
             about = {"title": ", ".join(names), "seeds": seeds or [0]}
-            return {**about, "method": last.method, "protocol": last.protocol}
+            return {**about, "method": last.method, "protocol": last.record}
         return Scene.open(self.adapting()[0]).describe()
 
     def adapting(self) -> list[Cell]:
@@ -78,12 +78,12 @@ class Scene:
     def open(cls, cell: Cell) -> Scene:
         """Load what the cell needs."""
         benchmark, model = load_setup(cell.setup, find_device(cell.device).type)
-        return cls(cell, cell.plan.choose(benchmark), model)
+        return cls(cell, cell.protocol.choose(benchmark), model)
 
     @property
     def stream(self) -> Stream:
         """The stream of the cell."""
-        return self.cell.plan.stream(self.benchmark, self.cell.batch_size)
+        return self.cell.protocol.stream(self.benchmark, self.cell.batch_size)
 
     def adapter(self) -> Adapter:
         """The method as it stands before the first batch."""
@@ -92,10 +92,10 @@ class Scene:
         return adapter
 
     def describe(self) -> dict[str, Any]:
-        """Method, settings and protocol of the cell."""
+        """Method, settings and record of the cell."""
         adapter, cell = self.adapter(), self.cell
-        protocol = make_protocol(
-            cell.plan,
+        record = make_record(
+            cell.protocol,
             self.benchmark,
             self.stream,
             adapter,
@@ -103,7 +103,7 @@ class Scene:
             fingerprint=self.model.fingerprint(),
         )
         method = {"name": adapter.name, "settings": plain_values(asdict(adapter.settings))}
-        return {"title": cell.name, "seeds": [cell.seed], "method": method, "protocol": protocol.to_dict()}
+        return {"title": cell.name, "seeds": [cell.seed], "method": method, "protocol": record.to_dict()}
 
     def adapted(self, result: Result | None) -> Adapter:
         """The method as its run left it."""
@@ -116,7 +116,7 @@ class Scene:
 def replay(scene: Scene, adapter: Adapter, tell: Callable[[str, int, int], None]) -> Iterator[Batch]:
     """Go through the stream once more with an adapter; each batch comes after it was learnt from."""
     stream = scene.stream
-    resets = scene.cell.plan.resets == "domain"
+    resets = scene.cell.protocol.resets == "domain"
     learning = sum(-(-len(block) // stream.batch_size) for block in stream.blocks if block.learn)
     for number in range(learning):
         batch = stream[number]

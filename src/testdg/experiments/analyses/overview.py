@@ -45,8 +45,8 @@ def _about(group: Sequence[Result]) -> Numbers:
     rows = [_row(runs, name) for name, runs in _few(titled_rows(variants))]
     rows.sort(key=lambda row: row["score"], reverse=first.metric.higher)
     keys = ("benchmark", "kind", "order", "model", "images_per_domain", "batch_size")
-    protocol = {key: first.protocol[key] for key in keys}
-    return {**protocol, "metric": first.metric.describe(), "rows": rows}
+    about = {key: first.record[key] for key in keys}
+    return {**about, "metric": first.metric.describe(), "rows": rows}
 
 
 def _variant(result: Result) -> tuple[str, dict[str, Any]]:
@@ -68,7 +68,7 @@ def _few(rows: Sequence[tuple[str, list[Result]]]) -> list[tuple[str, list[Resul
 
 
 def _row(found: Sequence[Result], name: str) -> Numbers:
-    runs = list({run.protocol["seed"]: run for run in found}.values())  # the same run may be there twice
+    runs = list({run.record["seed"]: run for run in found}.values())  # the same run may be there twice
     values = [run.mean_score for run in runs if run.mean_score is not None]
     tested = [run.held_out_score for run in runs if run.held_out_score is not None]
     value = spread(values)

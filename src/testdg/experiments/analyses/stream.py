@@ -42,7 +42,7 @@ def _row(name: str, results: Sequence[Result], window: int) -> Numbers:
     return {
         "name": name,
         "method": results[0].method["name"],
-        "seeds": [result.protocol["seed"] for result in results],
+        "seeds": [result.record["seed"] for result in results],
         "mean": np.mean([value for value in scores if value is not None]).item(),
         "curve": _plain(curves.mean(0)),
         "low": _plain(curves.min(0)),

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from testdg.evaluation.protocol import OWN_ORDERS
-from testdg.report.protocol import images_per_domain
+from testdg.evaluation.record import OWN_ORDERS
+from testdg.report.record import images_per_domain
 from testdg.report.style import GREY, PALETTE, SOURCE, label_figure, new_figure
 
 _COLUMNS = 3

@@ -6,8 +6,8 @@ from typing import Any
 from testdg.errors import UserError
 from testdg.evaluation import DomainResult, Result
 from testdg.evaluation.folder import damaged
-from testdg.evaluation.plan import Visit, make_visits
-from testdg.report.protocol import protocol_lines
+from testdg.evaluation.protocol import Visit, make_visits
+from testdg.report.record import record_lines
 
 
 def check_result(result: Result) -> Result:
@@ -27,20 +27,20 @@ def check_result(result: Result) -> Result:
 
 
 def _check_names(result: Result) -> None:
-    """The protocol can be put into words, and what is a name is a text."""
-    protocol_lines(result.protocol)
+    """The record can be put into words, and what is a name is a text."""
+    record_lines(result.record)
     {**result.method["settings"], **result.versions}
-    words = [result.protocol[key] for key in ("benchmark", "kind", "order", "device", "tuning")]
+    words = [result.record[key] for key in ("benchmark", "kind", "order", "device", "tuning")]
     if not all(isinstance(word, str) for word in [*words, result.method["name"], *result.classes]):
         raise TypeError("a name is no text")
-    if not isinstance(result.protocol["seed"], int):
+    if not isinstance(result.record["seed"], int):
         raise TypeError("its seed is no number")
 
 
 def _check_visits(result: Result) -> None:
-    """The visits are those of the protocol, and have a number, or none, for each class."""
+    """The visits are those of the record, and have a number, or none, for each class."""
     found = [(visit.name, True) for visit in result.domains] + [(visit.name, False) for visit in result.held_out or []]
-    visits = sorted(_visits(result.protocol), key=lambda visit: not visit.learn)  # tests may come before the end
+    visits = sorted(_visits(result.record), key=lambda visit: not visit.learn)  # tests may come before the end
     if not found or found != [(visit.name, visit.learn) for visit in visits]:
         raise ValueError("its visits are not those of its protocol")
     for classes in (visit.class_iou for visit in _all(result) if visit.class_iou is not None):
@@ -52,7 +52,7 @@ def _all(result: Result) -> list[DomainResult]:
     return [*result.domains, *(result.held_out or [])]
 
 
-def _visits(protocol: dict[str, Any]) -> list[Visit]:
-    severity = protocol["severity"]
+def _visits(record: dict[str, Any]) -> list[Visit]:
+    severity = record["severity"]
     levels = tuple(severity) if isinstance(severity, list) else None if severity == "none" else severity
-    return make_visits(protocol["domains"], protocol["held_out"], levels, protocol.get("rounds", 1))
+    return make_visits(record["domains"], record["held_out"], levels, record.get("rounds", 1))

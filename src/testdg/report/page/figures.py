@@ -85,7 +85,7 @@ def _stream_picture(group: Group, name: str) -> Picture | None:
 def _on(results: Sequence[Result], stream: Result) -> Result | None:
     """The run with the lowest seed on a stream."""
     same = (result for result in results if result.stream == stream.stream)
-    return min(same, key=lambda result: int(result.protocol["seed"]), default=None)
+    return min(same, key=lambda result: int(result.record["seed"]), default=None)
 
 
 def _has_events(result: Result) -> bool:

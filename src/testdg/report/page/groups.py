@@ -33,7 +33,7 @@ def make_groups(results: Sequence[Result]) -> list[Group]:
 
 
 def _place(result: Result) -> tuple[Any, ...]:
-    about = result.protocol
+    about = result.record
     rank = (result.method["name"] != SOURCE, result.method["name"] == _LAST, method_title(result.method["name"]))
     rest = {key: value for key, value in about.items() if key not in ("seed", "tuning", "device")}
     return (
@@ -50,12 +50,12 @@ def _fits(first: Result, other: Result) -> bool:
 
 def _protocol_name(result: Result) -> str:
     """The protocol's name; `order-0` to `order-9` are one."""
-    return re.sub(r"^order-\d$", "orders", result.protocol["kind"])
+    return re.sub(r"^order-\d$", "orders", result.record["kind"])
 
 
 def _table(results: Sequence[Result]) -> BenchTable:
     several = len({result.stream for result in results}) > 1
-    name = _protocol_name(results[0]) if several else results[0].protocol["kind"]
+    name = _protocol_name(results[0]) if several else results[0].record["kind"]
     rows: dict[str, list[Result]] = {}
     for result in results:
         rows.setdefault(row_key(result), []).append(result)
@@ -64,7 +64,7 @@ def _table(results: Sequence[Result]) -> BenchTable:
     made = [
         make_row(title, found[0].method["name"], found, sources) for title, found in titled_rows(list(rows.values()))
     ]
-    return BenchTable(results[0].protocol["benchmark"], name, results[0].protocol, made)
+    return BenchTable(results[0].record["benchmark"], name, results[0].record, made)
 
 
 def row_key(result: Result) -> str:

@@ -7,7 +7,7 @@ from importlib import resources
 
 from testdg.report.page.chapter import Chapter, Content
 from testdg.report.page.figures import Picture
-from testdg.report.page.words import contents, outcome, protocol_pairs, run_lines, versions
+from testdg.report.page.words import contents, outcome, record_pairs, run_lines, versions
 from testdg.report.safe import escape
 from testdg.report.table import Shown, Table
 
@@ -64,7 +64,7 @@ def _header(content: Content) -> str:
 
 def _chapter(chapter: Chapter) -> str:
     group = chapter.group
-    pairs = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in protocol_pairs(group))
+    pairs = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in record_pairs(group))
     first, second, *rest = chapter.sheets
     parts = [
         f'<section id="{chapter.name}">',

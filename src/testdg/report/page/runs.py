@@ -71,5 +71,5 @@ def few(sentences: Sequence[str], most: int = 3) -> list[str]:
 
 def _identity(result: Result) -> str:
     """What makes a run the same as another; how its settings came to be does not count."""
-    protocol = {key: value for key, value in result.protocol.items() if key != "tuning"}
-    return json.dumps([protocol, row_key(result)], sort_keys=True)
+    record = {key: value for key, value in result.record.items() if key != "tuning"}
+    return json.dumps([record, row_key(result)], sort_keys=True)

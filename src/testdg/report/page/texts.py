@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from testdg.errors import visible
 from testdg.report.page.chapter import Chapter, Content
-from testdg.report.page.words import contents, outcome, protocol_pairs, versions
+from testdg.report.page.words import contents, outcome, record_pairs, versions
 from testdg.report.safe import cell, markdown
 from testdg.report.table import Column, Shown, Table, markdown_table
 
@@ -32,8 +32,7 @@ def markdown_text(content: Content) -> str:
 def _markdown_chapter(chapter: Chapter) -> list[str]:
     group = chapter.group
     lines = [
-        f"- {markdown(name)}: {markdown(text)}" if name else f"  {markdown(text)}"
-        for name, text in protocol_pairs(group)
+        f"- {markdown(name)}: {markdown(text)}" if name else f"  {markdown(text)}" for name, text in record_pairs(group)
     ]
     parts = [f"## {markdown(group.title)}", markdown(f"{outcome(group)} {group.apart}".strip()), "\n".join(lines)]
     for picture in chapter.pictures:
@@ -50,7 +49,7 @@ def latex_text(content: Content) -> str:
     """Every table as LaTeX with booktabs, to be put into a document."""
     parts = [r"% \usepackage{booktabs,graphicx}"]
     for chapter in content.chapters:
-        lines = [f"{name:<10} {text}" for name, text in protocol_pairs(chapter.group)]
+        lines = [f"{name:<10} {text}" for name, text in record_pairs(chapter.group)]
         parts.append("\n".join(f"% {visible(' '.join(line.split()))}" for line in lines))
         parts += [_latex_table(chapter, sheet) for sheet in (*chapter.sheets, *chapter.published)]
     return "\n\n".join(parts) + "\n"

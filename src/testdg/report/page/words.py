@@ -6,7 +6,7 @@ from testdg.evaluation import Result
 from testdg.experiments import BenchRow
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.summary import Score
-from testdg.report.bench import INTERVAL, conditions, interval_text
+from testdg.report.bench import INTERVAL, interval_text, table_record
 from testdg.report.page.groups import Group
 from testdg.report.page.runs import Runs
 
@@ -56,9 +56,9 @@ def _gain(score: Score) -> str:
     return f", a gain of {gain.mean:.1f} points{interval}"
 
 
-def protocol_pairs(group: Group) -> list[tuple[str, str]]:
-    """The protocol of a group: what each line is about, and what it says."""
-    lines = "\n".join(conditions(group.table)).split("\n")
+def record_pairs(group: Group) -> list[tuple[str, str]]:
+    """The record of a group: what each line is about, and what it says."""
+    lines = "\n".join(table_record(group.table)).split("\n")
     pairs = [(line[:10].strip(), line[11:].strip()) for line in lines]
     if group.table.leaves_out:
         told = f"{len(group.table.streams)} streams, one for each domain that is left out; the first is described above"
@@ -76,7 +76,7 @@ def run_lines(group: Group, row: BenchRow) -> list[str]:
 def _run_line(group: Group, result: Result) -> str:
     score = group.table.mean(result)
     told = "no score" if score is None else result.metric.show(score, more=1)
-    return f"{result.folder.name}: seed {result.protocol['seed']}, {told}"
+    return f"{result.folder.name}: seed {result.record['seed']}, {told}"
 
 
 def versions(groups: Sequence[Group]) -> str:

@@ -1,4 +1,4 @@
-"""Plans by name, with options (`cyclic,rounds=5`), or from a TOML file."""
+"""Protocols by name, with options (`cyclic,rounds=5`), or from a TOML file."""
 
 import tomllib
 from dataclasses import replace
@@ -7,10 +7,10 @@ from typing import Any
 
 from testdg.errors import UserError, unknown
 from testdg.evaluation.orders import ORDERS
-from testdg.evaluation.plan import Plan
-from testdg.evaluation.plan_rules import mistakes
+from testdg.evaluation.protocol import Protocol
+from testdg.evaluation.protocol_rules import mistakes
 
-PLANS: dict[str, dict[str, Any]] = {
+PROTOCOLS: dict[str, dict[str, Any]] = {
     "continual": {},
     "held-out": {"held_out": 5},
     "leave-one-out": {"held_out": "each"},
@@ -23,9 +23,9 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-def read_plans(text: str | Path | Plan) -> list[Plan]:
-    """Read a protocol: its name or TOML file, then `,key=value` as often as needed. Ten plans for `order=all`."""
-    if isinstance(text, Plan):
+def read_protocols(text: str | Path | Protocol) -> list[Protocol]:
+    """Read a protocol: its name or TOML file, then `,key=value` as often as needed. Ten protocols for `order=all`."""
+    if isinstance(text, Protocol):
         return [text]
     name, *pairs = str(text).split(",")
     base = _read_file(Path(name)) if name.endswith(".toml") else _named(name)
@@ -34,29 +34,29 @@ def read_plans(text: str | Path | Plan) -> list[Plan]:
         raise UserError(f"protocol {name}: {'; '.join(found)}")
     if values.get("order") != "all":
         return [_make(values)]
-    plans = [_make({**values, "order": number}) for number in range(len(ORDERS))]
-    return [replace(plan, name=f"order-{plan.order}") for plan in plans] if name == "orders" else plans
+    several = [_make({**values, "order": number}) for number in range(len(ORDERS))]
+    return [replace(one, name=f"order-{one.order}") for one in several] if name == "orders" else several
 
 
-def read_plan(text: str | Path | Plan) -> Plan:
+def read_protocol(text: str | Path | Protocol) -> Protocol:
     """Read a protocol that is one run."""
-    plan, *more = read_plans(text)
+    protocol, *more = read_protocols(text)
     if more:
         raise UserError(f"protocol {text} is {1 + len(more)} runs, one for each order: choose one, such as order=0")
-    return plan
+    return protocol
 
 
-def _make(values: dict[str, Any]) -> Plan:
+def _make(values: dict[str, Any]) -> Protocol:
     frozen: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     if isinstance(tested := frozen.get("held_out"), str) and tested != "each":
         frozen["held_out"] = (tested,)
-    return Plan(**frozen)
+    return Protocol(**frozen)
 
 
 def _named(name: str) -> dict[str, Any]:
-    if name not in PLANS:
-        raise unknown("protocol", name, PLANS)
-    return {"name": name, **PLANS[name]}
+    if name not in PROTOCOLS:
+        raise unknown("protocol", name, PROTOCOLS)
+    return {"name": name, **PROTOCOLS[name]}
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -1,87 +1,87 @@
-"""A protocol in words, to stand above a table."""
+"""The record of a run in words, to stand above a table."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from testdg.evaluation.protocol import OWN_ORDERS, RESETS
+from testdg.evaluation.record import OWN_ORDERS, RESETS
 
 _TOLD = {RESETS["once"]: "domain changes not told", RESETS["domain"]: "which tells the method where domains change"}
 
 
-def protocol_lines(protocol: dict[str, Any]) -> list[str]:
+def record_lines(record: dict[str, Any]) -> list[str]:
     """Say everything that a number depends on in a few lines."""
     about = {
-        "benchmark": f"{protocol['benchmark']}, {protocol['kind']}: {_course(protocol)}",
-        "data": f"{protocol['data']} ({protocol['data_fingerprint']}); {images_per_domain(protocol)} images per domain",
-        "stream": f"{_batches(protocol)}, reset {protocol['resets']}, {_TOLD[protocol['resets']]}",
-        "model": f"{protocol['model']} ({protocol['model_fingerprint']}); {_input(protocol['preprocessing'])}",
-        "numbers": f"{protocol['precision']} on {protocol['device']}, seed {protocol['seed']}{_views(protocol)}",
-        "settings": protocol["tuning"],
+        "benchmark": f"{record['benchmark']}, {record['kind']}: {_course(record)}",
+        "data": f"{record['data']} ({record['data_fingerprint']}); {images_per_domain(record)} images per domain",
+        "stream": f"{_batches(record)}, reset {record['resets']}, {_TOLD[record['resets']]}",
+        "model": f"{record['model']} ({record['model_fingerprint']}); {_input(record['preprocessing'])}",
+        "numbers": f"{record['precision']} on {record['device']}, seed {record['seed']}{_views(record)}",
+        "settings": record["tuning"],
     }
     return [f"{name:<10} {text}" for name, text in about.items()]
 
 
-def protocol_note(protocol: dict[str, Any]) -> str:
+def record_note(record: dict[str, Any]) -> str:
     """Say the same in one short line, to stand in a figure."""
     parts = [
-        protocol["kind"],
-        _severity(protocol),
-        f"{images_per_domain(protocol)} images per domain",
-        _batches(protocol),
-        f"model {protocol['model']}",
-        f"seed {protocol['seed']}{_views(protocol)}",
-        f"data {protocol['data']}",
+        record["kind"],
+        _severity(record),
+        f"{images_per_domain(record)} images per domain",
+        _batches(record),
+        f"model {record['model']}",
+        f"seed {record['seed']}{_views(record)}",
+        f"data {record['data']}",
     ]
     return ", ".join(part for part in parts if part)
 
 
-def images_per_domain(protocol: dict[str, Any]) -> str:
+def images_per_domain(record: dict[str, Any]) -> str:
     """One number, or the range of several."""
-    images = protocol["images_per_domain"]
+    images = record["images_per_domain"]
     return str(images) if isinstance(images, int) else f"{min(images)} to {max(images)}"
 
 
-def _course(protocol: dict[str, Any]) -> str:
+def _course(record: dict[str, Any]) -> str:
     """Which domains come, in which order, how often and how strong."""
-    order = protocol.get("order", OWN_ORDERS[0])
-    rounds = protocol.get("rounds", 1)
-    mixed = protocol.get("sampling") == "mixed"
+    order = record.get("order", OWN_ORDERS[0])
+    rounds = record.get("rounds", 1)
+    mixed = record.get("sampling") == "mixed"
     parts = [
-        f"{len(protocol['domains'])} domains" + ("" if mixed else f" in {'order' if order in OWN_ORDERS else order}"),
+        f"{len(record['domains'])} domains" + ("" if mixed else f" in {'order' if order in OWN_ORDERS else order}"),
         f"{rounds} rounds" if rounds > 1 else "",
-        _severity(protocol),
+        _severity(record),
     ]
-    tested, later = len(protocol["held_out"]), {*protocol["held_out"]} <= {*protocol["domains"]}
+    tested, later = len(record["held_out"]), {*record["held_out"]} <= {*record["domains"]}
     words = (
         f"before the last {tested}, frozen and tested on them" if later else f"then frozen and tested on {tested} more"
     )
     return ", ".join(part for part in parts if part) + (f"; {words}" if tested else "")
 
 
-def _severity(protocol: dict[str, Any]) -> str:
-    severity = protocol["severity"]
+def _severity(record: dict[str, Any]) -> str:
+    severity = record["severity"]
     if isinstance(severity, list):
         return f"severities {' '.join(map(str, severity))}"
     return {"none": "", "gradual": "severity 1 to 5 and back"}.get(severity, f"severity {severity}")
 
 
-def _views(protocol: dict[str, Any]) -> str:
+def _views(record: dict[str, Any]) -> str:
     """Numbers of segmentation depend on how often a picture is looked at."""
-    if protocol.get("task") != "segmentation":
+    if record.get("task") != "segmentation":
         return ""
-    count, _, rest = protocol.get("views", "one").partition(" ")
+    count, _, rest = record.get("views", "one").partition(" ")
     return f", {'single view' if count == 'one' else f'views {count}'} {rest}".rstrip()
 
 
-def _batches(protocol: dict[str, Any]) -> str:
-    sampling, seed = protocol.get("sampling", "file"), protocol.get("sampling_seed")
-    text = f"batches of {protocol['batch_size']}"
+def _batches(record: dict[str, Any]) -> str:
+    sampling, seed = record.get("sampling", "file"), record.get("sampling_seed")
+    text = f"batches of {record['batch_size']}"
     if sampling == "mixed":
         return f"{text}, domains mixed (seed {seed})"
     if sampling == "sorted":
         return "sorted by class"
     if sampling == "dirichlet":
-        return f"{text}, classes bunched (Dirichlet {protocol['concentration']:g}, seed {seed})"
+        return f"{text}, classes bunched (Dirichlet {record['concentration']:g}, seed {seed})"
     return text
 
 

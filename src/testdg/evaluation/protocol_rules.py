@@ -1,4 +1,4 @@
-"""What the values of a plan may be; all mistakes are told at once."""
+"""What the values of a protocol may be; all mistakes are told at once."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def mistakes(values: Mapping[str, Any]) -> list[str]:
-    """Everything that is wrong with the values of a plan, a phrase each."""
+    """Everything that is wrong with the values of a protocol, a phrase each."""
     found = [f"unknown key {key!r}, {hint(key, RULES)}" for key in values if key not in RULES]
     found += [
         f"{key} must be {rule}; got {values[key]!r}"
