@@ -16,14 +16,14 @@ class Registry(Generic[K]):
         self.sort, self.package = sort, package
         self.known: dict[str, K] = {}
 
-    def add(self, kind: K) -> None:
+    def add(self, entry: K) -> None:
         """Make a class known under its `name`."""
-        if not kind.name:
-            raise UserError(f"{kind.__qualname__} needs a name")
-        if self.known.get(kind.name, kind).__qualname__ != kind.__qualname__:
-            other = self.known[kind.name].__qualname__
-            raise UserError(f"a {self.sort} named {kind.name!r} exists already: {other}")
-        self.known[kind.name] = kind
+        if not entry.name:
+            raise UserError(f"{entry.__qualname__} needs a name")
+        if self.known.get(entry.name, entry).__qualname__ != entry.__qualname__:
+            other = self.known[entry.name].__qualname__
+            raise UserError(f"a {self.sort} named {entry.name!r} exists already: {other}")
+        self.known[entry.name] = entry
 
     def all(self) -> dict[str, K]:
         """All classes, by name, in alphabetical order."""

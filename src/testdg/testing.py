@@ -69,14 +69,14 @@ def stream(adapter: Adapter, batches: int = 4, size: int = 6, seed: int = 0) -> 
     """Batches of smooth random images whose brightness and noise change half way."""
     generator = torch.Generator().manual_seed(seed)
     height, width = adapter.model.preprocessing.input_size or (32, 32)
-    found = []
+    drawn = []
     for k in range(batches):
         coarse = torch.rand(size, adapter.model.channels, 4, 4, generator=generator)
         images = torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear")
         if k >= batches // 2:
             images = (0.3 * images + 0.6 + 0.1 * torch.randn(images.shape, generator=generator)).clamp(0, 1)
-        found.append(images.to(adapter.model.device))
-    return found
+        drawn.append(images.to(adapter.model.device))
+    return drawn
 
 
 def same_state(one: Adapter, other: Adapter) -> str | None:

@@ -163,7 +163,7 @@ def test_views_are_stored_told_and_keep_numbers_apart(model: VisionModel, tmp_pa
     assert not comparable(plain, many)
     assert any(line.endswith(f"seed 0, views {words}") for line in record_lines(many.record))
     assert any(line.endswith("seed 0, single view") for line in record_lines(plain.record))
-    slid = read_protocol("cyclic,window=64x96,stride=48x64").looks().describe()
+    slid = read_protocol("cyclic,window=64x96,stride=48x64").make_views().describe()
     lines = record_lines({**plain.record, "views": slid})
     assert any(line.endswith("seed 0, single view in windows of 64 x 96 px, stride 48 x 64") for line in lines)
     before = {key: value for key, value in plain.record.items() if key != "views"}

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from testdg.experiments import Complete, expand
-from testdg.experiments.analyses import Case, find_analysis
+from testdg.experiments.analyses import Subject, find_analysis
 from testdg.experiments.engine import run_cell
 
 ALARMS = {"threshold": 0.0}  # every batch but the first is a change
@@ -17,7 +17,7 @@ def choices(model: Path) -> dict[str, Any]:
     return {**shared, "method": "testdg", "settings": {"testdg": {**ALARMS, "prototypes": 3}}}
 
 
-def case(name: str, values: dict[str, Any], out: Path) -> Case:
+def subject(name: str, values: dict[str, Any], out: Path) -> Subject:
     """The cells of an analysis, run here, one after the other."""
     analysis = find_analysis(name)
     cells = expand(analysis.grid(values))
@@ -26,4 +26,4 @@ def case(name: str, values: dict[str, Any], out: Path) -> Case:
         end = run_cell(0, cell, out, lambda news: None) if cell in wanted else None
         assert end is None or isinstance(end, Complete)
         results.append(end.result if isinstance(end, Complete) else None)
-    return Case(cells, results, runs=out)
+    return Subject(cells, results, runs=out)

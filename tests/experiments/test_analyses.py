@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from analysis_cases import ALARMS, case, choices
+from analysis_cases import ALARMS, choices, subject
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -18,13 +18,13 @@ from sklearn.metrics.pairwise import rbf_kernel
 from testdg.errors import UserError
 from testdg.experiments import Grid, expand
 from testdg.experiments.analyses import ANALYSES, find_analysis
-from testdg.experiments.analyses.case import Scene, replay, spaced
 from testdg.experiments.analyses.drift import distances
 from testdg.experiments.analyses.embeddings import project
 from testdg.experiments.analyses.gap import chamfer, gaps, total_variance
 from testdg.experiments.analyses.probes import learnt_half, probe
 from testdg.experiments.analyses.prototypes import places, random_mmd2
 from testdg.experiments.analyses.selections import Selection, images_at, watch
+from testdg.experiments.analyses.subject import Scene, replay, spaced
 from testdg.methods.testdg import TestDG
 from testdg.report.analyses import draw_analysis
 
@@ -41,7 +41,7 @@ def values(model: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [name for name in ANALYSES if name not in ("attention", "overview")])
 def test_every_analysis_gives_numbers_and_a_figure(name: str, values: dict[str, Any], tmp_path: Path) -> None:
-    found = case(name, values, tmp_path / "runs")
+    found = subject(name, values, tmp_path / "runs")
     numbers = find_analysis(name).compute(found)
     about = found.describe()
     assert about["method"]["settings"]["prototypes"] == 3
@@ -68,7 +68,7 @@ def test_the_suffix_chooses_the_format_and_the_same_numbers_give_the_same_file(
 def test_a_model_that_does_not_learn_has_the_same_gaps_before_and_after(values: dict[str, Any], tmp_path: Path) -> None:
     still = {"learning_rate": 0.0, "amplifier": False}
     values["settings"] = {"testdg": {**ALARMS, **still}}
-    numbers = find_analysis("gap").compute(case("gap", values, tmp_path))
+    numbers = find_analysis("gap").compute(subject("gap", values, tmp_path))
     assert numbers["before"] == numbers["after"]
     matrix = np.array(numbers["before"]["distance"])
     assert numbers["before"]["mean"] == pytest.approx(matrix.sum() / 6)
@@ -145,19 +145,19 @@ def test_both_halves_have_every_class_and_no_picture_in_common(classes: list[int
 def test_probes_need_something_to_tell_apart(values: dict[str, Any], tmp_path: Path) -> None:
     values |= {"images": 1, "domains": ["fog"]}
     with pytest.raises(UserError, match="probes need several domains or several classes: take more of --domains"):
-        find_analysis("probes").compute(case("probes", values, tmp_path))
+        find_analysis("probes").compute(subject("probes", values, tmp_path))
 
 
 def test_an_analysis_without_runs_tells_the_protocol_of_the_run(values: dict[str, Any], tmp_path: Path) -> None:
-    found = case("stream", values, tmp_path).found()[-1][1]
-    about = case("probes", values, tmp_path).describe()
+    found = subject("stream", values, tmp_path).complete()[-1][1]
+    about = subject("probes", values, tmp_path).describe()
     assert about["protocol"] == found.record
     assert about["method"] == found.method
 
 
 @pytest.mark.parametrize("name", ["probes", "drift", "prototypes", "gap", "cost"])
 def test_half_precision_gives_finite_numbers(name: str, values: dict[str, Any], tmp_path: Path) -> None:
-    found = find_analysis(name).compute(case(name, {**values, "precision": "bf16"}, tmp_path))
+    found = find_analysis(name).compute(subject(name, {**values, "precision": "bf16"}, tmp_path))
     json.dumps(found, allow_nan=False)
 
 
@@ -222,7 +222,7 @@ def test_a_stream_without_changes_has_no_prototypes(values: dict[str, Any], tmp_
     values["settings"] = {"testdg": {"threshold": 1.0}}
     for name in ("drift", "prototypes"):
         with pytest.raises(UserError, match=r"no domain change was detected on this stream.* lower the threshold"):
-            find_analysis(name).compute(case(name, values, tmp_path))
+            find_analysis(name).compute(subject(name, values, tmp_path))
 
 
 @given(st.integers(1, 300), st.integers(1, 50))

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from analysis_cases import case, choices
+from analysis_cases import choices, subject
 from transformers import ViTConfig, ViTForImageClassification
 
 from testdg.errors import UserError
 from testdg.evaluation.events import rolling_scores, visit_spans
 from testdg.evaluation.scores import Classification
-from testdg.experiments.analyses import Case, Numbers, find_analysis
+from testdg.experiments.analyses import Numbers, Subject, find_analysis
 from testdg.experiments.analyses.attention import attention_maps, check_model, entropy
-from testdg.experiments.analyses.case import Scene
 from testdg.experiments.analyses.cost import last_images, peak_bytes
 from testdg.experiments.analyses.overview import comparable_groups, read_runs
 from testdg.experiments.analyses.stream import detections
+from testdg.experiments.analyses.subject import Scene
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.report.analyses import draw_analysis
 
@@ -83,18 +83,18 @@ def test_memory_counts_what_a_backward_needs() -> None:
 
 
 def test_cost_is_that_of_a_method_at_the_end_of_its_stream(values: dict[str, Any], tmp_path: Path) -> None:
-    found = case("cost", values, tmp_path)
+    found = subject("cost", values, tmp_path)
     stream = Scene.open(found.cells[1]).stream
     assert [images.tolist() for images in last_images(stream, 2)] == [stream[n].images.tolist() for n in (4, 5)]
     assert torch.equal(last_images(stream, 7)[0], stream[5].images)  # it is shorter than that
-    shutil.rmtree(found.found()[1][1].folder / "state")
+    shutil.rmtree(found.complete()[1][1].folder / "state")
     with pytest.raises(UserError, match="has no state any more: delete the run folder, and it is made again"):
         find_analysis("cost").compute(found)
 
 
 def test_parameters_are_those_that_move(values: dict[str, Any], tmp_path: Path) -> None:
     values |= {"method": ["tent", "testdg"], "settings": {}}
-    rows = find_analysis("parameters").compute(case("parameters", values, tmp_path))["rows"]
+    rows = find_analysis("parameters").compute(subject("parameters", values, tmp_path))["rows"]
     found = {row["name"]: row["parameters"] for row in rows}
     network = TinyViT(patch=8, width=16, depth=1, heads=2)
     norms = sum(p.numel() for m in network.modules() if isinstance(m, torch.nn.LayerNorm) for p in m.parameters())
@@ -108,8 +108,8 @@ def test_parameters_are_those_that_move(values: dict[str, Any], tmp_path: Path) 
 
 def test_overview_groups_runs_that_can_be_compared(values: dict[str, Any], tmp_path: Path) -> None:
     for more in ({"seeds": [0, 1]}, {"batch_size": 8}):
-        case("stream", {**values, **more}, tmp_path)
-    numbers: Numbers = find_analysis("overview").compute(Case([], [], runs=tmp_path))
+        subject("stream", {**values, **more}, tmp_path)
+    numbers: Numbers = find_analysis("overview").compute(Subject([], [], runs=tmp_path))
     sizes = [
         (group["batch_size"], [(row["name"], row["runs"]) for row in group["rows"]]) for group in numbers["groups"]
     ]
@@ -129,8 +129,8 @@ def test_overview_groups_runs_that_can_be_compared(values: dict[str, Any], tmp_p
 def test_of_many_variants_an_overview_shows_the_most_usual(values: dict[str, Any], tmp_path: Path) -> None:
     for learning_rate, steps in [(1e-3, 1), (1e-3, 2), (1e-3, 3), (1e-3, 4), (1e-4, 1), (2e-4, 1), (3e-4, 1)]:
         chosen = {"tent": {"learning_rate": learning_rate, "steps": steps}}
-        case("stream", {**values, "method": "tent", "settings": chosen}, tmp_path)
-    (group,) = find_analysis("overview").compute(Case([], [], runs=tmp_path))["groups"]
+        subject("stream", {**values, "method": "tent", "settings": chosen}, tmp_path)
+    (group,) = find_analysis("overview").compute(Subject([], [], runs=tmp_path))["groups"]
     assert {row["name"] for row in group["rows"]} == {"Source", "TENT, of 7 variants"}
 
 
@@ -169,7 +169,7 @@ def test_attention_is_that_of_the_last_layer(transformer: Path) -> None:
 
 def test_attention_with_and_without_the_amplifier(transformer: Path, values: dict[str, Any], tmp_path: Path) -> None:
     values |= {"model": str(transformer)}
-    numbers = find_analysis("attention").compute(case("attention", values, tmp_path / "runs"))
+    numbers = find_analysis("attention").compute(subject("attention", values, tmp_path / "runs"))
     assert [list(row["maps"]) for row in numbers["rows"]] == 3 * [["without amplifier", "with amplifier"]]
     draw_analysis("attention", numbers, tmp_path / "a.png", "title")
 

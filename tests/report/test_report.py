@@ -11,7 +11,7 @@ from testdg.evaluation.folder import read_events
 from testdg.report import draw_stream
 from testdg.report.analyses.stream import name_visits
 from testdg.report.record import record_lines, record_note
-from testdg.report.style import PALETTE, SOURCE, method_looks, new_figure
+from testdg.report.style import PALETTE, SOURCE, method_styles, new_figure
 
 PROTOCOL: dict[str, Any] = {
     "kind": "held-out", "benchmark": "digits-c", "data": "generated", "data_fingerprint": "abc", "domains": ["fog"],
@@ -80,7 +80,7 @@ def test_a_figure_shows_the_runs_and_their_means_as_the_tables_do(
 
 
 def test_a_method_has_one_colour_in_every_figure() -> None:
-    alone, beside = method_looks(["source", "testdg"]), method_looks(["source", "tent", "testdg"])
+    alone, beside = method_styles(["source", "testdg"]), method_styles(["source", "tent", "testdg"])
     assert alone[1] == beside[2] == (PALETTE[0], "o")
     assert alone[0] == beside[0] == (SOURCE, "*")
     assert beside[1][0] == PALETTE[1]

@@ -14,8 +14,8 @@ from testdg.cli.bench_progress import BenchDisplay
 from testdg.cli.quiet import quieten
 from testdg.errors import UserError, unknown
 from testdg.experiments import Cell, Complete, Failed, Grid, Local, bench, expand, prepare
-from testdg.experiments.analyses import ANALYSES, Analysis, Case, find_analysis
-from testdg.experiments.analyses.case import Scene
+from testdg.experiments.analyses import ANALYSES, Analysis, Subject, find_analysis
+from testdg.experiments.analyses.subject import Scene
 from testdg.files import replace_text, writing
 from testdg.report.analyses import draw_analysis
 from testdg.report.record import record_note
@@ -65,9 +65,9 @@ def analyze_command(request: AnalyzeRequest, *, as_json: bool) -> bool:
         return False
     results = [end.result if isinstance(end := ends.get(cell), Complete) else None for cell in cells]
     with Bar(console) as bar:
-        case = Case(cells, results, request.space, request.runs, bar.update)
-        numbers = analysis.compute(case)
-        about = case.describe()
+        subject = Subject(cells, results, request.space, request.runs, bar.update)
+        numbers = analysis.compute(subject)
+        about = subject.describe()
     _write(analysis, request, {**about, "numbers": numbers}, figure)
     told = {"numbers": str(request.out / f"{analysis.name}.json"), "figure": str(figure)}
     print(json.dumps({**about, **told, "found": numbers}, indent=2) if as_json else _lines(told))
@@ -94,17 +94,17 @@ def _run(cells: Sequence[Cell], out: Path, engine: Local, console: Console) -> d
         return dict(zip(cells, bench(cells, out, engine=engine, tell=display.tell), strict=True))
 
 
-def _write(analysis: Analysis, request: AnalyzeRequest, found: dict[str, Any], figure: Path) -> None:
+def _write(analysis: Analysis, request: AnalyzeRequest, content: dict[str, Any], figure: Path) -> None:
     """Write the numbers and the figure into the folder."""
     with writing(request.out):
         request.out.mkdir(parents=True, exist_ok=True)
-        replace_text(request.out / f"{analysis.name}.json", json.dumps(found, indent=1) + "\n")
+        replace_text(request.out / f"{analysis.name}.json", json.dumps(content, indent=1) + "\n")
     title, note = analysis.title, ""
-    if "protocol" in found:
-        who = "TestDG" if analysis.variants else found["title"]
-        title = f"{who} on {found['protocol']['benchmark']}: {title}"
-        note = record_note({**found["protocol"], "seed": ", ".join(map(str, found["seeds"]))})
-    draw_analysis(analysis.name, found["numbers"], figure, title, note)
+    if "protocol" in content:
+        who = "TestDG" if analysis.variants else content["title"]
+        title = f"{who} on {content['protocol']['benchmark']}: {title}"
+        note = record_note({**content["protocol"], "seed": ", ".join(map(str, content["seeds"]))})
+    draw_analysis(analysis.name, content["numbers"], figure, title, note)
 
 
 def _lines(told: Mapping[str, str]) -> str:

@@ -82,15 +82,15 @@ def show(console: Console, results: list[Result], benchmark: Benchmark, model: V
     _show_tables(console, result_tables(titles, results))
     if result.skipped:
         console.print(f"{result.skipped} images could not be read and were left out", markup=False)
-    for title, found in zip(titles, results, strict=True):
-        for line in caution_lines(title, found):
+    for title, one in zip(titles, results, strict=True):
+        for line in caution_lines(title, one):
             console.print(line, markup=False)
     figure = result.folder / "figure.png"
     if not figure.exists():
         runs = dict(zip(titles, results, strict=True))
         draw_stream(figure, runs, _heading(result), record_note(result.record))
-    for found in results[1:] or results:
-        console.print(f"run     {found.folder} ({found.seconds:.0f} s)", markup=False)
+    for one in results[1:] or results:
+        console.print(f"run     {one.folder} ({one.seconds:.0f} s)", markup=False)
     console.print(f"figure  {figure}", markup=False)
     if len(results) == 2 and (panel := _make_panel(results[-1], titles, benchmark, model)) is not None:
         console.print(f"panel   {panel}", markup=False)

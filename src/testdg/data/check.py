@@ -29,8 +29,8 @@ def check_folder(data: Path) -> list[Check]:
     if not data.is_dir():
         raise UserError(f"data folder {data} does not exist")
     sets = [data_set for _, data_set in corrupted_sets().values()]
-    looks = (_check_batches, _check_archive, _check_arrays)
-    checks = [look(data, cifar) for cifar in sets if isinstance(cifar, Cifar) for look in looks]
+    checkers = (_check_batches, _check_archive, _check_arrays)
+    checks = [check(data, cifar) for cifar in sets if isinstance(cifar, Cifar) for check in checkers]
     for pictures in _meant(data, [data_set for data_set in sets if isinstance(data_set, PictureSet)]):
         splits = (pictures.test, pictures.train)
         checks += [_check_stored(data, pictures), *(_check_split(data, pictures, split) for split in splits)]

@@ -143,11 +143,11 @@ class _Machine:
         del self.stack[start:]
         return taken
 
-    def _top(self, kind: type | None = None) -> Any:
+    def _top(self, wanted: type | None = None) -> Any:
         """The last value, which stays, and must be of a kind."""
         (value,) = self._pop(1)
-        if kind is not None and type(value) is not kind:
-            raise ValueError(f"it has a {type(value).__name__} in place of a {kind.__name__}")
+        if wanted is not None and type(value) is not wanted:
+            raise ValueError(f"it has a {type(value).__name__} in place of a {wanted.__name__}")
         self.stack.append(value)
         return value
 
@@ -222,13 +222,13 @@ def _from_buffer(content: Any, kind: Any, shape: Any, order: Any) -> _Array:
     return _Array(_make(content, kind, shape, "F" if order == "F" else "C"))
 
 
-def _make(content: Any, kind: Any, shape: Any, order: str) -> np.ndarray[Any, np.dtype[Any]]:
+def _make(content: Any, numbers: Any, shape: Any, order: str) -> np.ndarray[Any, np.dtype[Any]]:
     """An array of bytes that are all there, and no more."""
-    if not isinstance(content, bytes) or not isinstance(kind, _Kind):
+    if not isinstance(content, bytes) or not isinstance(numbers, _Kind):
         raise ValueError("it has an array without its bytes or its type")
     if not isinstance(shape, tuple) or len(shape) > MOST_SIDES or not all(_is_side(side) for side in shape):
         raise ValueError("it has an array of no shape")
-    dtype = np.dtype(kind.order + kind.code)
+    dtype = np.dtype(numbers.order + numbers.code)
     if math.prod(shape) * dtype.itemsize != len(content):
         raise ValueError(f"it has an array of {len(content)} bytes, which do not fill its shape")
     return np.frombuffer(content, dtype).reshape(shape, order="F" if order == "F" else "C")

@@ -8,25 +8,25 @@ import torch
 from torch import Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Kind = Literal["file", "mixed", "dirichlet", "sorted"]
+SamplingName = Literal["file", "mixed", "dirichlet", "sorted"]
 
 
 @dataclass(frozen=True)
 class Sampling:
     """The order of images. `concentration` is for "dirichlet" alone; `seed` is for it and "mixed"."""
 
-    kind: Kind = "file"
+    name: SamplingName = "file"
     concentration: float = 0.1
     seed: int = 0
 
     def order(self, labels: Tensor, number: int) -> Tensor:
         """The order of the images with these labels; `number` keys the random numbers."""
         random = np.random.default_rng([self.seed, number])
-        if self.kind == "file":
+        if self.name == "file":
             return torch.arange(len(labels))
-        if self.kind == "sorted":
+        if self.name == "sorted":
             return labels.sort(stable=True).indices
-        if self.kind == "mixed":
+        if self.name == "mixed":
             return torch.from_numpy(random.permutation(len(labels)))
         return torch.from_numpy(_dirichlet(labels.numpy(), self.concentration, random))
 

@@ -156,7 +156,7 @@ class Block:
 
     def read(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Images and labels of a range, and where they belong: segment, index, position."""
-        if self.sampling.kind == "file":
+        if self.sampling.name == "file":
             indices = torch.arange(start, stop)
             return *self.segments[0].domain.read(start, stop), torch.full_like(indices, self.first), indices, indices
         segments, indices, positions = (values[start:stop] for values in self._order)
@@ -166,13 +166,13 @@ class Block:
     def _take(self, segments: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Read segment by segment, and put the images back in order."""
         places = [(segments == number).nonzero().flatten() for number in range(len(self.segments))]
-        found = [
+        parts = [
             segment.domain.take(indices[place].tolist())
             for segment, place in zip(self.segments, places, strict=True)
             if len(place)
         ]
         back = torch.cat(places).argsort()
-        return torch.cat([images for images, _ in found])[back], torch.cat([labels for _, labels in found])[back]
+        return torch.cat([images for images, _ in parts])[back], torch.cat([labels for _, labels in parts])[back]
 
 
 class Stream:
@@ -235,7 +235,7 @@ class Stream:
 def _make_blocks(segments: Sequence[Segment], sampling: Sampling) -> list[Block]:
     """One block per segment; where domains are mixed, one per round, and one for the tests."""
     numbered = enumerate(segments)
-    if sampling.kind != "mixed":
+    if sampling.name != "mixed":
         return [Block([segment], number, sampling) for number, segment in numbered]
     groups = [list(group) for _, group in groupby(numbered, key=lambda item: (item[1].round, item[1].learn))]
     return [Block([segment for _, segment in group], group[0][0], sampling) for group in groups]

@@ -75,8 +75,8 @@ def clean_scores(model: VisionModel, samples: Samples, classes: Sequence[str]) -
         labels = samples.labels[start : start + size].to(model.device)
         none = torch.zeros(len(labels), dtype=torch.bool, device=model.device)  # no image counts as early
         total = total + score.rows(model(model.prepare(images)).logits, labels, none).sum(0)
-    found = score.metrics(total.double().cpu().numpy(), len(samples))
+    scores = score.metrics(total.double().cpu().numpy(), len(samples))
     if model.task == "classification":
-        return {"clean_error": found["error"]}
-    named = dict(zip(classes, found["class_iou"], strict=True))
-    return {"clean_miou": found["miou"], "clean_error": found["error"], "clean_class_iou": named}
+        return {"clean_error": scores["error"]}
+    named = dict(zip(classes, scores["class_iou"], strict=True))
+    return {"clean_miou": scores["miou"], "clean_error": scores["error"], "clean_class_iou": named}

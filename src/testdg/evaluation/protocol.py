@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal, NamedTuple
 
 from testdg.data.benchmarks import Benchmark, Options
-from testdg.data.sampling import Kind, Sampling
+from testdg.data.sampling import Sampling, SamplingName
 from testdg.data.stream import Segment, Stream
 from testdg.errors import UserError, unknown
 from testdg.evaluation.orders import in_order
@@ -39,7 +39,7 @@ class Protocol:
     rounds: int = 1
     held_out: int | Literal["each"] | tuple[str, ...] = 0
     then: Literal["end", "adapt"] = "end"
-    sampling: Kind = "file"
+    sampling: SamplingName = "file"
     concentration: float = 0.1
     seed: int = 0
     resets: Literal["once", "domain"] = "once"
@@ -48,11 +48,11 @@ class Protocol:
     stride: str = "none"
 
     def __post_init__(self) -> None:
-        found = mistakes(asdict(self))
+        wrong = mistakes(asdict(self))
         if str(self.order) == "all":
-            found.append("order all is ten protocols: read_protocols gives them")
-        if found:
-            raise UserError(f"protocol {self.name}: {'; '.join(found)}")
+            wrong.append("order all is ten protocols: read_protocols gives them")
+        if wrong:
+            raise UserError(f"protocol {self.name}: {'; '.join(wrong)}")
 
     def choose(self, benchmark: Benchmark) -> Benchmark:
         """The benchmark with the domains that the protocol names; the same where it names none."""
@@ -105,7 +105,7 @@ class Protocol:
         if self.sampling in ("dirichlet", "sorted") and benchmark.task != "classification":
             told = f"sampling {self.sampling} needs one label per image"
             raise UserError(f"{told}; {benchmark.name} is for {benchmark.task}")
-        if not self.looks().plain and benchmark.task != "segmentation":
+        if not self.make_views().plain and benchmark.task != "segmentation":
             raise UserError(f"views and windows are for segmentation; {benchmark.name} is for {benchmark.task}")
         severity = self.levels(benchmark)
         visits = make_visits(*self.split(benchmark), severity, self.rounds)
@@ -113,7 +113,7 @@ class Protocol:
         sampling = Sampling(self.sampling, self.concentration, self.seed)
         return Stream(segments, benchmark.batch_size if batch_size is None else batch_size, sampling)
 
-    def looks(self) -> Views:
+    def make_views(self) -> Views:
         """How the prediction that is scored looks at pictures."""
         return Views(self.views, read_size(self.window), read_size(self.stride))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from testdg.choices import is_list, is_text, is_whole
-from testdg.data.sampling import Kind
+from testdg.data.sampling import SamplingName
 from testdg.errors import hint
 from testdg.evaluation.orders import ORDERS
 from testdg.evaluation.views import RATIOS_OF, Size
@@ -21,7 +21,7 @@ def _size(value: Any) -> bool:
     return isinstance(value, str) and (value == "none" or read_size(value) is not None)
 
 
-_KINDS = get_args(Kind)
+_SAMPLINGS = get_args(SamplingName)
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "name": (is_text, "a text"),
     "order": (
@@ -38,7 +38,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a whole number of domains, 0 or more, a domain, a list of them or each",
     ),
     "then": (lambda value: value in ("end", "adapt"), "end or adapt"),
-    "sampling": (lambda value: value in _KINDS, f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"),
+    "sampling": (lambda value: value in _SAMPLINGS, f"{', '.join(_SAMPLINGS[:-1])} or {_SAMPLINGS[-1]}"),
     "concentration": (lambda value: type(value) in (int, float) and 1e-6 <= value <= 1e6, "a number from 1e-6 to 1e6"),
     "seed": (is_whole(0, 2**32 - 1), "a whole number from 0 to 4294967295"),
     "resets": (lambda value: value in ("once", "domain"), "once or domain"),
@@ -50,35 +50,35 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def mistakes(values: Mapping[str, Any]) -> list[str]:
     """Everything that is wrong with the values of a protocol, a phrase each."""
-    found = [f"unknown key {key!r}, {hint(key, RULES)}" for key in values if key not in RULES]
-    found += [
+    phrases = [f"unknown key {key!r}, {hint(key, RULES)}" for key in values if key not in RULES]
+    phrases += [
         f"{key} must be {rule}; got {values[key]!r}"
         for key, (fits, rule) in RULES.items()
         if key in values and not fits(values[key])
     ]
     defaults = {"sampling": "file", "concentration": 0.1, "seed": 0, "window": "none", "stride": "none"}
-    return found + _contradictions({**defaults, **values})
+    return phrases + _contradictions({**defaults, **values})
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[str]:
-    found = []
+    wrong = []
     sampling = values["sampling"]
     mixed, resets = sampling == "mixed", values.get("resets") == "domain"
     if mixed and resets:
-        found.append("resets at every domain need domains one after the other; sampling is mixed")
+        wrong.append("resets at every domain need domains one after the other; sampling is mixed")
     if mixed and values.get("severity") == "gradual":
-        found.append("gradual severities come one after the other; sampling is mixed")
+        wrong.append("gradual severities come one after the other; sampling is mixed")
     if resets and values.get("held_out"):
-        found.append("held_out tests what was learnt from all domains; resets = domain forgets it")
+        wrong.append("held_out tests what was learnt from all domains; resets = domain forgets it")
     if values.get("then") == "adapt" and (mixed or not values.get("held_out") or values.get("held_out") == "each"):
-        found.append("then = adapt goes on to the domains that were held out, one after the other: name some")
+        wrong.append("then = adapt goes on to the domains that were held out, one after the other: name some")
     if values["concentration"] != 0.1 and sampling != "dirichlet":
-        found.append(f"concentration belongs to sampling dirichlet; sampling is {sampling}")
+        wrong.append(f"concentration belongs to sampling dirichlet; sampling is {sampling}")
     if values["seed"] != 0 and sampling in ("file", "sorted"):
-        found.append(f"seed belongs to sampling mixed or dirichlet; sampling is {sampling}")
+        wrong.append(f"seed belongs to sampling mixed or dirichlet; sampling is {sampling}")
     window, stride = read_size(str(values["window"])), read_size(str(values["stride"]))
     if (window is None) != (stride is None):
-        found.append("window and stride belong together, as in window=1024x1024,stride=768x768")
+        wrong.append("window and stride belong together, as in window=1024x1024,stride=768x768")
     elif window and stride and (stride[0] > window[0] or stride[1] > window[1]):
-        found.append(f"stride {values['stride']} leaves gaps between windows of {values['window']}: make it smaller")
-    return found
+        wrong.append(f"stride {values['stride']} leaves gaps between windows of {values['window']}: make it smaller")
+    return wrong

@@ -74,7 +74,7 @@ def make_record(
         "sampling_seed": protocol.seed if protocol.sampling in ("mixed", "dirichlet") else None,
         "batch_size": stream.batch_size,
         "resets": RESETS[protocol.resets],
-        "views": protocol.looks().describe(),
+        "views": protocol.make_views().describe(),
         "model": adapter.model.name,
         "model_fingerprint": fingerprint,
         "preprocessing": adapter.model.preprocessing.describe(),

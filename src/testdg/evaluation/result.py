@@ -51,12 +51,12 @@ class DomainResult:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DomainResult:
         """Read what `to_dict` gave; older results have fewer scores."""
-        found = {key: float(values[key]) for key in metric_keys() if values.get(key) is not None}
+        known = {key: float(values[key]) for key in metric_keys() if values.get(key) is not None}
         classes = values.get("class_iou")
         return cls(
             name=str(values["name"]),
             images=int(values["images"]),
-            scores=found,
+            scores=known,
             severity=values.get("severity"),
             round=int(values.get("round", 1)),
             class_iou=None if classes is None else list(classes),

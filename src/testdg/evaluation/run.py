@@ -58,15 +58,15 @@ def run(
     back.
     """
     observer = observer or Observer()
-    kind = find_method(method)
+    method_class = find_method(method)
     bench = load_benchmark(benchmark, data, **options) if isinstance(benchmark, str) else benchmark
     protocol = read_protocol(bench.protocol if protocol is None else protocol)
     bench = protocol.choose(bench)
     stream = protocol.stream(bench, batch_size)
-    fixed, chosen = dict(settings or {}), choose_preset(kind, bench, preset)
-    values = {**kind.preset(chosen), **fixed}
+    fixed, chosen = dict(settings or {}), choose_preset(method_class, bench, preset)
+    values = {**method_class.preset(chosen), **fixed}
     adapted = source_model(bench, model, device=find_device(device), observer=observer)
-    adapter = kind(adapted, **values)
+    adapter = method_class(adapted, **values)
     folder = None if source is None or not adapter.source_images() else Path(source)
     remarks = [describe_tuning(chosen, fixed), *adapter.remarks(), *([f"source images of {folder}"] if folder else [])]
     remarks += ["with a guard"] if guard else []
@@ -116,15 +116,15 @@ class _Run:
     def result(self) -> Result:
         """Give the result that is there, or run to the end."""
         self.observer.opened(self.folder.path)
-        found = self.folder.result()
-        if found is None:
+        complete = self.folder.result()
+        if complete is None:
             source_batches(self.adapter, self.benchmark, self.source)  # tells what is missing before a folder is made
             with self.folder.held():
-                found = self.folder.result() or self._finish()
+                complete = self.folder.result() or self._finish()
         else:
             self._tell_start(len(self.stream))
-        self.observer.finished(found)
-        return found
+        self.observer.finished(complete)
+        return complete
 
     def _finish(self) -> Result:
         done, before = self.folder.resume(self.adapter)
@@ -137,7 +137,7 @@ class _Run:
                 self.stream,
                 self.score,
                 resets=self.protocol.resets == "domain",
-                views=self.protocol.looks(),
+                views=self.protocol.make_views(),
                 start=done,
                 write=self._write,
                 save=self._save,

@@ -175,12 +175,12 @@ class Segmentation(Score):
         counts = sums.reshape(math.isqrt(len(sums)), -1)
         right, pixels = counts.diagonal(), counts.sum()
         union = counts.sum(0) + counts.sum(1) - right
-        found = [100 * float(r / u) if u else None for r, u in zip(right, union, strict=True)]
-        known = [value for value in found if value is not None]
+        overlaps = [100 * float(r / u) if u else None for r, u in zip(right, union, strict=True)]
+        known = [value for value in overlaps if value is not None]
         return {
             "error": 100 * float(1 - right.sum() / pixels) if pixels else 0.0,
             "miou": sum(known) / len(known) if known else None,
-            "class_iou": found,
+            "class_iou": overlaps,
         }
 
 
@@ -221,11 +221,11 @@ def measure(score: Score, stream: Stream, batch: Batch, logits: Tensor) -> tuple
     score.check(batch.labels, logits.shape[1])
     early = EARLY * batch.positions < stream.sizes[batch.segments]
     labels, early = (tensor.to(device, non_blocking=True) for tensor in (batch.labels, early))
-    found, places, counts = np.unique(batch.segments.numpy(), return_inverse=True, return_counts=True)
-    member = (torch.arange(len(found))[:, None] == torch.from_numpy(places)).to(device, non_blocking=True)  # (S, N)
+    visited, places, counts = np.unique(batch.segments.numpy(), return_inverse=True, return_counts=True)
+    member = (torch.arange(len(visited))[:, None] == torch.from_numpy(places)).to(device, non_blocking=True)  # (S, N)
     rows = score.rows(logits, labels, early)  # (N, K)
     sums = torch.where(member[:, :, None], rows, 0).sum(1)
-    parts = [{"segment": s, "images": n} for s, n in zip(found.tolist(), counts.tolist(), strict=True)]
+    parts = [{"segment": s, "images": n} for s, n in zip(visited.tolist(), counts.tolist(), strict=True)]
     return parts, sums
 
 

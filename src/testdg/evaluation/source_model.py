@@ -26,17 +26,17 @@ def source_model(
         raise UserError(f"the paper has no {benchmark.name}: leave out --preprocessing paper")
     wanted = Preprocessing(**benchmark.paper) if preprocessing == "paper" else None
     if model is not None:
-        found = load_model(model, preprocessing=wanted)
+        chosen = load_model(model, preprocessing=wanted)
     elif benchmark.embedded:
-        found = trained_model(benchmark, default_recipe(benchmark), (observer or Observer()).training)
+        chosen = trained_model(benchmark, default_recipe(benchmark), (observer or Observer()).training)
     else:
         raise UserError(f"{benchmark.name} has no model of its own: name one with --model (a folder or a hub id)")
-    if found.task != benchmark.task:
-        raise UserError(f"model {found.name} is for {found.task}; {benchmark.name} is for {benchmark.task}")
-    if found.classes != len(benchmark.classes):
+    if chosen.task != benchmark.task:
+        raise UserError(f"model {chosen.name} is for {chosen.task}; {benchmark.name} is for {benchmark.task}")
+    if chosen.classes != len(benchmark.classes):
         classes = len(benchmark.classes)
-        told = f"model {found.name} tells {found.classes} classes apart; {benchmark.name} has {classes}"
+        told = f"model {chosen.name} tells {chosen.classes} classes apart; {benchmark.name} has {classes}"
         raise UserError(f"{told}: name another model, or train it for them with testdg train")
-    if wanted is not None and found.preprocessing != wanted:
-        raise UserError(f"model {found.name} was loaded with its own preprocessing: give the paper's to load_model")
-    return found.to(device)
+    if wanted is not None and chosen.preprocessing != wanted:
+        raise UserError(f"model {chosen.name} was loaded with its own preprocessing: give the paper's to load_model")
+    return chosen.to(device)

@@ -64,12 +64,12 @@ class _Expansion:
         """The cells of one table."""
         hear = self.mistakes.hear
         self._check_keys(table)
-        kinds = [kind for name in _list(table["method"]) if (kind := hear("", find_method, name))]
+        methods = [method for name in _list(table["method"]) if (method := hear("", find_method, name))]
         benchmarks = [found for name in _list(table["benchmark"]) if (found := self._open(name, table))]
         named = _list(table["protocol"]) if "protocol" in table else []
         protocols = [(text, one) for text in named for one in hear("", read_protocols, text) or ()]
         for benchmark in benchmarks:
-            rows = [row for kind in kinds if (row := self._row(kind, benchmark, table))]
+            rows = [row for method in methods if (row := self._row(method, benchmark, table))]
             size = _pick(table, "batch_size", benchmark.name)
             chosen = protocols or [(benchmark.protocol, one) for one in read_protocols(benchmark.protocol)]
             every = [(text, one) for text, protocol in chosen for one in hear("", protocol.expand, benchmark) or ()]
@@ -91,20 +91,23 @@ class _Expansion:
             self._opened[key] = self.mistakes.hear("", load_benchmark, name, key[1], **dict(key[2]))
         return self._opened[key]
 
-    def _row(self, kind: type[Adapter], benchmark: Benchmark, table: Table) -> dict[str, Any] | None:
+    def _row(self, method: type[Adapter], benchmark: Benchmark, table: Table) -> dict[str, Any] | None:
         """What the cells of a method on a benchmark share."""
-        name = table.get("name", kind.title)
+        name = table.get("name", method.title)
         settings: dict[str, Any] = {}
-        for where, given in ((kind.name, table["common"].get(kind.name, {})), (name, table.get("settings", {}))):
+        for where, given in (
+            (method.name, table["common"].get(method.name, {})),
+            (name, table.get("settings", {})),
+        ):
             for pair in given.items():
-                settings |= self.mistakes.hear(where, _read_setting, kind, *pair) or {}
+                settings |= self.mistakes.hear(where, _read_setting, method, *pair) or {}
         fields = {key: value for key in choices_of("run") if (value := _pick(table, key, benchmark.name)) is not None}
         fields.pop("batch_size", None)
         fields["precision"] = settings.pop("precision", fields.get("precision", "fp32"))
-        preset = self.mistakes.hear(name, _find_preset, kind, benchmark, fields.get("preset"), settings)
+        preset = self.mistakes.hear(name, _find_preset, method, benchmark, fields.get("preset"), settings)
         if preset is None:
             return None
-        about = {"name": name, "method": kind.name, "benchmark": benchmark.name, "settings": _pairs(settings)}
+        about = {"name": name, "method": method.name, "benchmark": benchmark.name, "settings": _pairs(settings)}
         return {**fields, **about, "preset": preset, "options": _options(table, benchmark.name)}
 
 
@@ -114,23 +117,23 @@ def _stream(asked: str, protocol: Protocol, benchmark: Benchmark, batch_size: in
     return {"asked": asked, "protocol": protocol, "batch_size": stream.batch_size, "batches": len(stream)}
 
 
-def _read_setting(kind: type[Adapter], key: str, value: Any) -> dict[str, Any]:
+def _read_setting(method: type[Adapter], key: str, value: Any) -> dict[str, Any]:
     """Read and check one setting; texts are read as on the command line, so that "none" is None."""
     if key == "seed":
         raise UserError(f"the seed is no setting here: use --seed {value}, or seeds = {value} in a grid")
-    found = parse_settings(kind.Settings, [f"{key}={value}"])[key] if isinstance(value, str) else value
-    make_settings(kind.Settings, {key: found})
+    found = parse_settings(method.Settings, [f"{key}={value}"])[key] if isinstance(value, str) else value
+    make_settings(method.Settings, {key: found})
     return {key: found}
 
 
-def _find_preset(kind: type[Adapter], benchmark: Benchmark, wanted: str | None, settings: Table) -> str:
+def _find_preset(method: type[Adapter], benchmark: Benchmark, wanted: str | None, settings: Table) -> str:
     """The preset of a cell by name, "none" for none; settings must fit it."""
-    if kind.name == SOURCE:
+    if method.name == SOURCE:
         return "none"  # it has nothing to set
-    if benchmark.task not in kind.tasks:
-        raise UserError(f"{kind.name} is for {' and '.join(kind.tasks)}; {benchmark.name} is for {benchmark.task}")
-    chosen = choose_preset(kind, benchmark, wanted)
-    make_settings(kind.Settings, {**kind.preset(chosen), **settings})
+    if benchmark.task not in method.tasks:
+        raise UserError(f"{method.name} is for {' and '.join(method.tasks)}; {benchmark.name} is for {benchmark.task}")
+    chosen = choose_preset(method, benchmark, wanted)
+    make_settings(method.Settings, {**method.preset(chosen), **settings})
     return chosen or "none"
 
 

@@ -61,22 +61,22 @@ def by_number(text: str) -> str:
 
 def titled_rows(rows: Sequence[Row]) -> Titled:
     """Rows with their names, variants of a method side by side; those that have names stand last, as in their bench."""
-    found: Titled = []
+    titled: Titled = []
     for name in dict.fromkeys(row[0].method["name"] for row in rows):
-        found += _titled(name, [row for row in rows if row[0].method["name"] == name])
-    return found
+        titled += _titled(name, [row for row in rows if row[0].method["name"] == name])
+    return titled
 
 
 def _titled(method: str, rows: Sequence[Row]) -> Titled:
     """The variants of one method."""
-    found: list[tuple[tuple[int, Any, str], str, Row]] = []
+    placed: list[tuple[tuple[int, Any, str], str, Row]] = []
     for row, (text, differs) in zip(rows, _by_settings(method, rows), strict=True):
         if names := _names(row):
             called = "; ".join(dict.fromkeys(name for _, _, name in names))
-            found.append(((2, names, ""), f"{method_title(method)}: {called}", row))
+            placed.append(((2, names, ""), f"{method_title(method)}: {called}", row))
         else:
-            found.append(((differs, (), by_number(text)), text, row))
-    return _told_apart([(name, row) for _, name, row in sorted(found, key=lambda one: one[0])])
+            placed.append(((differs, (), by_number(text)), text, row))
+    return _told_apart([(name, row) for _, name, row in sorted(placed, key=lambda one: one[0])])
 
 
 def _names(row: Row) -> list[tuple[str, int, str]]:
@@ -104,11 +104,11 @@ def _by_settings(method: str, rows: Sequence[Row]) -> list[tuple[str, bool]]:
 
 def _told_apart(rows: Titled) -> Titled:
     """Rows of one name get the settings by which they differ."""
-    found: Titled = []
+    named: Titled = []
     for name, row in rows:
         same = [settings_of_row(other[0]) for title, other in rows if title == name]
-        found.append((name if len(same) == 1 else _named(name, settings_of_row(row[0]), _differing(same)), row))
-    return found
+        named.append((name if len(same) == 1 else _named(name, settings_of_row(row[0]), _differing(same)), row))
+    return named
 
 
 def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:

@@ -122,27 +122,27 @@ def run_names(runs: Sequence[Sequence[Result]]) -> list[str]:
 
 def summarise(cells: Sequence[Cell], ends: Iterable[Complete | Failed]) -> list[BenchTable]:
     """Make the tables of all complete cells, in the order of the cells."""
-    found = [(cells[end.number], end.result) for end in ends if isinstance(end, Complete)]
-    keys = dict.fromkeys((cell.benchmark, cell.asked) for cell, _ in found)
+    ended = [(cells[end.number], end.result) for end in ends if isinstance(end, Complete)]
+    keys = dict.fromkeys((cell.benchmark, cell.asked) for cell, _ in ended)
     return [
         _table(group)
         for key in keys
-        for group in _comparable([pair for pair in found if (pair[0].benchmark, pair[0].asked) == key])
+        for group in _comparable([pair for pair in ended if (pair[0].benchmark, pair[0].asked) == key])
     ]
 
 
-def _comparable(found: Sequence[Found]) -> list[list[Found]]:
+def _comparable(complete: Sequence[Found]) -> list[list[Found]]:
     """Split runs on one protocol where data, batch size, model or anything else keeps them apart."""
-    several = len({cell.protocol for cell, _ in found}) > 1
+    several = len({cell.protocol for cell, _ in complete}) > 1
     fits = same_but_for_order if several else comparable
-    return grouped(found, lambda first, other: fits(first[1], other[1]))
+    return grouped(complete, lambda first, other: fits(first[1], other[1]))
 
 
-def _table(found: Sequence[Found]) -> BenchTable:
-    cell, result = found[0]
-    sources = [result for cell, result in found if cell.method == SOURCE]
-    names = dict.fromkeys(cell.name for cell, _ in found)
-    rows = [_row([pair for pair in found if pair[0].name == name], sources) for name in names]
+def _table(complete: Sequence[Found]) -> BenchTable:
+    cell, result = complete[0]
+    sources = [result for cell, result in complete if cell.method == SOURCE]
+    names = dict.fromkeys(cell.name for cell, _ in complete)
+    rows = [_row([pair for pair in complete if pair[0].name == name], sources) for name in names]
     return BenchTable(cell.benchmark, cell.asked, result.record, rows)
 
 

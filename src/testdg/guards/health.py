@@ -114,11 +114,11 @@ def learn_some(adapter: Any, images: Tensor, worth: Tensor, probe: Probe) -> Ten
 @contextmanager
 def counting(adapter: nn.Module) -> Iterator[list[int]]:
     """Note the images of every pass of the adapter's models within."""
-    found: list[int] = []
+    counts: list[int] = []
     models = [module.network for module in adapter.modules() if isinstance(module, VisionModel)]
-    hooks = [model.register_forward_pre_hook(lambda _, given: found.append(len(given[0]))) for model in models]
+    hooks = [model.register_forward_pre_hook(lambda _, given: counts.append(len(given[0]))) for model in models]
     try:
-        yield found
+        yield counts
     finally:
         for hook in hooks:
             hook.remove()
@@ -147,8 +147,8 @@ class Movement:
     @torch.no_grad()
     def distance(self) -> Tensor | None:
         """On the device; None where nothing is watched."""
-        found = [
+        distances = [
             (torch.cat(self.watched[name]) - before).norm() / (FAR[name] * before.norm().clamp(min=1e-12))
             for name, before in self.before.items()
         ]
-        return torch.stack(found).amax() if found else None
+        return torch.stack(distances).amax() if distances else None

@@ -79,13 +79,13 @@ class Alignment(nn.Module):
         try:
             for batch in batches:
                 shares.append(class_shares(run(batch).logits))
-                for site, found in zip(self._each(), seen, strict=True):
+                for site, statistics in zip(self._each(), seen, strict=True):
                     assert site.seen is not None
-                    found.append(site.seen)
+                    statistics.append(site.seen)
         finally:
             self.active = True
-        for site, found in zip(self._each(), seen, strict=True):
-            means, variances = (torch.cat(parts) for parts in zip(*found, strict=True))
+        for site, statistics in zip(self._each(), seen, strict=True):
+            means, variances = (torch.cat(parts) for parts in zip(*statistics, strict=True))
             site.measure(means, variances, torch.cat(shares))
             source = site.read("source")
             site.write("stream", source._replace(images=source.images.new_full((), begin)))

@@ -88,15 +88,15 @@ def _short(value: Any) -> str:
 def _check_resize(height: int, width: int, size: tuple[int, int] | int) -> None:
     """Refuse to make images of gigabytes from some that are small."""
     short, long = sorted((height, width))
-    told = f"images of {width} x {height} px cannot be resized"
+    problem = f"images of {width} x {height} px cannot be resized"
     if short == 0:
-        raise UserError(f"{told}: they have no pixels")
+        raise UserError(f"{problem}: they have no pixels")
     if not isinstance(size, int):
         return
     if long > MOST_RATIO * short:
-        raise UserError(f"{told}: their long side is more than {MOST_RATIO} times the short one; cut them first")
+        raise UserError(f"{problem}: their long side is more than {MOST_RATIO} times the short one; cut them first")
     if math.prod(_shortest_edge(height, width, size)) > max(_MOST_RESIZED, height * width):
-        raise UserError(f"{told} to a short side of {size} px: more than {_MOST_RESIZED} pixels; cut them first")
+        raise UserError(f"{problem} to a short side of {size} px: more than {_MOST_RESIZED} pixels; cut them first")
 
 
 def require_dense(images: Tensor) -> None:

@@ -57,16 +57,16 @@ def _told(table: BenchTable) -> list[str]:
 def table_record(table: BenchTable) -> list[str]:
     """The record in words; seeds, devices and where the settings come from are those of all rows."""
     results = [result for row in table.rows for result in row.results]
-    found = {key: list(dict.fromkeys(result.record[key] for result in results)) for key in ("seed", "device", "order")}
+    values = {key: list(dict.fromkeys(result.record[key] for result in results)) for key in ("seed", "device", "order")}
     tuning = {row.name: row.results[0].record["tuning"] for row in table.rows if row.method != "source"}
-    told = [f"{name}: {text}" for name, text in tuning.items()] if len(set(tuning.values())) > 1 else tuning.values()
+    texts = [f"{name}: {text}" for name, text in tuning.items()] if len(set(tuning.values())) > 1 else tuning.values()
     shared = {
-        "seed": ", ".join(map(str, sorted(found["seed"]))),
-        "device": " and ".join(found["device"]),
-        "tuning": _NEXT_LINE.join(dict.fromkeys(told)) or "none",
+        "seed": ", ".join(map(str, sorted(values["seed"]))),
+        "device": " and ".join(values["device"]),
+        "tuning": _NEXT_LINE.join(dict.fromkeys(texts)) or "none",
     }
     lines = record_lines({**table.record, **shared})
-    orders = len(found["order"])
+    orders = len(values["order"])
     return lines if orders == 1 else [*lines, f"orders     {orders}, one run each; the first is described above"]
 
 
@@ -140,8 +140,8 @@ def _csv_score(prefix: str, score: Score | None) -> dict[str, Any]:
 
 
 def _csv_columns(row: BenchRow, columns: Sequence[Measured]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     for column in columns:
         value = column.value(row)
-        found |= {column.key: value and value.mean, f"{column.key}_deviation": value and value.deviation}
-    return found
+        cells |= {column.key: value and value.mean, f"{column.key}_deviation": value and value.deviation}
+    return cells

@@ -32,17 +32,17 @@ def check_suffix(path: Path) -> Path:
     return path
 
 
-def looks(count: int) -> list[tuple[str, str]]:
+def point_styles(count: int) -> list[tuple[str, str]]:
     """As many pairs of colour and marker as there are things to tell apart; they repeat after 36."""
     pairs = [(colour, marker) for marker, colour in product(MARKERS, PALETTE)]
     return [pairs[number % len(pairs)] for number in range(count)]
 
 
-def method_looks(methods: Sequence[str]) -> list[tuple[str, str]]:
+def method_styles(methods: Sequence[str]) -> list[tuple[str, str]]:
     """Colour and marker of each method: Source's own, then TestDG's, wherever they stand, then the rest in order."""
     order = sorted(range(len(methods)), key=lambda n: (methods[n] != "source", not methods[n].startswith("testdg")))
     sources = methods.count("source")
-    found = dict(zip(order, [(SOURCE, "*")] * sources + looks(len(methods) - sources), strict=True))
+    found = dict(zip(order, [(SOURCE, "*")] * sources + point_styles(len(methods) - sources), strict=True))
     return [found[number] for number in range(len(methods))]
 
 
@@ -80,11 +80,11 @@ def look() -> Iterator[None]:
 
 def write_figure(draw: Callable[[], Any], path: Path) -> Path:
     """Draw a figure and write it in one step, in the format of its suffix."""
-    kind = check_suffix(path).suffix[1:].lower()
+    file_type = check_suffix(path).suffix[1:].lower()
     with look():
         figure = draw()
         with writing(path.parent), replacing(path) as fresh:
-            save_figure(figure, fresh, kind)
+            save_figure(figure, fresh, file_type)
     return path
 
 

@@ -145,16 +145,16 @@ def _aligned(line: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 def rich_table(table: Table) -> rich.table.Table:
     """A table for a terminal; gains green, losses red."""
-    found = rich.table.Table()
+    shown = rich.table.Table()
     for number, title in enumerate(table.header()):
-        found.add_column(escape(visible(title)), justify="right" if number else "left")
+        shown.add_column(escape(visible(title)), justify="right" if number else "left")
     names = [name for name, _ in table.rows]
     for (name, entries), following in zip(table.shown(), [*names[1:], ""], strict=True):
         cells = [_coloured(*each) for each in zip(entries, table.columns, strict=True)]
         summary = name in table.summaries
         ends = summary or following in table.summaries
-        found.add_row(escape(visible(name)), *cells, style="bold" if summary else None, end_section=ends)
-    return found
+        shown.add_row(escape(visible(name)), *cells, style="bold" if summary else None, end_section=ends)
+    return shown
 
 
 def _coloured(entry: Shown, column: Column) -> str:

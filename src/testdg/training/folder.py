@@ -32,21 +32,21 @@ class TrainingFolder:
                 raise UserError(f"{self.out} exists and is no trained model of ours: choose another --out")
             return None
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            self._check(found, self.out)
-            self._check_files(found)
+            about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            self._check(about, self.out)
+            self._check_files(about)
         except UserError:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{path} is damaged ({error}): choose another --out, or delete the folder") from error
-        return found
+        return about
 
-    def _check_files(self, found: dict[str, Any]) -> None:
+    def _check_files(self, about: dict[str, Any]) -> None:
         """Hold a trained model against its checksums, which are taken out; one from before there were any has none."""
-        sums = found.pop("checksums", None)
+        sums = about.pop("checksums", None)
         if sums is None:
             return
-        if checksum(found) != sums.pop("training.json"):
+        if checksum(about) != sums.pop("training.json"):
             raise ValueError("its checksum does not fit")
         for name, expected in sums.items():
             if file_checksum(self.out / name) != expected:

@@ -146,11 +146,11 @@ _TUNINGS: dict[str, type[ClassTuning | MapTuning]] = {kind.task: kind for kind i
 
 def make_recipe(task: str, values: Mapping[str, Any]) -> ClassTuning | MapTuning:
     """Give the recipe of a task, with some values of one's own; one that the task does not have is refused."""
-    kind = _TUNINGS[task]
-    known = {field.name for field in fields(kind)}
+    recipe_class = _TUNINGS[task]
+    known = {field.name for field in fields(recipe_class)}
     if strange := [name for name in values if name not in known]:
         raise UserError(f"training for {task} has no {strange[0]}: leave out --{strange[0].replace('_', '-')}")
-    return kind(**values)
+    return recipe_class(**values)
 
 
 def decayed(module: nn.Module, decay: float) -> list[dict[str, Any]]:

@@ -25,16 +25,16 @@ def starting_model(
     if isinstance(model, str) and model in ("tiny", *SEGFORMERS):
         return _random(benchmark, model, size, seed)
     with torch.random.fork_rng(devices=[]):  # networks draw initial weights before they read their own
-        found = copy.deepcopy(load_model(model))
-    detach(found)  # statistics of a stream say nothing about other weights
-    if found.task != benchmark.task:
-        raise UserError(f"model {found.name} is for {found.task}; {benchmark.name} is for {benchmark.task}")
-    if not hasattr(found.network, "save_pretrained") and architecture_name(found.network) is None:
+        start = copy.deepcopy(load_model(model))
+    detach(start)  # statistics of a stream say nothing about other weights
+    if start.task != benchmark.task:
+        raise UserError(f"model {start.name} is for {start.task}; {benchmark.name} is for {benchmark.task}")
+    if not hasattr(start.network, "save_pretrained") and architecture_name(start.network) is None:
         remedy = "use a model of transformers, or one of this package"
-        raise UserError(f"model {found.name} cannot be written as a folder that is read back: {remedy}")
-    if found.classes != len(benchmark.classes):
-        found = with_classes(found, benchmark.classes, seed)
-    return found if size is None else with_size(found, size)
+        raise UserError(f"model {start.name} cannot be written as a folder that is read back: {remedy}")
+    if start.classes != len(benchmark.classes):
+        start = with_classes(start, benchmark.classes, seed)
+    return start if size is None else with_size(start, size)
 
 
 def _random(benchmark: Benchmark, name: str, size: int | None, seed: int) -> VisionModel:

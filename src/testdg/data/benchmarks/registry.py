@@ -30,9 +30,9 @@ def find_benchmark(name: str) -> type[Benchmark]:
 
 def load_benchmark(name: str, data: str | Path | None = None, **options: Any) -> Benchmark:
     """Make a benchmark ready: its data folder where it needs one, and the options of `Options`."""
-    kind = find_benchmark(name)
+    benchmark_class = find_benchmark(name)
     known = {field.name for field in fields(Options)}
     for option in options:
         if option not in known:
             raise unknown("benchmark option", option, known)
-    return kind(None if data is None else Path(data), Options(**options))
+    return benchmark_class(None if data is None else Path(data), Options(**options))

@@ -20,11 +20,11 @@ def write_set(benchmark: str, data: Path, out: Path, images: int | None, options
         raise UserError(f"images must be at least 1; got {images}")
     if not data.is_dir():
         raise UserError(f"data folder {data} does not exist: expected a folder with clean images")
-    kind, data_set = known[benchmark]
+    benchmark_class, data_set = known[benchmark]
     folder = out / data_set.stored
     if isinstance(data_set, PictureSet):
         write_pictures(folder, data_set, data, images, options, tell)
     else:
-        bench = kind(data, Options(images=images))
+        bench = benchmark_class(data, Options(images=images))
         write_arrays(folder, bench.clean, bench.frost, options, tell, data_set.parameters)
     return folder

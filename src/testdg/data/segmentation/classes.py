@@ -57,11 +57,11 @@ class Table(NamedTuple):
 
     def apply(self, stored: NDArray[np.uint8], path: Path) -> NDArray[np.uint8]:
         """Classes of a label map; refuse numbers that mean nothing."""
-        found = self.numbers[stored]
-        wrong = found == _WRONG
+        translated = self.numbers[stored]
+        wrong = translated == _WRONG
         if wrong.any():
             raise UserError(f"{path}: labels must be {self.classes}; got {int(stored[wrong][0])}: correct the map")
-        return found
+        return translated
 
 
 def plain_table(classes: int, ignored: Iterable[int] = ()) -> Table:

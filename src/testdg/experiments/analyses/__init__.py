@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from testdg.errors import UserError, unknown
-from testdg.experiments.analyses.case import Case, Numbers
+from testdg.experiments.analyses.subject import Numbers, Subject
 from testdg.experiments.grid import SOURCE, Cell, Grid
 from testdg.models import VisionModel
 
@@ -29,7 +29,7 @@ class Analysis:
     """Settings of the runs that it compares, by name."""
 
     @property
-    def compute(self) -> Callable[[Case], Numbers]:
+    def compute(self) -> Callable[[Subject], Numbers]:
         """What makes the numbers."""
         return self._module.compute  # type: ignore[no-any-return]
 
@@ -109,4 +109,4 @@ def find_analysis(name: str) -> Analysis:
     return ANALYSES[name]
 
 
-__all__ = ["ANALYSES", "Analysis", "Case", "Numbers", "find_analysis"]
+__all__ = ["ANALYSES", "Analysis", "Numbers", "Subject", "find_analysis"]

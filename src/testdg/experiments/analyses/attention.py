@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.experiments.analyses.case import Case, Numbers, Scene, spaced
+from testdg.experiments.analyses.subject import Numbers, Scene, Subject, spaced
 from testdg.models import VisionModel
 
 SHOWN = 5  # domains
@@ -15,11 +15,11 @@ IMAGES = 20  # of each domain, for the entropy
 VARIANTS = ("without amplifier", "with amplifier")
 
 
-def compute(case: Case) -> Numbers:
+def compute(subject: Subject) -> Numbers:
     """Where the class token looks in the last layer (mean over heads), and the entropy of that in nats."""
-    found = [pair for pair in case.found() if pair[0].name in VARIANTS]
-    scene = Scene.open(found[0][0])
-    models = {cell.name: scene.adapted(result).adapted_model() for cell, result in found}
+    pairs = [pair for pair in subject.complete() if pair[0].name in VARIANTS]
+    scene = Scene.open(pairs[0][0])
+    models = {cell.name: scene.adapted(result).adapted_model() for cell, result in pairs}
     domains = scene.benchmark.domains()
     rows = []
     for count, place in enumerate(spaced(len(domains), SHOWN)):
@@ -35,8 +35,8 @@ def compute(case: Case) -> Numbers:
                 "entropy_error": {name: _error(entropy(values)) for name, values in maps.items()},
             }
         )
-        case.tell("attention", count + 1, min(SHOWN, len(domains)))
-    return {"rows": rows, "uniform_entropy": math.log(maps[found[0][0].name][0].numel())}
+        subject.tell("attention", count + 1, min(SHOWN, len(domains)))
+    return {"rows": rows, "uniform_entropy": math.log(maps[pairs[0][0].name][0].numel())}
 
 
 def check_model(model: VisionModel) -> None:

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from testdg.data.stream import Stream
-from testdg.experiments.analyses.case import Case, Numbers, Scene
 from testdg.experiments.analyses.parameters import scores
+from testdg.experiments.analyses.subject import Numbers, Scene, Subject
 from testdg.methods import Adapter
 
 Make = Callable[[], Adapter]
@@ -23,27 +23,27 @@ WARM_UP = 3  # batches before the clock runs
 TIMED = 12
 
 
-def compute(case: Case) -> Numbers:
+def compute(subject: Subject) -> Numbers:
     """Milliseconds and mebibytes of a batch for every method as its run left it, one after the other; its mean score.
 
     At the end of the stream a method does all that it does: TestDG learns from prototypes only after a change.
     """
-    rows = scores(case)
-    results = dict(case.found())
+    rows = scores(subject)
+    results = dict(subject.complete())
     for count, row in enumerate(rows, 1):
         cell = row.pop("cell")
         scene = Scene.open(cell)
         make = partial(scene.adapted, results[cell])
-        case.tell("measuring", count, len(rows))
+        subject.tell("measuring", count, len(rows))
         row |= {**latency(make, scene.stream), "memory_mib": memory(make, scene.stream) / 2**20}
     about = scene.model.device.type
-    kind = "allocated by CUDA" if about == "cuda" else "of live tensors"
+    meaning = "allocated by CUDA" if about == "cuda" else "of live tensors"
     return {
-        "metric": case.found()[0][1].metric.describe(),
+        "metric": subject.complete()[0][1].metric.describe(),
         "device": about,
         "threads": torch.get_num_threads(),
         "batch_size": scene.cell.batch_size,
-        "memory": f"peak {kind}, model included",
+        "memory": f"peak {meaning}, model included",
         "rows": rows,
     }
 

@@ -4,18 +4,18 @@ import torch
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.experiments.analyses.case import Case, Numbers, Scene, need_testdg, replay
 from testdg.experiments.analyses.selections import images_at, no_change, watch
+from testdg.experiments.analyses.subject import Numbers, Scene, Subject, need_testdg, replay
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.selection import median_gamma, mmd2
 
 
-def compute(case: Case) -> Numbers:
+def compute(subject: Subject) -> Numbers:
     """Squared MMD of target to original and to updated prototypes after every batch that has prototypes.
 
     The target is what the images of the prototypes are embedded to by the model as it is now.
     """
-    scene = Scene.open(case.adapting()[0])
+    scene = Scene.open(subject.adapting()[0])
     adapter = need_testdg(scene.adapter())
     if adapter.cells > 1:
         raise UserError(
@@ -24,7 +24,7 @@ def compute(case: Case) -> Numbers:
     selections, stream, seen = watch(adapter), scene.stream, 0
     numbers: Numbers = {"positions": [], "original": [], "updated": [], "changes": []}
     images, changes = torch.empty(0), 0
-    for batch in replay(scene, adapter, case.tell):
+    for batch in replay(scene, adapter, subject.tell):
         if len(selections) > changes:
             changes = len(selections)
             numbers["changes"].append(seen)

@@ -4,23 +4,24 @@ import numpy as np
 from sklearn.manifold import TSNE
 from sklearn.metrics import silhouette_score
 
-from testdg.experiments.analyses.case import Array, Case, Numbers, Scene, encode_domain, encoders, spaced
+from testdg.experiments.analyses.subject import Array, Numbers, Scene, Subject, encode_domain, encoders, spaced
 
 IMAGES = 60  # of each domain
 SEED = 0
 
 
-def compute(case: Case) -> Numbers:
+def compute(subject: Subject) -> Numbers:
     """Places of the points, and how far the domains lie apart in the space itself (silhouette, -1 to 1)."""
-    (cell, result) = case.found()[-1]
+    (cell, result) = subject.complete()[-1]
     scene = Scene.open(cell)
     domains = scene.benchmark.domains()
-    numbers: Numbers = {"space": case.space, "domains": [domain.name for domain in domains]}
-    for when, encode in zip(("before", "after"), encoders(scene.adapted(result), scene.model, case.space), strict=True):
+    numbers: Numbers = {"space": subject.space, "domains": [domain.name for domain in domains]}
+    both = encoders(scene.adapted(result), scene.model, subject.space)
+    for when, encode in zip(("before", "after"), both, strict=True):
         sets = [encode_domain(encode, domain, spaced(len(domain), IMAGES)) for domain in domains]
         labels = np.repeat(np.arange(len(sets)), [len(points) for points in sets])
         points = np.concatenate(sets)
-        case.tell("t-SNE", 1 if when == "before" else 2, 2)
+        subject.tell("t-SNE", 1 if when == "before" else 2, 2)
         numbers["labels"] = labels.tolist()
         numbers[when] = {"points": project(points).tolist(), "silhouette": silhouette(points, labels)}
     return numbers

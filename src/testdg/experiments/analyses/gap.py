@@ -4,23 +4,23 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from testdg.experiments.analyses.case import Array, Case, Numbers, Scene, encode_domain, encoders, spaced
+from testdg.experiments.analyses.subject import Array, Numbers, Scene, Subject, encode_domain, encoders, spaced
 
 IMAGES = 100  # of each domain
 
 
-def compute(case: Case) -> Numbers:
+def compute(subject: Subject) -> Numbers:
     """Both matrices, their means over pairs of different domains, and the same relative to the spread of the points."""
-    (cell, result) = case.found()[-1]
+    (cell, result) = subject.complete()[-1]
     scene = Scene.open(cell)
     domains = scene.benchmark.domains()
-    numbers: Numbers = {"space": case.space, "domains": [domain.name for domain in domains]}
-    both = encoders(scene.adapted(result), scene.model, case.space)
+    numbers: Numbers = {"space": subject.space, "domains": [domain.name for domain in domains]}
+    both = encoders(scene.adapted(result), scene.model, subject.space)
     for done, (when, encode) in enumerate(zip(("before", "after"), both, strict=True)):
         points = {}
         for count, domain in enumerate(domains, 1 + done * len(domains)):
             points[domain.name] = encode_domain(encode, domain, spaced(len(domain), IMAGES))
-            case.tell("encoding images", count, 2 * len(domains))
+            subject.tell("encoding images", count, 2 * len(domains))
         matrix, spread = gaps(points), total_variance(points)
         different = ~np.eye(len(domains), dtype=bool)
         mean = float(matrix[different].mean()) if different.any() else None

@@ -7,16 +7,16 @@ from typing import Any
 from testdg.errors import UserError
 from testdg.evaluation import Result, comparable, read_result
 from testdg.evaluation.compare import grouped
-from testdg.experiments.analyses.case import Case, Numbers
+from testdg.experiments.analyses.subject import Numbers, Subject
 from testdg.experiments.rows import method_title, settings_of_row, titled_rows
 from testdg.experiments.statistics import spread, unusual
 
 MOST = 6  # variants of one method in a panel
 
 
-def compute(case: Case) -> Numbers:
+def compute(subject: Subject) -> Numbers:
     """Mean scores of every method in every group of runs that can be compared; and what could not be read."""
-    results, damaged = read_runs(case.runs)
+    results, damaged = read_runs(subject.runs)
     return {"groups": [_about(group) for group in comparable_groups(results)], "damaged": damaged}
 
 
@@ -56,15 +56,15 @@ def _variant(result: Result) -> tuple[str, dict[str, Any]]:
 
 def _few(rows: Sequence[tuple[str, list[Result]]]) -> list[tuple[str, list[Result]]]:
     """The variants of every method; of very many only the most usual one, and how many more there are."""
-    found = []
+    kept = []
     for method in dict.fromkeys(runs[0].method["name"] for _, runs in rows):
         mine = [(name, runs) for name, runs in rows if runs[0].method["name"] == method]
         if len(mine) > MOST:
             settings = [settings_of_row(runs[0]) for _, runs in mine]
             usual = min(range(len(mine)), key=lambda number: len(unusual(settings[number], settings, method)))
             mine = [(f"{method_title(method)}, of {len(mine)} variants", mine[usual][1])]
-        found += mine
-    return found
+        kept += mine
+    return kept
 
 
 def _row(found: Sequence[Result], name: str) -> Numbers:

@@ -1,24 +1,24 @@
 """How many parameters each method moves, against the error."""
 
-from testdg.experiments.analyses.case import Case, Numbers, Scene
+from testdg.experiments.analyses.subject import Numbers, Scene, Subject
 from testdg.experiments.statistics import spread
 
 
-def compute(case: Case) -> Numbers:
+def compute(subject: Subject) -> Numbers:
     """Learnable parameters of every method, and its mean score."""
-    rows = scores(case)
+    rows = scores(subject)
     for row in rows:
         adapter = Scene.open(row.pop("cell")).adapter()
         row["parameters"] = sum(parameter.numel() for parameter in adapter.trainable().values())
     total = sum(parameter.numel() for parameter in adapter.model.parameters())
-    return {"metric": case.found()[0][1].metric.describe(), "model_parameters": total, "rows": rows}
+    return {"metric": subject.complete()[0][1].metric.describe(), "model_parameters": total, "rows": rows}
 
 
-def scores(case: Case) -> list[Numbers]:
+def scores(subject: Subject) -> list[Numbers]:
     """Name, first cell, mean score and its deviation over seeds, for every method."""
     rows = []
-    for name in dict.fromkeys(cell.name for cell, _ in case.found()):
-        mine = [(cell, result) for cell, result in case.found() if cell.name == name]
+    for name in dict.fromkeys(cell.name for cell, _ in subject.complete()):
+        mine = [(cell, result) for cell, result in subject.complete() if cell.name == name]
         values = [result.mean_score for _, result in mine]
         value = spread([one for one in values if one is not None])
         about = {"name": name, "method": mine[0][0].method, "cell": mine[0][0], "runs": len(mine)}

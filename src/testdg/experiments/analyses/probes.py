@@ -15,12 +15,12 @@ from sklearn.preprocessing import StandardScaler
 
 from testdg.data.stream import Domain
 from testdg.errors import UserError
-from testdg.experiments.analyses.case import (
+from testdg.experiments.analyses.subject import (
     Array,
-    Case,
     Encode,
     Numbers,
     Scene,
+    Subject,
     encode_domain,
     features_of,
     replay,
@@ -71,16 +71,16 @@ class Material:
         return np.concatenate([encode_domain(encode, d, i) for d, i in zip(self.domains, self.chosen, strict=True)])
 
 
-def compute(case: Case) -> Numbers:
+def compute(subject: Subject) -> Numbers:
     """Accuracy of every probe before the stream and after every visit to a domain."""
-    scene = Scene.open(case.adapting()[0])
+    scene = Scene.open(subject.adapting()[0])
     adapter, stream = scene.adapter(), scene.stream
     domains = scene.benchmark.domains()
     material = Material.of(domains)
     numbers: Numbers = {"domains": [domain.name for domain in domains], "positions": [0], "visits": ["source"]}
     checks = [_probe_all(adapter, material)]
     seen = 0
-    for batch in replay(scene, adapter, case.tell):
+    for batch in replay(scene, adapter, subject.tell):
         seen += len(batch.images)
         if stream.ends_domain(batch.number):
             numbers["positions"].append(seen)
@@ -99,12 +99,12 @@ def _probe_all(adapter: Adapter, material: Material) -> dict[str, Accuracy]:
     spaces: dict[str, Encode] = {"features": features_of(adapter.adapted_model())}
     if isinstance(adapter, TestDG) and adapter.cells == 1:
         spaces["embeddings"] = adapter.embed
-    found = {}
+    accuracies = {}
     for space, encode in spaces.items():
         points = material.points(encode)
         for target, labels in material.targets.items():
-            found[f"{target} from {space}"] = probe(points, labels, material.pictures, material.learnt)
-    return found
+            accuracies[f"{target} from {space}"] = probe(points, labels, material.pictures, material.learnt)
+    return accuracies
 
 
 def learnt_half(pictures: Array, classes: Array) -> Array:

@@ -2,21 +2,21 @@
 
 import torch
 
-from testdg.experiments.analyses.case import Case, Numbers, Scene, need_testdg, replay, spaced
 from testdg.experiments.analyses.embeddings import project
 from testdg.experiments.analyses.selections import Selection, no_change, watch
+from testdg.experiments.analyses.subject import Numbers, Scene, Subject, need_testdg, replay, spaced
 from testdg.methods.testdg.selection import selection_mmd2
 
 SHOWN = 4  # moments of selection
 DRAWS = 100  # random choices to compare with
 
 
-def compute(case: Case) -> Numbers:
+def compute(subject: Subject) -> Numbers:
     """Places of the embeddings, which of them are prototypes, and how well they stand for all of them."""
-    scene = Scene.open(case.adapting()[0])
+    scene = Scene.open(subject.adapting()[0])
     adapter = need_testdg(scene.adapter())
     selections, names = watch(adapter), []
-    for batch in replay(scene, adapter, case.tell):
+    for batch in replay(scene, adapter, subject.tell):
         names.append(batch.name)
     if not selections:
         raise no_change()

@@ -21,29 +21,30 @@ class Selection(NamedTuple):
 
 def watch(adapter: TestDG) -> list[Selection]:
     """A list that grows whenever the adapter chooses prototypes."""
-    found: list[Selection] = []
+    selections: list[Selection] = []
     add = adapter.prototypes.add
 
     def remember(embeddings: Tensor, positions: Tensor) -> None:
         queue, places = adapter.queue.content()  # it is emptied right after
-        found.append(Selection(adapter.batches, queue.clone(), places.clone(), embeddings.clone(), positions.clone()))
+        copies = (tensor.clone() for tensor in (queue, places, embeddings, positions))
+        selections.append(Selection(adapter.batches, *copies))
         add(embeddings, positions)
 
     adapter.prototypes.add = remember  # type: ignore[method-assign]
-    return found
+    return selections
 
 
 def images_at(stream: Stream, positions: list[int]) -> list[Tensor]:
     """Images by how many came before them in the stream."""
-    found = []
+    images = []
     for position in positions:
         rest = position
         for block in stream.blocks:
             if rest < len(block):
-                found.append(block.read(rest, rest + 1)[0][0])
+                images.append(block.read(rest, rest + 1)[0][0])
                 break
             rest -= len(block)
-    return found
+    return images
 
 
 def no_change() -> UserError:

@@ -8,13 +8,13 @@ import numpy as np
 from testdg.evaluation import Result
 from testdg.evaluation.events import Event, changes, rolling_scores, rolling_window, visit_spans
 from testdg.evaluation.folder import read_events
-from testdg.experiments.analyses.case import Array, Case, Numbers
+from testdg.experiments.analyses.subject import Array, Numbers, Subject
 
 
-def compute(case: Case) -> Numbers:
+def compute(subject: Subject) -> Numbers:
     """A rolling score for every named run (mean, lowest and highest over seeds), and where changes were noticed."""
     rows: dict[str, list[Result]] = {}
-    for cell, result in case.found():
+    for cell, result in subject.complete():
         rows.setdefault(cell.name, []).append(result)
     return stream_numbers(rows)
 

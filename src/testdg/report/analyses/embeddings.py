@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from testdg.report.style import label_figure, looks, new_figure
+from testdg.report.style import label_figure, new_figure, point_styles
 
 
 def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
@@ -13,7 +13,7 @@ def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
     labels = np.array(numbers["labels"])
     for axes, when in zip(grid[0], ("before", "after"), strict=True):
         points = np.array(numbers[when]["points"])
-        for number, (colour, marker) in enumerate(looks(len(numbers["domains"]))):
+        for number, (colour, marker) in enumerate(point_styles(len(numbers["domains"]))):
             mine, name = points[labels == number], numbers["domains"][number].replace("_", " ")
             style = {"s": 14, "color": colour, "marker": marker, "alpha": 0.75, "linewidths": 0}
             axes.scatter(mine[:, 0], mine[:, 1], label=name, **style)

@@ -27,8 +27,8 @@ def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
     return figure
 
 
-def _heading(when: str, found: dict[str, Any]) -> str:
-    if found["mean"] is None:
+def _heading(when: str, distances: dict[str, Any]) -> str:
+    if distances["mean"] is None:
         return f"{when} adaptation"
-    relative = "" if found["mean_relative"] is None else f"; {found['mean_relative']:.2f} of the total variance"
-    return f"{when} adaptation: mean {found['mean']:.3g}{relative}"
+    relative = "" if distances["mean_relative"] is None else f"; {distances['mean_relative']:.2f} of the total variance"
+    return f"{when} adaptation: mean {distances['mean']:.3g}{relative}"

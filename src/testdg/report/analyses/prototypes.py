@@ -9,13 +9,13 @@ from testdg.report.style import GREY, PALETTE, label_figure, new_figure
 
 def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
     """A panel for each moment of selection."""
-    found = numbers["selections"]
-    columns = min(2, len(found))
-    rows = -(-len(found) // columns)
+    selections = numbers["selections"]
+    columns = min(2, len(selections))
+    rows = -(-len(selections) // columns)
     figure, grid = new_figure(4.4 * columns, 4.0 * rows + 0.6, rows, columns)
-    for axes in grid.flat[len(found) :]:
+    for axes in grid.flat[len(selections) :]:
         axes.set_visible(False)
-    for axes, one in zip(grid.flat, found, strict=False):
+    for axes, one in zip(grid.flat, selections, strict=False):
         points = np.array(one["points"])
         chosen = points[one["chosen"]]
         axes.scatter(

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from testdg.report.style import SOURCE, method_looks
+from testdg.report.style import SOURCE, method_styles
 
 Rows = Sequence[dict[str, Any]]
 
 
 def draw_methods(axes: Any, rows: Rows, key: str, label: str) -> None:
     """A point for each method; bars show quartiles of the cost and the deviation of the score, where there are some."""
-    for row, (colour, marker) in zip(rows, method_looks([row["method"] for row in rows]), strict=True):
+    for row, (colour, marker) in zip(rows, method_styles([row["method"] for row in rows]), strict=True):
         if row["method"] == "source":
             _draw_source(axes, row, key)
             continue

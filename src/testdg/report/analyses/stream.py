@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from testdg.report.style import GREY, INK, label_figure, method_looks, new_figure
+from testdg.report.style import GREY, INK, label_figure, method_styles, new_figure
 
 Visits = Sequence[dict[str, Any]]
 _MOST_LABELS = 30  # names of domains that fit above the axes
@@ -21,8 +21,8 @@ def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
     heights = [4.0, strip] if noticed else [4.0]
     figure, grid = new_figure(10, sum(heights) + 0.6, len(heights), sharex=True, height_ratios=heights)
     axes = grid[0, 0]
-    looks = method_looks([row["method"] for row in rows])
-    colours = {row["name"]: colour for row, (colour, _) in zip(rows, looks, strict=True)}
+    styles = method_styles([row["method"] for row in rows])
+    colours = {row["name"]: colour for row, (colour, _) in zip(rows, styles, strict=True)}
     for row in rows:
         _curve(axes, numbers["positions"], row, colours[row["name"]], metric["unit"])
     shade_visits(axes, numbers["visits"])

@@ -47,7 +47,7 @@ def _policy(script: str) -> str:
 
 
 def _header(content: Content) -> str:
-    found = [
+    outcomes = [
         f'<li><a href="#{chapter.name}">{escape(chapter.group.title)}</a>: {escape(outcome(chapter.group))}</li>'
         for chapter in content.chapters
     ]
@@ -56,7 +56,7 @@ def _header(content: Content) -> str:
         '<button type="button" id="theme">Dark</button>',
         f"<h1>{escape(content.title)}</h1>",
         f"<p>{escape(contents(content.groups, content.runs))}</p>",
-        f"<ul>{''.join(found)}</ul>",
+        f"<ul>{''.join(outcomes)}</ul>",
         "</header>",
     ]
     return "\n".join(lines)

@@ -34,15 +34,15 @@ def outcome(group: Group) -> str:
     """The best row of a group in a sentence, beside Source."""
     table, metric = group.table, group.table.metric
     rows = [row for row in table.rows if table.whole(row)] or table.rows
-    kind = f"mean {metric.name}{' on what is left out' if table.leaves_out else ''}"
+    score_name = f"mean {metric.name}{' on what is left out' if table.leaves_out else ''}"
     best = (max if metric.higher else min)(rows, key=lambda row: table.score(row).value.mean)
     score, source = table.score(best), next((row for row in rows if row.method == SOURCE), None)
     if len(rows) == 1:
-        return f"{best.name} has a {kind} of {score.value.show(metric)}."
+        return f"{best.name} has a {score_name} of {score.value.show(metric)}."
     equal = sum(table.score(row).value.mean == score.value.mean for row in rows) - 1
     who = f"{best.name} and {counted(equal, 'other')} have" if equal else f"{best.name} has"
     among = f"Of {len(rows)} rows, " if len(rows) > len({row.method for row in rows}) else ""
-    text = f"{among}{who} the {'highest' if metric.higher else 'lowest'} {kind}, {score.value.show(metric)}"
+    text = f"{among}{who} the {'highest' if metric.higher else 'lowest'} {score_name}, {score.value.show(metric)}"
     if source is None or best.method == SOURCE:
         return f"{text}." if source else f"{text}; Source was not run."
     return f"{text}; Source has {table.score(source).value.show(metric)}{_gain(score)}."

@@ -37,7 +37,7 @@ def _quiet(text: str, done: int, total: int) -> None:
 
 
 @dataclass(frozen=True)
-class Case:
+class Subject:
     """Cells (Source first) with the results of those that were run, in the same order."""
 
     cells: Sequence[Cell]
@@ -46,7 +46,7 @@ class Case:
     runs: Path = Path("runs")
     tell: Callable[[str, int, int], None] = _quiet
 
-    def found(self) -> list[tuple[Cell, Result]]:
+    def complete(self) -> list[tuple[Cell, Result]]:
         """Cells that were run, with their results."""
         return [(cell, result) for cell, result in zip(self.cells, self.results, strict=True) if result is not None]
 
@@ -54,7 +54,7 @@ class Case:
         """What the numbers depend on: method, settings and record of what was looked at; nothing without cells."""
         if not self.cells:
             return {}
-        if found := self.found():
+        if found := self.complete():
             names = dict.fromkeys(cell.name for cell, _ in found)
             last, seeds = found[-1][1], sorted({cell.seed for cell, _ in found if cell.method != SOURCE})
             about = {"title": ", ".join(names), "seeds": seeds or [0]}
