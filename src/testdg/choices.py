@@ -104,7 +104,9 @@ CHOICES: Mapping[str, Choice] = {
     "domains": Choice(
         "Domains in order, separated by commas.", is_list(is_text), "a list of names", "benchmark", commas=True
     ),
-    "subset": _text("Images of a set of image files; all if left out.", "all|first:N|FILE", "benchmark"),
+    "subset": _text(
+        "Of a set of image files: all (as if left out), first:N of each class, or a list.", "WHICH", "benchmark"
+    ),
     "skip_unreadable": _switch("Leave out and count image files that cannot be decoded.", "benchmark"),
     "preprocessing": _one_of(
         "model (size, mean and deviation of the model, as if left out) or paper (those of its tables).",

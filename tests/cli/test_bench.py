@@ -163,3 +163,16 @@ def test_the_display_tells_what_runs_and_what_ended(terminal: bool, monkeypatch:
     assert "2 of 3  TENT, digits-c, continual, seed 0: 33.00 % (read back)" in shown
     assert "3 of 3  TestDG, digits-c, continual, seed 0: failed: no memory: try less" in shown
     assert ("━" in shown) == terminal
+
+
+def test_the_help_has_room_for_words_and_both_names_are_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert execute(["bench", "--help"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.lstrip("│ ").startswith("--")]
+    assert any("--methods" in line for line in lines)
+    assert all(len(line.split("--", 1)[1].split("  ")[0]) < 20 for line in lines)
+    for name in ("--method", "--methods"):
+        assert execute(["bench", name, "nothing", "--images", "2"]) == 2
+        assert "unknown method 'nothing'" in capsys.readouterr().err

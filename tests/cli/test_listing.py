@@ -114,3 +114,14 @@ def test_no_command_shows_help_and_is_code_2(capsys: pytest.CaptureFixture[str])
 def test_an_unknown_command_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["rum"]) == 2
     assert "No such command 'rum'" in capsys.readouterr().err
+
+
+def test_several_folders_are_checked_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("one", "two", "a, b")
+    for name in names:
+        (tmp_path / name).mkdir()
+    assert execute(["benchmarks", "--check", f"{tmp_path / 'one'}, {tmp_path / 'two'}"]) == 1
+    shown = capsys.readouterr().out
+    assert all(f"{tmp_path / name} holds no known data set" in shown for name in names[:2])
+    assert execute(["benchmarks", "--check", str(tmp_path / "a, b")]) == 1
+    assert f"{tmp_path / 'a, b'} holds no known data set" in capsys.readouterr().out

@@ -108,3 +108,8 @@ def test_the_stream_in_place_of_the_source_is_told(arguments: list[str], capsys:
     assert execute([*arguments, *chosen]) == 0
     tuning = json.loads(capsys.readouterr().out)["protocol"]["tuning"]
     assert tuning.endswith("aligned to the first 64 images of the stream, not to the source")
+
+
+def test_a_guard_of_source_alone_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*arguments, "--method", "source", "--guard"]) == 2
+    assert "--guard watches what a method learns, and source learns nothing" in capsys.readouterr().err

@@ -10,12 +10,12 @@ from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import Stream
 from testdg.errors import UserError
 from testdg.evaluation import Observer, Protocol, Record, Result, run
-from testdg.evaluation.device import find_device
 from testdg.evaluation.loop import run_stream
-from testdg.evaluation.scores import Classification
 from testdg.methods import adapt
 from testdg.methods.source import Source
 from testdg.models import VisionModel
+from testdg.models.device import find_device
+from testdg.scores import Classification
 
 SIX = ["fog", "contrast", "snow", "brightness", "pixelate", "jpeg_compression"]
 

@@ -13,7 +13,7 @@ from testdg.data.stream import Domain, Samples, Stream
 from testdg.errors import UserError
 from testdg.evaluation.protocol import Visit
 from testdg.evaluation.result import DomainResult, Tally
-from testdg.evaluation.scores import Classification, find_score, measure
+from testdg.scores import Classification, find_score, measure
 
 SCORE = Classification()
 

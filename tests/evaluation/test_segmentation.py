@@ -20,9 +20,9 @@ from testdg.errors import UserError
 from testdg.evaluation import DomainResult, Observer, Result, read_result, run, source_model
 from testdg.evaluation.protocol import Visit
 from testdg.evaluation.result import Tally
-from testdg.evaluation.scores import Segmentation, find_score, measure
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.models.tiny import tiny_segformer
+from testdg.scores import Segmentation, find_score, measure
 
 SCORE = Segmentation()
 NOBODY = torch.zeros(0)

@@ -12,7 +12,6 @@ from transformers import ViTConfig, ViTForImageClassification
 
 from testdg.errors import UserError
 from testdg.evaluation.events import rolling_scores, visit_spans
-from testdg.evaluation.scores import Classification
 from testdg.experiments.analyses import Numbers, Subject, find_analysis
 from testdg.experiments.analyses.attention import attention_maps, check_model, entropy
 from testdg.experiments.analyses.cost import last_images, peak_bytes
@@ -21,6 +20,7 @@ from testdg.experiments.analyses.stream import detections
 from testdg.experiments.analyses.subject import Scene
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.report.analyses import draw_analysis
+from testdg.scores import Classification
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from testdg.evaluation import DomainResult
-from testdg.evaluation.scores import Segmentation
 from testdg.experiments.statistics import (
     Gain,
     Matrix,
@@ -18,6 +17,7 @@ from testdg.experiments.statistics import (
     spread,
     unusual,
 )
+from testdg.scores import Segmentation
 
 DIFFERENCES = arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 5)), elements=st.floats(-50, 50, width=32))
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from page_cases import groups_of, write_run
 
-from testdg.evaluation.scores import Classification
 from testdg.report.analyses import attention, embeddings, overview, parameters, stream
 from testdg.report.page import figures
 from testdg.report.page.sheets import group_sheets
+from testdg.scores import Classification
 
 METRIC = Classification.metric.describe()
 

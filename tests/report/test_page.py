@@ -13,7 +13,6 @@ from page_cases import groups_of, three_methods, write_run
 from testdg.data.corruptions import STANDARD_ORDER
 from testdg.errors import UserError
 from testdg.evaluation import Protocol, read_result
-from testdg.evaluation.scores import Classification, Metric
 from testdg.experiments import Cell, Complete
 from testdg.experiments.ablations import find_ablation
 from testdg.experiments.rows import keep_names
@@ -24,6 +23,7 @@ from testdg.report.page.sheets import group_sheets, published_sheets, source_gai
 from testdg.report.page.words import contents, outcome, record_pairs
 from testdg.report.published import TABLES, published
 from testdg.report.table import Column, Entry, Table
+from testdg.scores import Classification, Metric
 
 
 def texts(sheet: Table) -> list[list[str]]:

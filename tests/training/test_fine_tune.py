@@ -16,8 +16,8 @@ from torch import nn
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
 from testdg.errors import UserError
-from testdg.evaluation.fine_tune import clean_scores, fine_tune
 from testdg.models import TinyCNN, TinyViT, VisionModel, load_model
+from testdg.training.fine_tune import clean_scores, fine_tune
 from testdg.training.recipe import ClassTuning
 from testdg.training.start import starting_model
 
@@ -93,7 +93,7 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(start: Path, tmp
 SCRIPT = """
 import sys
 from testdg.data.benchmarks import load_benchmark
-from testdg.evaluation.fine_tune import fine_tune
+from testdg.training.fine_tune import fine_tune
 from testdg.training.recipe import ClassTuning
 recipe = ClassTuning(epochs=20, images=96, batch_size=16, learning_rate=1e-3, flip=False)
 fine_tune(load_benchmark("digits-c"), sys.argv[1], sys.argv[2], recipe, device="cpu", save_every=0.0)

@@ -16,8 +16,8 @@ from testdg.data.benchmarks.streets import Streets
 from testdg.data.stream import Samples, to_float
 from testdg.data.streets import draw_scenes
 from testdg.errors import UserError
-from testdg.evaluation.fine_tune import fine_tune
 from testdg.models import load_model
+from testdg.training.fine_tune import fine_tune
 from testdg.training.folder import TrainingFolder
 from testdg.training.losses import cross_entropy, overlap_loss
 from testdg.training.recipe import ClassTuning, MapTuning, make_recipe

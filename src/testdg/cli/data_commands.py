@@ -23,16 +23,19 @@ def methods(
 
 def benchmarks(
     check: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Say what a data folder holds, lacks and has wrong instead.")
+        str | None,
+        typer.Option(metavar="DIR", help="Say what a data folder, or several with commas, holds, lacks and has wrong."),
     ] = None,
     json: given.Json = False,
 ) -> None:
-    """List the benchmarks, or check a data folder (exit code 1 where something is wrong)."""
+    """List the benchmarks, or check data folders (exit code 1 where something is wrong)."""
     from testdg.cli.listing import check_data, list_benchmarks
 
     if check is None:
         list_benchmarks(json)
-    elif not check_data(check, json):
+        return
+    folders = [check] if Path(check).is_dir() else check.split(",")  # a name may have a comma
+    if not check_data([Path(folder.strip()) for folder in folders], json):
         raise typer.Exit(1)
 
 

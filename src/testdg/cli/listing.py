@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -49,18 +49,20 @@ def _paper_input(paper: Mapping[str, Any]) -> str:
     return f"{edge} px {paper['resample']}{cut}; mean {paper['mean'][0]:g}, std {paper['std'][0]:g}"
 
 
-def check_data(folder: Path, as_json: bool) -> bool:
-    """Show what a data folder holds and what is wrong with it; False where something is."""
+def check_data(folders: Sequence[Path], as_json: bool) -> bool:
+    """Show what data folders hold and what is wrong with them; False where something is."""
     from testdg.data.check import check_folder, looked_for
 
-    checks = check_folder(folder)
-    fine = bool(checks) and not any(check.problems for check in checks)
+    by_folder = {folder: check_folder(folder) for folder in folders}
+    checks = [check for several in by_folder.values() for check in several]
+    fine = all(by_folder.values()) and not any(check.problems for check in checks)
     if as_json:
         print(json.dumps([{**asdict(check), "folder": str(check.folder)} for check in checks], indent=2))
         return fine
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    if not checks:
+    for folder in (folder for folder, several in by_folder.items() if not several):
         console.print(f"{folder} holds no known data set: looked for {looked_for()}")
+    if not checks:
         return fine
     states = ["wrong" if check.problems else "fine" for check in checks]
     pairs = zip(checks, states, strict=True)

@@ -46,16 +46,26 @@ class BenchOptions:
 
 
 Command = Callable[..., None]
+_HIDDEN = "other_"  # a second name of an option is an option of its own, which the help does not show
 
 
 def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Callable[[Command], Command]:
     """Give a command an option for every choice about a run; it gets what was chosen as `values`.
 
-    Where it takes `several` benchmarks, protocols or seeds, their options have a name in the plural, too.
+    Where it takes `several` benchmarks, protocols or seeds, the help shows names in the plural; both are taken.
     """
     keys = [key for key in CHOICES if key not in left_out]
-    options = [_parameter(key, CHOICES[key], defaults.get(key), several) for key in keys]
-    return lambda command: _spread(command, "values", options, chosen)
+    plural = [key for key in keys if several and CHOICES[key].plural]
+    names = {key: f"{option_name(key)}s" if key in plural else option_name(key) for key in keys}
+    options = [_parameter(key, CHOICES[key], names[key], defaults.get(key)) for key in keys]
+    options += [_parameter(_HIDDEN + key, CHOICES[key], option_name(key), None, hidden=True) for key in plural]
+    return lambda command: _spread(command, "values", options, _chosen)
+
+
+def _chosen(given: dict[str, Any]) -> dict[str, Any]:
+    """What was chosen, by whichever name."""
+    other = {key.removeprefix(_HIDDEN): given.pop(key) for key in list(given) if key.startswith(_HIDDEN)}
+    return chosen({**given, **{key: value for key, value in other.items() if value is not None}})
 
 
 def with_bench_options(command: Command) -> Command:
@@ -84,14 +94,12 @@ def _spread(
     return run
 
 
-def _parameter(key: str, choice: Choice, default: str | None, several: bool) -> inspect.Parameter:
+def _parameter(key: str, choice: Choice, name: str, default: str | None, *, hidden: bool = False) -> inspect.Parameter:
     """The option of a choice."""
-    names = [option_name(key)]
-    names += [f"{names[0]}s"] if choice.plural and several else []
-    kind, otherwise = (bool, False) if choice.type is bool else (choice.type | None, default)
-    about = typer.Option(*names, metavar=choice.metavar, help=choice.help)
+    value, otherwise = (bool, False) if choice.type is bool else (choice.type | None, default)
+    about = typer.Option(name, metavar=choice.metavar, help=choice.help, hidden=hidden)
     return inspect.Parameter(
-        key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=otherwise, annotation=Annotated[kind, about]
+        key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=otherwise, annotation=Annotated[value, about]
     )
 
 

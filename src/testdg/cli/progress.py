@@ -11,8 +11,8 @@ from testdg.evaluation import Observer, Record
 from testdg.evaluation.protocol import Visit
 from testdg.evaluation.record import OWN_ORDERS
 from testdg.evaluation.result import Tally
-from testdg.evaluation.scores import find_score
 from testdg.report import rich_table, visit_table
+from testdg.scores import find_score
 
 
 class Display(Observer):

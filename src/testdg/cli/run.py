@@ -14,14 +14,15 @@ from testdg.cli.quiet import quieten
 from testdg.data.benchmarks import Benchmark
 from testdg.errors import UserError
 from testdg.evaluation import Result
-from testdg.evaluation.device import find_device
 from testdg.evaluation.samples import take_samples
 from testdg.evaluation.tracking import check_tracker, tracked
 from testdg.experiments import Cell, Grid, expand
 from testdg.experiments.engine import load_setup, run_here
+from testdg.experiments.grid import SOURCE
 from testdg.experiments.summary import leaves_one_out, run_names
 from testdg.methods import find_method
 from testdg.models import VisionModel
+from testdg.models.device import find_device
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
 from testdg.report.panel import draw_panel
 from testdg.report.record import record_lines, record_note
@@ -52,6 +53,8 @@ def make_cells(values: Mapping[str, Any], pairs: Sequence[str]) -> list[Cell]:
     """Source and the methods that were asked for, on one stream, or on each order of it."""
     if not values["method"]:
         raise UserError("--method names no method: see `testdg methods`")
+    if values.get("guard") and {*values["method"]} == {SOURCE}:
+        raise UserError("--guard watches what a method learns, and source learns nothing: leave out --guard")
     for key in ("benchmark", "protocol", "seeds"):
         if len(values.get(key, ())) > 1:
             raise UserError(f"run shows one stream: name one {key.removesuffix('s')}, or use testdg bench")

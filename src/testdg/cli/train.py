@@ -11,8 +11,8 @@ from testdg.cli.bar import Bar
 from testdg.cli.quiet import quieten
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.registry import find_benchmark
-from testdg.evaluation.fine_tune import fine_tune
 from testdg.models.segformer import SEGFORMERS
+from testdg.training.fine_tune import fine_tune
 from testdg.training.recipe import make_recipe
 
 

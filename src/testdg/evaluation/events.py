@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from testdg.evaluation.scores import Score
+from testdg.scores import Score
 
 Event = dict[str, Any]
 Span = tuple[int, int]

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from testdg.data.stream import Batch, Stream
 from testdg.evaluation.events import Event
-from testdg.evaluation.scores import Score, measure
 from testdg.evaluation.views import Views
 from testdg.guards import Guard
 from testdg.methods import Adapter
 from testdg.methods.parts.learner import Learner
+from testdg.scores import Score, measure
 
 Told = dict[str, Tensor | float | bool]
 _GROUP = 32  # batches whose numbers come to the host together

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-import testdg
 from testdg.errors import UserError
 from testdg.evaluation.protocol import Visit
-from testdg.evaluation.scores import Metric, Score, find_score, metric_keys
+from testdg.scores import Metric, Score, find_score, metric_keys
 
 
 @dataclass(frozen=True)
@@ -210,11 +208,3 @@ class Tally:
     def results(self, *, learn: bool) -> list[DomainResult]:
         """The scores of all visits of one kind, in the order of the stream."""
         return [self.result(number) for number, visit in enumerate(self.visits) if visit.learn == learn]
-
-
-def versions() -> dict[str, str]:
-    """Versions of what computed a result."""
-    import torch
-
-    found = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
-    return {"testdg": testdg.__version__, **found}

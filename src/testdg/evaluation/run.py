@@ -10,7 +10,6 @@ from torch import nn
 
 from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.data.stream import Stream
-from testdg.evaluation.device import find_device
 from testdg.evaluation.events import Event
 from testdg.evaluation.folder import RunFolder, run_name
 from testdg.evaluation.guarding import put_guard, tell_guard
@@ -20,11 +19,13 @@ from testdg.evaluation.observer import Observer
 from testdg.evaluation.protocol import Protocol
 from testdg.evaluation.protocols import read_protocol
 from testdg.evaluation.record import Record, make_record, plain_values
-from testdg.evaluation.result import Result, Tally, versions
-from testdg.evaluation.scores import find_score
+from testdg.evaluation.result import Result, Tally
 from testdg.evaluation.source_model import source_model
 from testdg.evaluation.warm_up import source_batches, warm_up
 from testdg.methods import Adapter, find_method
+from testdg.models.device import find_device
+from testdg.scores import find_score
+from testdg.version import versions
 
 SAVE_EVERY = 60.0  # seconds between two saved states
 

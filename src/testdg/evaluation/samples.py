@@ -10,8 +10,8 @@ from torch import Tensor
 
 from testdg.data.benchmarks import Benchmark
 from testdg.evaluation.folder import load_adapted
-from testdg.evaluation.scores import Segmentation
 from testdg.models import VisionModel
+from testdg.scores import Segmentation
 
 
 class Sample(NamedTuple):

@@ -12,7 +12,7 @@ from testdg.evaluation.events import Event
 from testdg.evaluation.observer import Observer
 from testdg.evaluation.record import Record
 from testdg.evaluation.result import Result
-from testdg.evaluation.scores import find_score
+from testdg.scores import find_score
 
 TRACKERS = ("tensorboard",)
 WINDOW = 20  # batches

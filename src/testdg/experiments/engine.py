@@ -16,14 +16,14 @@ import torch
 from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.evaluation import Observer, Result, run, source_model
-from testdg.evaluation.device import find_device
 from testdg.evaluation.result import Tally
-from testdg.evaluation.scores import find_score
 from testdg.evaluation.tracking import Several, tracked
 from testdg.experiments.grid import Cell, Setup
 from testdg.experiments.storage import Fetching, Out
 from testdg.files import Busy
 from testdg.models import VisionModel
+from testdg.models.device import find_device
+from testdg.scores import find_score
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy as np
 
 from testdg.evaluation import DomainResult
 from testdg.evaluation.record import plain_values
-from testdg.evaluation.scores import Classification, Metric
 from testdg.methods import find_method, methods
+from testdg.scores import Classification, Metric
 
 Pair = tuple[Sequence[DomainResult], Sequence[DomainResult]]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from testdg.evaluation import DomainResult, Result, comparable
 from testdg.evaluation.compare import grouped, same_but_for_order
-from testdg.evaluation.scores import Metric
 from testdg.experiments.engine import Complete, Failed
 from testdg.experiments.grid import SOURCE, Cell
 from testdg.experiments.statistics import Gain, Spread, paired_gain, spread
+from testdg.scores import Metric
 
 Found = tuple[Cell, Result]
 

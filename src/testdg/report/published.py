@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from testdg.data.corruptions import STANDARD_ORDER
-from testdg.evaluation.scores import Classification, Metric, Segmentation
+from testdg.scores import Classification, Metric, Segmentation
 
 ROUNDS = tuple(f"{name} ({number})" for number in (1, 2, 3) for name in ("fog", "night", "rain", "snow", "mean"))
 _PAPER = "the paper of TestDG"

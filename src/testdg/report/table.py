@@ -10,9 +10,9 @@ import rich.table
 from rich.markup import escape
 
 from testdg.errors import visible
-from testdg.evaluation.scores import Metric
 from testdg.experiments.statistics import Spread
 from testdg.report.safe import markdown
+from testdg.scores import Metric
 
 
 class Entry(NamedTuple):

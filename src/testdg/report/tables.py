@@ -8,9 +8,9 @@ from testdg.evaluation import DomainResult, Result, check_comparable
 from testdg.evaluation.compare import BY_ORDER
 from testdg.evaluation.protocol import Visit
 from testdg.evaluation.result import mean_of, means
-from testdg.evaluation.scores import Classification, Metric, Segmentation, other_metrics
 from testdg.experiments.summary import leaves_one_out, run_names
 from testdg.report.table import Column, Entry, Table
+from testdg.scores import Classification, Metric, Segmentation, other_metrics
 
 Scores = Mapping[int, float]
 _MOST_ROUNDS = 10  # columns of the table of rounds

@@ -15,7 +15,6 @@ from testdg.data.benchmarks import Benchmark
 from testdg.data.stream import Batch, Domain, Stream
 from testdg.errors import UserError
 from testdg.evaluation import Result
-from testdg.evaluation.device import find_device
 from testdg.evaluation.folder import load_adapted
 from testdg.evaluation.record import make_record, plain_values
 from testdg.evaluation.run import describe_tuning
@@ -25,6 +24,7 @@ from testdg.experiments.grid import SOURCE, Cell
 from testdg.methods import Adapter
 from testdg.methods.testdg import TestDG
 from testdg.models import VisionModel
+from testdg.models.device import find_device
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Numbers = dict[str, Any]

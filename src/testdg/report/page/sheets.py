@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 from testdg.evaluation import DomainResult, Result
 from testdg.evaluation.result import means
-from testdg.evaluation.scores import Metric, other_metrics
 from testdg.experiments import BenchRow, BenchTable
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.statistics import spread
@@ -14,6 +13,7 @@ from testdg.report.bench import SPREAD, mean_and_gain, means_table
 from testdg.report.page.groups import Group
 from testdg.report.published import Published, published
 from testdg.report.table import Column, Entry, Table
+from testdg.scores import Metric, other_metrics
 
 _MOST_COLUMNS = 20
 Visits = Callable[[Result], Sequence[DomainResult]]

@@ -12,14 +12,14 @@ from testdg.data.benchmarks import Benchmark
 from testdg.data.benchmarks.base import fingerprint
 from testdg.data.stream import Samples, to_float
 from testdg.errors import UserError
-from testdg.evaluation.device import find_device
-from testdg.evaluation.result import versions
-from testdg.evaluation.scores import find_score
 from testdg.models import VisionModel
+from testdg.models.device import find_device
+from testdg.scores import find_score
 from testdg.training.folder import TrainingFolder
 from testdg.training.recipe import ClassTuning, Tuning, make_recipe
 from testdg.training.start import starting_model
 from testdg.training.steps import Tell, Training
+from testdg.version import versions
 
 SAVE_EVERY = 60.0  # seconds between two saved states
 _TEST_BATCH = {"classification": 200, "segmentation": 8}
