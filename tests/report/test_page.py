@@ -12,11 +12,6 @@ from page_cases import groups_of, three_methods, write_run
 
 from testdg.data.corruptions import STANDARD_ORDER
 from testdg.errors import UserError
-from testdg.evaluation import Protocol, read_result
-from testdg.experiments import Cell, Complete
-from testdg.experiments.ablations import find_ablation
-from testdg.experiments.rows import keep_names
-from testdg.methods import find_method
 from testdg.report.bench import bench_text
 from testdg.report.page import read_runs
 from testdg.report.page.sheets import group_sheets, published_sheets, source_gains
@@ -153,36 +148,6 @@ def test_of_domains_left_out_in_turn_only_those_count(tmp_path: Path) -> None:
     assert dict(record_pairs(group))["runs"].startswith("2 streams")
 
 
-def test_rows_of_one_method_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for rate in (16, 2.5, 128, 1e-05, 3):
-        write_run(tmp_path / str(rate), "tent", {"fog": 10.0 + (rate == 16)}, settings={"rate": rate})
-    (group,) = groups_of(tmp_path)
-    names = [row.name for row in group.table.rows]
-    assert names == [f"TENT (rate={rate})" for rate in (1e-05, 2.5, 3, 16, 128)]
-    told = "Of 5 rows, TENT (rate=1e-05) and 3 others have the lowest mean error, 10.0 %; Source was not run."
-    assert outcome(group) == told
-
-
-def test_a_folder_of_source_images_makes_a_row_whatever_the_texts_say(tmp_path: Path) -> None:
-    for name, source in (("own", None), ("mine", "clean"), ("other", "clear")):
-        write_run(tmp_path / name, "align", {"fog": 12.0}, source=source, tuning="source images of elsewhere")
-    names = [row.name for row in groups_of(tmp_path)[0].table.rows]
-    assert names == ["Align (source=clean)", "Align (source=clear)", "Align (source=null)"]
-
-
-def test_a_run_from_before_a_setting_existed_has_its_default(tmp_path: Path) -> None:
-    old, new = write_run(tmp_path / "old", "tent", {"fog": 10.0}), tmp_path / "new"
-    write_run(new, "tent", {"fog": 10.0}, settings={"steps": find_method("tent").Settings().steps})  # type: ignore[attr-defined]
-    write_run(tmp_path / "more", "tent", {"fog": 12.0}, seed=1)
-    write_run(tmp_path / "other", "tent", {"fog": 14.0}, settings={"steps": 7})
-    for folders in ([old, new], [new, old]):
-        runs = read_runs(folders)
-        assert ([result.folder for result in runs.results], runs.copies) == ([new], 1)
-    (group,) = groups_of(tmp_path)
-    rows = [(row.name, len(row.results)) for row in group.table.rows]
-    assert sorted(rows) == [("TENT (steps=1)", 2), ("TENT (steps=7)", 1)]
-
-
 def test_a_gain_that_rounds_to_nothing_has_no_minus(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "source", {"fog": 20.0, "snow": 20.0})
     write_run(tmp_path / "b", "tent", {"fog": 20.001, "snow": 20.0})
@@ -203,99 +168,6 @@ def test_what_cannot_be_compared_goes_to_different_groups(tmp_path: Path) -> Non
     ]
     assert [column.title for column in group_sheets(others[0])[1].columns][-1] == "mean"
     assert outcome(others[0]).startswith("TENT has a mean error of ")
-
-
-def test_rows_of_one_method_are_told_apart_by_their_settings(tmp_path: Path) -> None:
-    for number, rate in enumerate([0.1, 0.01]):
-        settings = {"learning_rate": rate, "steps": 1}
-        write_run(tmp_path / f"a{number}", "tent", {"fog": 10.0}, settings=settings)
-    write_run(tmp_path / "b", "a_method_of_mine", {"fog": 10.0})
-    (group,) = groups_of(tmp_path)
-    names = [row.name for row in group.table.rows]
-    assert names == ["TENT (learning_rate=0.01)", "TENT (learning_rate=0.1)", "a_method_of_mine"]
-
-
-def test_where_many_settings_differ_the_unusual_ones_are_named(tmp_path: Path) -> None:
-    usual = {"a": 1, "b": 1, "c": 1, "d": 1}
-    variants = [usual, {**usual, "a": 2}, {**usual, "b": 2, "c": 2}, {**usual, "d": 2}, dict.fromkeys(usual, 3)]
-    for number, settings in enumerate(variants):
-        write_run(tmp_path / f"{number}", "tent", {"fog": 10.0}, settings=settings)
-    (group,) = groups_of(tmp_path)
-    names = ["TENT (usual settings)", "TENT (a=2)", "TENT (b=2, c=2)", "TENT (d=2)", "TENT, settings 5"]
-    assert [row.name for row in group.table.rows] == names
-
-
-def cell(name: str, method: str = "testdg") -> Cell:
-    return Cell(name=name, method=method, benchmark="digits-c", asked="p", protocol=Protocol(), batch_size=2, batches=2)
-
-
-def keep(bench: str, rows: dict[str, Path]) -> None:
-    """Let a bench call the rows of some runs by name."""
-    ends = [Complete(number, read_result(folder)) for number, folder in enumerate(rows.values())]
-    keep_names(bench, [cell(name) for name in rows], ends)
-
-
-def names_of(folder: Path) -> list[str]:
-    (group,) = groups_of(folder)
-    return [row.name for row in group.table.rows]
-
-
-def test_rows_of_an_ablation_have_its_names_and_order(tmp_path: Path) -> None:
-    rows = find_ablation("components").rows
-    folders = {
-        name: write_run(tmp_path / f"{number}", "testdg", {"fog": 10.0}, settings=settings)
-        for number, (name, settings) in enumerate(rows.items())
-    }
-    keep("ablation components", folders)
-    assert names_of(tmp_path) == [f"TestDG: {name}" for name in rows]
-    sweep = {
-        f"threshold {value}": write_run(tmp_path / f"{value}", "testdg", {"fog": 1.0}, settings={"threshold": value})
-        for value in (0.02, 0.05, 0.4)
-    }
-    keep("ablation threshold", sweep)
-    assert names_of(tmp_path) == [f"TestDG: {name}" for name in (*rows, *sweep)]
-
-
-def test_a_run_that_two_ablations_share_has_both_names(tmp_path: Path) -> None:
-    shared, other = (write_run(tmp_path / n, "testdg", {"fog": 1.0}, settings={"amplifier": n == "a"}) for n in "ab")
-    keep("ablation components", {"+ update (TestDG)": shared, "without amplifier": other})
-    keep("ablation amplifier", {"without amplifier": other, "with amplifier": shared})
-    assert names_of(tmp_path) == ["TestDG: without amplifier", "TestDG: with amplifier; + update (TestDG)"]
-
-
-def test_a_run_without_a_name_is_called_by_its_settings_and_nothing_is_guessed(tmp_path: Path) -> None:
-    for value in (False, True):
-        write_run(tmp_path / str(value), "testdg", {"fog": 1.0}, settings={"amplifier": value})
-    assert names_of(tmp_path) == ["TestDG (amplifier=false)", "TestDG (amplifier=true)"]
-
-
-def test_rows_of_one_name_are_told_apart_and_names_that_cannot_be_read_are_none(tmp_path: Path) -> None:
-    for rate in (1.0, 2.0):
-        folder = write_run(tmp_path / str(rate), "testdg", {"fog": 1.0}, settings={"learning_rate": rate})
-        keep("ablation amplifier", {"with amplifier": folder})
-    told = "TestDG: with amplifier (learning_rate={})"
-    assert names_of(tmp_path) == [told.format(rate) for rate in (1.0, 2.0)]
-    for folder in tmp_path.iterdir():
-        (folder / "rows.json").write_text("[1]")
-    assert names_of(tmp_path) == [f"TestDG (learning_rate={rate})" for rate in (1.0, 2.0)]
-
-
-def test_a_bench_without_names_of_its_own_keeps_none(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "a", "testdg", {"fog": 1.0})
-    keep("the grid", {"TestDG": folder})
-    assert not (folder / "rows.json").exists()
-
-
-def test_seeds_on_two_devices_are_two_rows_and_a_copy_counts_once(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", "tent", {"fog": 10.0})
-    write_run(tmp_path / "b", "tent", {"fog": 12.0}, device="cuda")
-    write_run(tmp_path / "copy" / "a", "tent", {"fog": 10.0}, tuning="chosen by the user, but the same")
-    runs = read_runs([tmp_path, tmp_path / "a"])
-    (group,) = groups_of(tmp_path)
-    assert [(row.name, len(row.results)) for row in group.table.rows] == [
-        ("TENT (device=cpu)", 1), ("TENT (device=cuda)", 1),
-    ]  # fmt: skip
-    assert contents([group], runs) == "2 runs of 1 method in 1 group; 1 copy of the same run left out."
 
 
 def test_a_run_that_is_not_complete_is_left_out_and_told(tmp_path: Path) -> None:
