@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.manifold import TSNE
 from sklearn.metrics import silhouette_score
 
-from testdg.experiments.analyses.subject import Array, Numbers, Scene, Subject, encode_domain, encoders, spaced
+from testdg.experiments.analyses.subject import Array, Numbers, Subject, before_and_after, encode_domain, spaced
 
 IMAGES = 60  # of each domain
 SEED = 0
@@ -12,12 +12,9 @@ SEED = 0
 
 def compute(subject: Subject) -> Numbers:
     """Places of the points, and how far the domains lie apart in the space itself (silhouette, -1 to 1)."""
-    (cell, result) = subject.complete()[-1]
-    scene = Scene.open(cell)
-    domains = scene.benchmark.domains()
+    domains, encoders = before_and_after(subject)
     numbers: Numbers = {"space": subject.space, "domains": [domain.name for domain in domains]}
-    both = encoders(scene.adapted(result), scene.model, subject.space)
-    for when, encode in zip(("before", "after"), both, strict=True):
+    for when, encode in encoders.items():
         sets = [encode_domain(encode, domain, spaced(len(domain), IMAGES)) for domain in domains]
         labels = np.repeat(np.arange(len(sets)), [len(points) for points in sets])
         points = np.concatenate(sets)

@@ -4,19 +4,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from testdg.experiments.analyses.subject import Array, Numbers, Scene, Subject, encode_domain, encoders, spaced
+from testdg.experiments.analyses.subject import Array, Numbers, Subject, before_and_after, encode_domain, spaced
 
 IMAGES = 100  # of each domain
 
 
 def compute(subject: Subject) -> Numbers:
     """Both matrices, their means over pairs of different domains, and the same relative to the spread of the points."""
-    (cell, result) = subject.complete()[-1]
-    scene = Scene.open(cell)
-    domains = scene.benchmark.domains()
+    domains, encoders = before_and_after(subject)
     numbers: Numbers = {"space": subject.space, "domains": [domain.name for domain in domains]}
-    both = encoders(scene.adapted(result), scene.model, subject.space)
-    for done, (when, encode) in enumerate(zip(("before", "after"), both, strict=True)):
+    for done, (when, encode) in enumerate(encoders.items()):
         points = {}
         for count, domain in enumerate(domains, 1 + done * len(domains)):
             points[domain.name] = encode_domain(encode, domain, spaced(len(domain), IMAGES))

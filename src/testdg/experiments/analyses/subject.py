@@ -134,7 +134,15 @@ def need_testdg(adapter: Adapter) -> TestDG:
     return adapter
 
 
-def encoders(adapter: Adapter, source: VisionModel, space: str) -> tuple[Encode, Encode]:
+def before_and_after(subject: Subject) -> tuple[tuple[Domain, ...], dict[str, Encode]]:
+    """The domains of the run that an analysis looks at, and what encodes their images before and after it."""
+    cell, result = subject.complete()[-1]
+    scene = Scene.open(cell)
+    both = _encoders(scene.adapted(result), scene.model, subject.space)
+    return scene.benchmark.domains(), dict(zip(("before", "after"), both, strict=True))
+
+
+def _encoders(adapter: Adapter, source: VisionModel, space: str) -> tuple[Encode, Encode]:
     """What encodes images in [0, 1] as points before and after adaptation, (N, D).
 
     Embeddings are read by the extractor as it is at the end, so that only the encoder differs.
