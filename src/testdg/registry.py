@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 from testdg.errors import UserError, unknown
 
 K = TypeVar("K", bound=type[Any])
+C = TypeVar("C", bound=type[Any])
 
 
 class Registry(Generic[K]):
@@ -14,16 +15,17 @@ class Registry(Generic[K]):
 
     def __init__(self, sort: str, package: str) -> None:
         self.sort, self.package = sort, package
-        self.known: dict[str, K] = {}
+        self.known: dict[str, Any] = {}
 
-    def add(self, entry: K) -> None:
-        """Make a class known under its `name`."""
+    def add(self, entry: C) -> C:
+        """Make a class known under its `name` (a class decorator)."""
         if not entry.name:
             raise UserError(f"{entry.__qualname__} needs a name")
         if self.known.get(entry.name, entry).__qualname__ != entry.__qualname__:
             other = self.known[entry.name].__qualname__
             raise UserError(f"a {self.sort} named {entry.name!r} exists already: {other}")
         self.known[entry.name] = entry
+        return entry
 
     def all(self) -> dict[str, K]:
         """All classes, by name, in alphabetical order."""

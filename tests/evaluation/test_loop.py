@@ -69,8 +69,8 @@ def test_held_out_errors_have_their_own_list(model: VisionModel, tmp_path: Path)
     assert [d.name for d in result.domains] == SIX[:1]
     assert result.held_out is not None
     assert [d.name for d in result.held_out] == SIX[1:]
-    assert result.mean_error == result.domains[0].error
-    assert result.held_out_mean == pytest.approx(sum(d.error for d in result.held_out) / 5)
+    assert result.mean_score == result.domains[0].error
+    assert result.held_out_score == pytest.approx(sum(d.error for d in result.held_out) / 5)
 
 
 class Talkative(Source):

@@ -100,7 +100,7 @@ def test_every_score_of_every_visit_is_kept_apart(model: VisionModel, tmp_path: 
     result = run("digits-c", "tent", model=model, out=tmp_path, protocol="gradual", **SMALL)
     assert [d.name for d in result.domains] == ["fog"] * 5 + ["contrast"] * 9
     assert [d.severity for d in result.domains] == [5, 4, 3, 2, 1, 1, 2, 3, 4, 5, 4, 3, 2, 1]
-    assert result.mean_error == pytest.approx(sum(d.error for d in result.domains) / 14)
+    assert result.mean_score == pytest.approx(sum(d.error for d in result.domains) / 14)
     cyclic = run("digits-c", "tent", model=model, out=tmp_path, protocol="cyclic,rounds=2", **SMALL)
     assert [(d.name, d.round) for d in cyclic.domains] == [("fog", 1), ("contrast", 1), ("fog", 2), ("contrast", 2)]
 

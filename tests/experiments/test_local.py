@@ -43,7 +43,7 @@ def test_cells_run_as_they_do_alone_and_a_failing_one_stops_nobody(
     assert other.result.record == {**alone.record, "seed": 1}
     progress = [news for news in heard if isinstance(news, Running) and news.number == 2]
     assert (progress[0].done, progress[0].score, progress[-1].done) == (0, None, cells[2].batches)
-    assert progress[-1].score == pytest.approx(other.result.mean_error)
+    assert progress[-1].score == pytest.approx(other.result.mean_score)
     assert capfd.readouterr() == ("", "")
     assert multiprocessing.active_children() == []
 

@@ -1,6 +1,5 @@
 """A bar with the time left on a terminal; a line at every tenth elsewhere."""
 
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -29,9 +28,7 @@ class Bar:
             self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Clear the drawing."""
         if self.console.is_terminal:
             self.progress.stop()

@@ -106,16 +106,6 @@ class Result:
         return means(self.domains)[self.metric.key]
 
     @property
-    def mean_error(self) -> float:
-        """Unweighted mean over the visits that were learnt from."""
-        return statistics.fmean(domain.error for domain in self.domains)
-
-    @property
-    def held_out_mean(self) -> float | None:
-        """Unweighted mean over the held-out domains."""
-        return None if self.held_out is None else statistics.fmean(domain.error for domain in self.held_out)
-
-    @property
     def held_out_score(self) -> float | None:
         """Unweighted mean of the number that tables show over the held-out domains."""
         return None if self.held_out is None else means(self.held_out)[self.metric.key]

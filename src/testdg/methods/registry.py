@@ -20,18 +20,10 @@ def register(method_class: T) -> T:
     """Make a method known under its `name` (a class decorator)."""
     if not method_class.name.islower() or not method_class.name.isidentifier():
         raise UserError(f"a method's name must be lower snake case; got {method_class.name!r}")
-    _METHODS.add(method_class)
-    return method_class
+    return _METHODS.add(method_class)
 
 
-def methods() -> dict[str, type[Adapter]]:
-    """All methods, by name, in alphabetical order."""
-    return _METHODS.all()
-
-
-def find_method(name: str) -> type[Adapter]:
-    """Look a method up by its name."""
-    return _METHODS.find(name)
+methods, find_method = _METHODS.all, _METHODS.find
 
 
 def adapt(

@@ -2,30 +2,14 @@
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from testdg.data.benchmarks.base import Benchmark, Options
 from testdg.errors import unknown
 from testdg.registry import Registry
 
 _BENCHMARKS: Registry[type[Benchmark]] = Registry("benchmark", "testdg.data.benchmarks")
-T = TypeVar("T", bound="type[Benchmark]")
-
-
-def register(kind: T) -> T:
-    """Make a benchmark known under its `name` (a class decorator)."""
-    _BENCHMARKS.add(kind)
-    return kind
-
-
-def benchmarks() -> dict[str, type[Benchmark]]:
-    """All benchmarks, by name, in alphabetical order."""
-    return _BENCHMARKS.all()
-
-
-def find_benchmark(name: str) -> type[Benchmark]:
-    """Look a benchmark up by its name."""
-    return _BENCHMARKS.find(name)
+register, benchmarks, find_benchmark = _BENCHMARKS.add, _BENCHMARKS.all, _BENCHMARKS.find
 
 
 def load_benchmark(name: str, data: str | Path | None = None, **options: Any) -> Benchmark:
