@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import torch
+import math
+from collections import Counter
 
 WINDOW = 60
 """Predictions whose classes are counted."""
@@ -49,8 +50,8 @@ class Mix:
 
 def kinds(found: list[int]) -> float:
     """How many classes predictions are of; a rare one counts less (exponential of the entropy)."""
-    shares = torch.bincount(torch.tensor(found)).double() / len(found)
-    return float(torch.exp(-(shares * shares.clamp(min=1e-12).log()).sum()))
+    shares = [count / len(found) for count in Counter(found).values()]
+    return math.exp(-sum(share * math.log(share) for share in shares))
 
 
 def spread(found: list[int], classes: int) -> float:
