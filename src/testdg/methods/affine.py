@@ -33,6 +33,13 @@ class AffineSettings(Settings):
     batch_statistics: bool = option(True, "BatchNorm layers use the statistics of the batch, as in the paper")
 
 
+@dataclass(frozen=True, kw_only=True)
+class EarlierAffineSettings(AffineSettings):
+    """Settings of a method that trains the earlier normalisation layers."""
+
+    fixed: float = option(0.28, "share of the normalisation layers, from the last, that stay fixed", low=0, high=0.99)
+
+
 class AffineAdapter(Adapter):
     """A method that moves scale and shift of normalisation layers. It defines `step`, and `chosen` for other ones."""
 
@@ -62,3 +69,15 @@ class AffineAdapter(Adapter):
             use_batch_statistics(self.model)
         free = [parameter.requires_grad_(True) for parameter in self.chosen()]
         self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
+
+
+class EarlierAffineAdapter(AffineAdapter):
+    """A method that moves the earlier normalisation layers alone."""
+
+    settings: EarlierAffineSettings
+
+    def chosen(self) -> list[nn.Parameter]:
+        """Scale and shift of the earlier normalisation layers (in a ViT-B all but three blocks and the final norm)."""
+        layers = [layer for _, layer in self.model.norm_layers() if isinstance(layer.weight, nn.Parameter)]
+        kept = layers[: max(1, len(layers) - round(self.settings.fixed * len(layers)))]
+        return affine_parameters(self.model, kept)
