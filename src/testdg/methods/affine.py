@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from testdg.methods.adapter import Adapter
+from testdg.methods.parts.entropy import LOSSES, entropy, largest_entropy
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters, batch_norms, use_batch_statistics
 from testdg.methods.settings import Settings, option
@@ -38,6 +39,21 @@ class EarlierAffineSettings(AffineSettings):
     """Settings of a method that trains the earlier normalisation layers."""
 
     fixed: float = option(0.28, "share of the normalisation layers, from the last, that stay fixed", low=0, high=0.99)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReliableSettings(AffineSettings):
+    """Settings of a method that learns from reliable predictions."""
+
+    loss: Literal["entropy", "come"] = option("entropy", "entropy (paper), or COME's, of a prediction as an opinion")
+    reliable_by: Literal["loss", "entropy"] = option("loss", "what is small in a reliable prediction")
+    margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
+
+    def losses(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of each prediction, and whether it is reliable."""
+        losses = LOSSES[self.loss](logits)
+        measured = losses if self.reliable_by == "loss" else entropy(logits)
+        return losses, measured.detach() < largest_entropy(logits.shape[1], self.margin)
 
 
 class AffineAdapter(Adapter):

@@ -11,20 +11,19 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
-from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
+from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings, ReliableSettings
+from testdg.methods.parts.entropy import masked_mean
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register
 from testdg.methods.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)
-class SarSettings(EarlierAffineSettings):
+class SarSettings(ReliableSettings, EarlierAffineSettings):
     """Settings of SAR."""
 
     learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
     optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
-    margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
     radius: float = option(0.05, "how far away the sharpness is looked at", low=0)
     momentum: float = option(0.9, "of the running mean of the entropy", low=0, high=1)
     recovery: float = option(0.2, "running mean below which the model has collapsed, for 1000 classes", low=0)
@@ -69,20 +68,18 @@ class Sar(EarlierAffineAdapter):
         super().build()
         s, classes = self.settings, self.model.classes
         self.anchor = Anchor(self.learner.parameters_)
-        self.limit = largest_entropy(classes, s.margin)
         self.collapsed = s.recovery if s.as_released else s.recovery * math.log(classes) / math.log(1000)
         self.register_buffer("usual", torch.tensor(torch.inf, device=self.model.device))
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, take a sharpness-aware step on reliable predictions, and go back if the model has collapsed."""
         logits: Tensor = self.model(images).logits
-        losses = entropy(logits)
-        reliable = losses.detach() < self.limit
+        losses, reliable = self.settings.losses(logits)
         gradients = self.learner.gradients(masked_mean(losses, reliable))
         self.keep(self.learner.parameters_)
         with at_the_peak(self.learner.parameters_, gradients, self.settings.radius):
-            losses = entropy(self.model(images).logits)
-            reliable = reliable & (losses.detach() < self.limit)
+            losses, still = self.settings.losses(self.model(images).logits)
+            reliable = reliable & still
             loss = masked_mean(losses, reliable)
             gradients = self.learner.gradients(loss)
         self.learner.move(gradients, loss, when=reliable.any())
