@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from testdg.methods.parts.blocks import hooked, transformer_blocks
 from testdg.methods.parts.entropy import entropy
+from testdg.methods.parts.prompts import moments
 from testdg.models import Output, VisionModel
 
 USUAL_BATCH = 64
@@ -36,12 +37,6 @@ def see_class_tokens(model: VisionModel, images: Tensor) -> Seen:
         output: Output = model(images)
     features = output.features.float()
     return Seen(output.logits.float(), features, torch.cat([*(found[norm] for norm in norms), features], 1))
-
-
-def moments(tokens: Tensor) -> Tensor:
-    """Mean and unbiased deviation over images, (2, ...)."""
-    deviation, mean = torch.std_mean(tokens, 0)
-    return torch.stack([mean, deviation])
 
 
 def fitness(seen: Seen, source: Tensor, weight: float) -> Tensor:

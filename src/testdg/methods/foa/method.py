@@ -11,9 +11,9 @@ from torch import Tensor
 
 from testdg.methods.adapter import Adapter
 from testdg.methods.foa.evolution import Evolution
-from testdg.methods.foa.fitness import Seen, fitness, moments, see_class_tokens
+from testdg.methods.foa.fitness import Seen, fitness, see_class_tokens
 from testdg.methods.parts.blocks import class_tokens
-from testdg.methods.parts.prompts import draw_prompts, prompted
+from testdg.methods.parts.prompts import draw_prompts, moments, prompted
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option

@@ -1,4 +1,4 @@
-"""Tokens of our own between the class token and the patches of a vision transformer."""
+"""Tokens of our own between the class token and the patches of a vision transformer, and what they are judged by."""
 
 from __future__ import annotations
 
@@ -32,3 +32,9 @@ def prompted(model: VisionModel, prompts: Tensor, others: int) -> Iterator[None]
 
     with entering(model, insert):
         yield
+
+
+def moments(features: Tensor) -> Tensor:
+    """Mean and unbiased deviation over images, (2, D); one image has no deviation, and zero stands for it."""
+    deviation = features.std(0) if len(features) > 1 else torch.zeros_like(features[0])
+    return torch.stack([features.mean(0), deviation])
