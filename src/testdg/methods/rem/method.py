@@ -46,7 +46,8 @@ class REM(EarlierAffineAdapter):
     Settings = REMSettings
     settings: REMSettings
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        name: {"learning_rate": 1e-3} for name in ("cifar10-c", "cifar100-c", "imagenet-c")
+        "digits-c": {"mask_step": 0.02},
+        **{name: {"learning_rate": 1e-3} for name in ("cifar10-c", "cifar100-c", "imagenet-c")},
     }
 
     @classmethod
