@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.parts.alignment import prefix_tokens, site_names
+from testdg.methods.parts.alignment import site_names
+from testdg.methods.parts.blocks import prefix_tokens
 from testdg.models import Preprocessing, TinyCNN, TinyViT, VisionModel, load_model
 from testdg.models.alignment import FILE, Alignment, confidence, detach
 from testdg.models.segformer import random_segformer
