@@ -65,3 +65,21 @@ def test_how_sure_the_source_is_does_not_depend_on_how_a_method_puts_its_predict
         expected = sureness(model(model.prepare(images)).logits)
     torch.testing.assert_close(guarded.probe.sureness, expected)
     assert abs(float(sureness(guarded.adapter.predict(images)) - expected)) > 1e-3
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_half_of_the_probe_is_enough_where_nothing_is_forgotten(half: int) -> None:
+    made, asked = probe(), []
+
+    def predict(images: Tensor, wrong: int = 0) -> Tensor:
+        asked.append(images)
+        logits = torch.tensor([[1.0, 0.0]]).repeat(len(images), 1)
+        logits[:wrong] = torch.tensor([0.0, 1.0])
+        return logits
+
+    assert made.images is not None
+    assert made.agreement(predict, half) == 1
+    assert len(asked) == 1
+    assert torch.equal(asked.pop(), made.images[5 * half : 5 * half + 5])
+    assert made.agreement(lambda images: predict(images, wrong=1), half) == pytest.approx(0.8)  # one in each half
+    assert sum(map(len, asked)) == 10

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.guards.decisions import Action, Decision, Decisions
-from testdg.guards.health import BACKWARD, JUMP, LIKE_ONE, RECENT, Movement, Probe, counting, learn_some
+from testdg.guards.health import BACKWARD, COUNTED, JUMP, LIKE_ONE, RECENT, Movement, Probe, counting, learn_some
 from testdg.guards.inputs import REASONS, Inputs
 from testdg.guards.mix import MIXED, Mix, spread
 from testdg.guards.snapshots import Snapshots
@@ -55,7 +55,8 @@ class Guard:
         self._decisions.forget()
         self.batch = self.seen = self.troubles = self.healthy = 0
         self.pause = 0  # images that will not be learnt from
-        self.passes = 0.0  # of an image through the model, as it is learnt from; 0 is unknown
+        self.passes = 0.0  # of an image through the model, as it is learnt from
+        self.counted = 0  # batches that this is a mean of
         self.mix.forget()
         self.told: dict[str, Any] = {}  # of the last batch
         self.learnt = False
@@ -222,11 +223,13 @@ class Guard:
     def _learn(self, images: Tensor, worth: Sequence[bool]) -> Tensor:
         """Learn from the images that are worth it, and predict the others."""
         self.learnt = True
-        if self.passes:
+        if self.counted >= COUNTED:
             return learn_some(self.adapter, images, worth, self.probe)
         with counting(self.adapter) as passed:
             logits = learn_some(self.adapter, images, worth, self.probe)
-        self.passes = sum(passed) / len(images) + (BACKWARD if self.movement.before else 0)
+        passes = sum(passed) / len(images) + (BACKWARD if self.movement.before else 0)
+        self.passes = (self.passes * self.counted + passes) / (self.counted + 1)
+        self.counted += 1
         return logits
 
     def _mark(self) -> None:
@@ -262,7 +265,7 @@ class Guard:
         assert self.recent is not None
         self.seen = 0
         self._mark()
-        agreement = self.probe.agreement(self.adapter.predict)
+        agreement = self.probe.agreement(self.adapter.predict, self.healthy % 2)
         if self.probe.forgotten(agreement, self._source, self.recent):
             whose = "source images" if self.probe.origin == "source" else "the first images of the stream"
             return f"only {agreement:.0%} of {whose} are predicted as before"

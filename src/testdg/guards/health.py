@@ -17,9 +17,11 @@ IMAGES = {"classification": 100, "segmentation": 4}
 """Images of the probe."""
 STRICT = {"classification": 0.03, "segmentation": 0.1}
 LENIENT = 0.4
+NEARLY = 2 / 3
 """Share of the probe, or of its pixels, that may be predicted otherwise while the stream is like the source, and else.
 
 In a foreign domain a model may forget for a while; a probe that the stream itself gave is judged leniently, too.
+Half of the probe is enough where no more than that part of `STRICT` is predicted otherwise.
 """
 ALIKE = 2.0
 """How many times as unsure as of the probe the source may be of the stream for the two to be alike."""
@@ -33,6 +35,8 @@ SHARE = 0.03
 """Part of the passes of a method that may go into the probe."""
 BACKWARD = 2
 """Passes that a backward pass is worth."""
+COUNTED = 8
+"""Batches whose passes are counted: some methods learn from several batches at once."""
 LIKE_ONE = {"cpu": 1, "cuda": 8}
 """Images that a device passes in about the time of one: what a batch counts at least until the next look."""
 FAR = {"vectors": 0.015, "matrices": 0.05}
@@ -80,10 +84,25 @@ class Probe(nn.Module):
         self.images = (taken if self.images is None else torch.cat([self.images, taken]))[: self.wanted].clone()
         self.classes = (classes if self.classes is None else torch.cat([self.classes, classes]))[: self.wanted].clone()
 
-    def agreement(self, predict: Any) -> float:
-        """Share of the probe, or of its pixels, that is predicted as at first."""
+    def agreement(self, predict: Any, half: int) -> float:
+        """Share of the probe, or of its pixels, that is predicted as at first.
+
+        The first (0) or second (1) half of it is enough if nearly all of that is.
+        """
         assert self.images is not None
-        return float((predict(self.images).argmax(1) == self.classes).float().mean())
+        middle = len(self.images) // 2
+        halves = slice(0, middle), slice(middle, None)
+        same = self._same(predict, halves[half])
+        if not len(same) or same.mean() < 1 - STRICT[self.task] * NEARLY:
+            same = torch.cat([same, self._same(predict, halves[1 - half])])
+        return float(same.mean())
+
+    def _same(self, predict: Any, part: slice) -> Tensor:
+        """1 where an image, or a pixel, of a part is predicted as at first, else 0."""
+        assert self.images is not None
+        assert self.classes is not None
+        images, classes = self.images[part], self.classes[part]
+        return (predict(images).argmax(1) == classes).float() if len(images) else classes.float()
 
     def forgotten(self, agreement: float, source: Any, images: Tensor) -> bool:
         """Whether so little agreement is too little; `source` predicts images of the stream as the model did at first.
@@ -159,7 +178,7 @@ class Movement:
             name: [parameter.detach().flatten()[:WATCHED] for parameter in group] for name, group in groups.items()
         }
         self.before = {name: torch.cat(parts) for name, parts in self.watched.items() if parts}
-        self._recorded = Recorded(lambda logits: {"numbers": self._numbers(logits)})
+        self._recorded = Recorded(lambda logits: {"numbers": self._numbers(logits)}, copies=False)
 
     def mark(self) -> None:
         """Measure from here."""

@@ -51,7 +51,7 @@ class Inputs(nn.Module):
         super().__init__()
         self.register_buffer("thumbnails", torch.full((RECENT, channels * THUMBNAIL**2), NOTHING))
         self.register_buffer("before", self.thumbnails.clone(), persistent=False)
-        self._recorded = Recorded(lambda images: {"numbers": self._numbers(images)})
+        self._recorded = Recorded(lambda images: {"numbers": self._numbers(images)}, copies=False)
 
     @torch.no_grad()
     def look(self, images: Tensor) -> Look:

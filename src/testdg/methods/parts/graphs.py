@@ -20,10 +20,11 @@ class Recorded:
 
     What the function changes it must change in place, it must not ask the host, and host state that it depends on
     belongs into the key. Outputs are copies, so they outlive the next call; so all recordings can share their memory.
+    Who reads them at once does without (`copies`).
     """
 
-    def __init__(self, function: Function, generator: Generator | None = None) -> None:
-        self.function, self.generator = function, generator
+    def __init__(self, function: Function, generator: Generator | None = None, *, copies: bool = True) -> None:
+        self.function, self.generator, self.copies = function, generator, copies
         self.pool: Any = None
         self.calls: dict[Hashable, int] = {}
         self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], dict[str, Tensor]]] = {}
@@ -39,7 +40,7 @@ class Recorded:
         for place, tensor in zip(places, inputs, strict=True):
             place.copy_(tensor)
         graph.replay()
-        return {name: value.clone() for name, value in outputs.items()}
+        return {name: value.clone() for name, value in outputs.items()} if self.copies else outputs
 
     def _due(self, key: Hashable) -> bool:
         """Whether it is time for a recording."""
