@@ -1,8 +1,8 @@
 """What bad streams do to a model, with and without a guard: clean error afterwards, in percent.
 
-    python benchmarks/guard.py --out FILE.jsonl                                   # the embedded digits
-    python benchmarks/guard.py --arrays DIR --model DIR --jobs 12 --out FILE.jsonl  # CIFAR-10, see below
-    python benchmarks/guard.py --cost --arrays DIR --model DIR --out FILE.jsonl   # milliseconds of a batch; --large
+    python benchmarks/guard.py --out FILE.jsonl                                 # the embedded digits
+    python benchmarks/guard.py --data DIR --model DIR --jobs 12 --out FILE.jsonl  # CIFAR-10
+    python benchmarks/guard.py --cost --data DIR --model DIR --out FILE.jsonl   # milliseconds of a batch; --large
 
 Each cell is a fresh adapter that meets 150 batches: black, white, noise, one frame, one class, sorted by class, or
 honest clean images at a rate that is 10, 100, 10,000 times the method's. Batches of 20; of 1 and 2 with `--batches`.
@@ -34,14 +34,15 @@ FIRST, MEASURED = 60, 200
 class Case:
     """A model with clean test and training images."""
 
-    def __init__(self, arrays: Path | None, model: str | None) -> None:
+    def __init__(self, data: Path | None, model: str | None) -> None:
         from testdg import load_benchmark, load_model
+        from testdg.data.cifar import read_test, read_train
         from testdg.data.stream import to_float
         from testdg.evaluation import source_model
 
         torch.set_num_threads(1)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        if arrays is None:
+        if data is None:
             benchmark = load_benchmark("digits-c")
             test, train = benchmark.test(), benchmark.train()
             self.preset = "digits-c"
@@ -49,14 +50,10 @@ class Case:
             self.train, self.train_labels = to_float(train.images), train.labels
             self.model = source_model(benchmark)
         else:
-            import numpy as np
-
-            def read(name: str) -> Tensor:
-                return torch.from_numpy(np.load(arrays / f"{name}.npy")[:2000])
-
             self.preset, self.model = "none", load_model(str(model)).to(device)
-            self.images, self.labels = read("clean").float() / 255, read("labels")
-            self.train, self.train_labels = read("train").float() / 255, read("train_labels")
+            test, train = read_test(data).first(2000), read_train(data).first(2000)
+            self.images, self.labels = to_float(test.images), test.labels
+            self.train, self.train_labels = to_float(train.images), train.labels
 
     def adapter(self, method: str, scale: float, precision: str = "fp32") -> Any:
         """An adapter that has seen what it wants to of the source; None where there is no rate to scale."""
@@ -159,7 +156,7 @@ def milliseconds(call: Any, images: Tensor) -> float:
 
 def measure_cost(arguments: argparse.Namespace) -> None:
     """Write what a guard costs each method."""
-    case = Case(arguments.arrays, arguments.model)
+    case = Case(arguments.data, arguments.model)
     if arguments.large:
         case.enlarge()
     with arguments.out.open("w") as file:
@@ -169,7 +166,7 @@ def measure_cost(arguments: argparse.Namespace) -> None:
 
 
 def serve(arguments: argparse.Namespace, todo: Any, done: Any) -> None:
-    case = Case(arguments.arrays, arguments.model)
+    case = Case(arguments.data, arguments.model)
     while (cell := todo.get()) is not None:
         try:
             done.put(case.cell(*cell))
@@ -179,7 +176,7 @@ def serve(arguments: argparse.Namespace, todo: Any, done: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arrays", type=Path)
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--model")
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--batches", type=int, nargs="+", default=[20], help="images of a batch")
