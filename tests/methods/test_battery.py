@@ -18,6 +18,8 @@ def tiny(kind):
 VARIANTS = {
     "testdg as released": ("testdg", {"as_released": True}),
     "testdg without amplifier": ("testdg", {"amplifier": False}),
+    "roid without correction": ("roid", {"prior_correction": False}),
+    "versatile on all parameters": ("versatile", {"trained": "all"}),
     "testdg warmed up": ("testdg", {"source_images": 12, "warm_up_learning_rate": 1e-2}),
 }
 

@@ -21,6 +21,7 @@ from testdg.evaluation.tracking import check_tracker
 from testdg.experiments import (
     BenchTable,
     Cell,
+    Complete,
     Engine,
     Failed,
     Grid,
@@ -57,6 +58,7 @@ def run_grid(grid: Grid, places: BenchOptions, layout: Layout, *, as_json: bool)
     keep_names(grid.title, cells, ends)
     tables = summarise(cells, ends)
     _write(places, layout, tables)
+    _write_runs(places.jsonl, cells, ends)
     failed = [end for end in ends if isinstance(end, Failed)]
     if as_json:
         print(json.dumps({**layout.plain(tables), "failed": _told(cells, failed)}, indent=2))
@@ -98,7 +100,7 @@ def _check(places: BenchOptions) -> None:
         out.open()
     else:
         check_folder(out, "--out")
-    for path in (places.csv, places.markdown):
+    for path in (places.csv, places.markdown, places.jsonl):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
             raise UserError(f"{path} cannot be written: name a file in a folder that exists")
 
@@ -108,6 +110,15 @@ def _write(places: BenchOptions, layout: Layout, tables: Sequence[BenchTable]) -
         if path is not None:
             with writing(path.parent):
                 replace_text(path, make(tables))
+
+
+def _write_runs(path: Path | None, cells: Sequence[Cell], ends: Sequence[Complete | Failed]) -> None:
+    """Every complete run on a line: the name of its row, and its result."""
+    if path is None:
+        return
+    runs = [{"name": cells[end.number].name, **end.result.to_dict()} for end in ends if isinstance(end, Complete)]
+    with writing(path.parent):
+        replace_text(path, "".join(json.dumps(run) + "\n" for run in runs))
 
 
 def check_folder(path: Path, option: str) -> None:

@@ -29,6 +29,7 @@ Out = Annotated[str, typer.Option(metavar="FOLDER|URL", help="Parent of the run 
 Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Write the numbers of every batch for it, too.")]
 Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as CSV, too.")]
 Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown, too.")]
+Jsonl = Annotated[Path | None, typer.Option(metavar="FILE", help="Write every run as a line of JSON, too.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ class BenchOptions:
     track: Track = None
     csv: Csv = None
     markdown: Markdown = None
+    jsonl: Jsonl = None
 
 
 Command = Callable[..., None]

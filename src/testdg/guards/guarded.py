@@ -6,7 +6,6 @@ learn nothing for a while. It needs no labels, and nothing but what every adapte
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,18 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.guards.decisions import Action, Decision, Decisions
-from testdg.guards.health import BACKWARD, JUMP, LIKE_ONE, RECENT, Movement, Probe, counting, learn_some
+from testdg.guards.health import BACKWARD, COUNTED, JUMP, LIKE_ONE, RECENT, Movement, Probe, counting, learn_some
 from testdg.guards.inputs import REASONS, Inputs
 from testdg.guards.mix import MIXED, Mix, spread
 from testdg.guards.snapshots import Snapshots
+from testdg.guards.state import PREFIX, own_tensors, own_values, put_back
 from testdg.methods import Adapter, find_method
+from testdg.methods.inputs import require_range
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.state import read_folder
 
 PAUSE = 1000
 """Images without learning after the first fall; twice as many after each further one."""
-PREFIX = "guard."
 
 
 class Guard:
@@ -43,7 +43,7 @@ class Guard:
         self.adapter, self.patience = adapter, patience
         self._decisions = Decisions(on_decision)
         device = adapter.model.device
-        self.inputs = Inputs().to(device)
+        self.inputs = Inputs(adapter.model.channels).to(device)
         self.mix = Mix(adapter.model.classes if adapter.model.task == "classification" else 1)
         self.probe = Probe(None if probe is None else probe.to(device), adapter.model.task)
         self.snapshots = Snapshots(snapshots)
@@ -55,7 +55,8 @@ class Guard:
         self._decisions.forget()
         self.batch = self.seen = self.troubles = self.healthy = 0
         self.pause = 0  # images that will not be learnt from
-        self.passes = 0.0  # of an image through the model, as it is learnt from; 0 is unknown
+        self.passes = 0.0  # of an image through the model, as it is learnt from
+        self.counted = 0  # batches that this is a mean of
         self.mix.forget()
         self.told: dict[str, Any] = {}  # of the last batch
         self.learnt = False
@@ -77,17 +78,11 @@ class Guard:
     def __call__(self, images: Tensor) -> Tensor:
         """Predict a batch, and learn from it if it is worth it and harms nothing."""
         self.adapter.require_source()
-        images = self.adapter.checked(images)  # before anything is decided
+        images = self.adapter.accept(images)
         self.told, self.learnt = {}, False
-        before = self.inputs.thumbnails, self.recent
-        try:
-            if not self.snapshots:
-                self._begin(images)
-            logits = self._answer(images)
-        except BaseException:
-            self.inputs.thumbnails, self.recent = before  # a batch that was refused was not seen
-            raise
-        self._count(logits)
+        if not self.snapshots:
+            self._begin(images)
+        logits = self._paused(images) if self.pause > 0 else self._answer(images)
         self.batch += 1
         return logits
 
@@ -155,7 +150,7 @@ class Guard:
         """Note what is known before the first batch."""
         logits = self.adapter.predict(images)
         self._know_source()
-        self.probe.begin(self.adapter.predict)
+        self.probe.begin(self.adapter.predict, self._source)
         self._count(logits)
         self.snapshots.keep(self.adapter)
 
@@ -174,16 +169,35 @@ class Guard:
         with self.adapter.autocast():
             return self.source(self.source.prepare(images)).logits  # type: ignore[no-any-return]
 
+    def _predict(self, images: Tensor) -> Tensor:
+        """Predict without learning."""
+        logits: Tensor = self.adapter.predict(images)
+        self._count(logits)
+        return logits
+
+    def _paused(self, images: Tensor) -> Tensor:
+        logits = self._predict(images)
+        self.pause -= len(images)
+        self.told = {"guard_pause": max(0, self.pause)}
+        return logits
+
     def _answer(self, images: Tensor) -> Tensor:
-        if self.pause > 0:
-            logits: Tensor = self.adapter.predict(images)
-            self.pause -= len(images)
-            self.told = {"guard_pause": max(0, self.pause)}
-            return logits
-        flags = self.inputs.look(images).cpu()
-        worth = ~flags.any(1)
-        if 2 * int(worth.sum()) < len(worth) or not worth.any():
-            return self._skip(images, REASONS[int(flags.sum(0).argmax())])
+        recent = self.recent
+        look = self.inputs.look(images)
+        try:
+            require_range(look.low, look.high)  # before anything is decided
+            return self._decide_on(images.clamp(0, 1) if look.low < 0 or look.high > 1 else images, look.flags)
+        except BaseException:
+            self.inputs.forget_last()  # a batch that was refused was not seen
+            self.recent = recent
+            raise
+
+    def _decide_on(self, images: Tensor, flags: Sequence[Sequence[bool]]) -> Tensor:
+        """Skip a batch, learn from it, or undo what was learnt."""
+        worth = [not any(row) for row in flags]
+        if 2 * sum(worth) < len(worth) or not any(worth):
+            against = [sum(column) for column in zip(*flags, strict=True)]
+            return self._skip(images, REASONS[against.index(max(against))])
         self._note(images)
         if not self.mix.known:
             return self._skip(images, "too few predictions so far to know the mix of classes")
@@ -206,14 +220,16 @@ class Guard:
             return None
         return self._skip(images, str(self.mix))
 
-    def _learn(self, images: Tensor, worth: Tensor) -> Tensor:
+    def _learn(self, images: Tensor, worth: Sequence[bool]) -> Tensor:
         """Learn from the images that are worth it, and predict the others."""
         self.learnt = True
-        if self.passes:
+        if self.counted >= COUNTED:
             return learn_some(self.adapter, images, worth, self.probe)
         with counting(self.adapter) as passed:
             logits = learn_some(self.adapter, images, worth, self.probe)
-        self.passes = sum(passed) / len(images) + (BACKWARD if self.movement.before else 0)
+        passes = sum(passed) / len(images) + (BACKWARD if self.movement.before else 0)
+        self.passes = (self.passes * self.counted + passes) / (self.counted + 1)
+        self.counted += 1
         return logits
 
     def _mark(self) -> None:
@@ -227,22 +243,20 @@ class Guard:
         self.recent = torch.cat([kept, images])[-RECENT[self.adapter.model.task] :]
 
     def _skip(self, images: Tensor, reason: str) -> Tensor:
-        logits = self.adapter.predict(images)
+        logits = self._predict(images)
         self._decide("skip", reason)
         return logits
 
     def _trouble(self, logits: Tensor) -> str | None:
         """What is wrong with the model after a step; None where nothing is known to be."""
-        numbers = [torch.isfinite(logits).all().float()]
-        numbers += [] if (distance := self.movement.distance()) is None else [distance]
-        finite, moved = [*torch.stack(numbers).tolist(), 0.0][:2]
-        if not finite or not math.isfinite(moved):
+        step = self.movement.after(logits)
+        if not step.finite:
             return "predictions or weights are not finite"
-        jump, self.moved = moved - self.moved, moved
+        self.mix.add(step.classes)
+        jump, self.moved = step.moved - self.moved, step.moved
         if jump > JUMP:
             return "the weights jumped further in one step than any step should take them: is the rate too high?"
-        far = moved > 1
-        if not self.probe.ready or not (far or self.probe.due(self.seen, self.passes)):
+        if not self.probe.ready or not (step.moved > 1 or self.probe.due(self.seen, self.passes)):
             return None
         return self._look()
 
@@ -251,8 +265,8 @@ class Guard:
         assert self.recent is not None
         self.seen = 0
         self._mark()
-        agreement = self.probe.agreement(self.adapter.predict)
-        if agreement < 1 - self.probe.tolerance(self._source, self.recent):
+        agreement = self.probe.agreement(self.adapter.predict, self.healthy % 2)
+        if self.probe.forgotten(agreement, self._source, self.recent):
             whose = "source images" if self.probe.origin == "source" else "the first images of the stream"
             return f"only {agreement:.0%} of {whose} are predicted as before"
         self.healthy += 1
@@ -276,7 +290,7 @@ class Guard:
         self._mark()
         self.seen = 0
         self.mix.forget()  # of a model that is gone
-        return self.adapter.predict(images)
+        return self._predict(images)
 
     def _decide(self, action: Action, reason: str) -> None:
         self.told = self._decisions.add(self.batch, action, reason)
@@ -285,49 +299,20 @@ class Guard:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next batch depends on."""
-        found = dict(self.adapter.tensors())
-        for name in ("inputs", "probe"):
-            found |= {f"{PREFIX}{name}.{key}": value for key, value in getattr(self, name).state_dict().items()}
-        found |= {f"{PREFIX}ring.{key}": value for key, value in self.snapshots.tensors().items()}
-        if self.recent is not None:
-            found[f"{PREFIX}recent"] = self.recent
-        if self.snapshots:
-            found |= {f"{PREFIX}moved.{name}": value for name, value in self.movement.before.items()}
-        return found
+        return {**self.adapter.tensors(), **own_tensors(self)}
 
     def values(self) -> dict[str, Any]:
         """Every plain value that the next batch depends on, ready for JSON."""
-        own = {key: getattr(self, key) for key in ("batch", "seen", "troubles", "healthy", "pause", "passes", "moved")}
-        own |= {"window": self.mix.window, "one_sided": self.mix.one_sided}
-        own |= {"patience": self.patience, "snapshots": self.snapshots.kept.maxlen}
-        own |= {"origin": self.probe.origin, "ring": self.snapshots.values()}
-        return {**self.adapter.values(), "guard": own | self._decisions.values()}
+        return {**self.adapter.values(), "guard": own_values(self) | self._decisions.values()}
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Put back what `tensors` and `values` gave."""
-        own: dict[str, Any] = dict(values["guard"])
-        mine = {key.removeprefix(PREFIX): value for key, value in tensors.items() if key.startswith(PREFIX)}
         theirs = {key: value for key, value in tensors.items() if not key.startswith(PREFIX)}
         self.adapter.load_state(theirs, {key: value for key, value in values.items() if key != "guard"})
         self._know_source()
-        device = self.adapter.model.device
-        for name in ("inputs.thumbnails", "probe.images", "probe.classes", "probe.sureness"):
-            part, key = name.split(".")
-            value = mine.get(name)
-            setattr(getattr(self, part), key, None if value is None else value.to(device, copy=True))
-        recent = mine.get("recent")
-        self.recent = None if recent is None else recent.to(device, copy=True)
-        self.probe.origin = own["origin"]
-        kept = {key.removeprefix("ring."): value for key, value in mine.items() if key.startswith("ring.")}
-        self.snapshots.load(kept, own["ring"])
-        if self.snapshots:
-            for name in self.movement.before.keys() & {key.removeprefix("moved.") for key in mine}:
-                self.movement.before[name] = mine[f"moved.{name}"].to(device, copy=True)
-        own = {"passes": 0.0, "one_sided": False, **own}  # a state from before these were known
-        for key in ("batch", "seen", "troubles", "healthy", "pause", "passes", "moved"):
-            setattr(self, key, own[key])
-        self.mix.window, self.mix.one_sided = list(own["window"]), own["one_sided"]
-        self._decisions.load(own)
+        mine = {key.removeprefix(PREFIX): value for key, value in tensors.items() if key.startswith(PREFIX)}
+        put_back(self, mine, values["guard"])
+        self._decisions.load(values["guard"])
 
 
 def guard(

@@ -1,34 +1,40 @@
 """Is a model still itself? A few images are predicted now and then, and compared with what it said at first."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from testdg.methods.parts.graphs import Recorded
 from testdg.models import VisionModel
 
 IMAGES = {"classification": 100, "segmentation": 4}
 """Images of the probe."""
 STRICT = {"classification": 0.03, "segmentation": 0.1}
 LENIENT = 0.4
+NEARLY = 2 / 3
 """Share of the probe, or of its pixels, that may be predicted otherwise while the stream is like the source, and else.
 
 In a foreign domain a model may forget for a while; a probe that the stream itself gave is judged leniently, too.
+Half of the probe is enough where no more than that part of `STRICT` is predicted otherwise.
 """
 ALIKE = 2.0
 """How many times as unsure as of the probe the source may be of the stream for the two to be alike."""
+LEARNT_BY_HEART = 0.01
+"""Doubt that a source does not have about images that it was trained on."""
 RECENT = {"classification": 60, "segmentation": 4}
 """Last images of the stream, about which the source is asked."""
-SAMPLE = 16
-"""Of these, the ones that tell how foreign the stream is."""
 SURE = 0.8
 """Probability of the predicted class with which an image of the stream enters the probe."""
-SHARE = 0.04
+SHARE = 0.03
 """Part of the passes of a method that may go into the probe."""
 BACKWARD = 2
 """Passes that a backward pass is worth."""
+COUNTED = 8
+"""Batches whose passes are counted: some methods learn from several batches at once."""
 LIKE_ONE = {"cpu": 1, "cuda": 8}
 """Images that a device passes in about the time of one: what a batch counts at least until the next look."""
 FAR = {"vectors": 0.015, "matrices": 0.05}
@@ -59,11 +65,10 @@ class Probe(nn.Module):
         """Whether there is something to compare with."""
         return self.classes is not None and len(self.classes) >= (self.wanted if self.origin == "stream" else 1)
 
-    def begin(self, predict: Any) -> None:
-        """Note what a model says before it learns."""
+    def begin(self, predict: Any, source: Any) -> None:
+        """Note what an adapter predicts before it learns, and how sure the source is of it."""
         if self.images is not None and self.classes is None:
-            logits = predict(self.images)
-            self.classes, self.sureness = logits.argmax(1), sureness(logits)
+            self.classes, self.sureness = predict(self.images).argmax(1), sureness(source(self.images))
 
     @torch.no_grad()
     def collect(self, images: Tensor, logits: Tensor) -> None:
@@ -77,18 +82,39 @@ class Probe(nn.Module):
         self.images = (taken if self.images is None else torch.cat([self.images, taken]))[: self.wanted].clone()
         self.classes = (classes if self.classes is None else torch.cat([self.classes, classes]))[: self.wanted].clone()
 
-    def agreement(self, predict: Any) -> float:
-        """Share of the probe, or of its pixels, that is predicted as at first."""
-        assert self.images is not None
-        return float((predict(self.images).argmax(1) == self.classes).float().mean())
+    def agreement(self, predict: Any, half: int) -> float:
+        """Share of the probe, or of its pixels, that is predicted as at first.
 
-    def tolerance(self, source: Any, images: Tensor) -> float:
-        """Share of the probe that may be predicted otherwise now; `source` predicts as the model did at first."""
-        if self.origin == "stream":
-            return LENIENT
+        The first (0) or second (1) half of it is enough if nearly all of that is.
+        """
+        assert self.images is not None
+        middle = len(self.images) // 2
+        halves = slice(0, middle), slice(middle, None)
+        same = self._same(predict, halves[half])
+        if not len(same) or same.mean() < 1 - STRICT[self.task] * NEARLY:
+            same = torch.cat([same, self._same(predict, halves[1 - half])])
+        return float(same.mean())
+
+    def _same(self, predict: Any, part: slice) -> Tensor:
+        """1 where an image, or a pixel, of a part is predicted as at first, else 0."""
+        assert self.images is not None
+        assert self.classes is not None
+        images, classes = self.images[part], self.classes[part]
+        return (predict(images).argmax(1) == classes).float() if len(images) else classes.float()
+
+    def forgotten(self, agreement: float, source: Any, images: Tensor) -> bool:
+        """Whether so little agreement is too little; `source` predicts images of the stream as the model did at first.
+
+        It is asked where the answer depends on it alone: where a foreign stream excuses what the probe shows.
+        """
+        if self.origin == "stream" or agreement < 1 - LENIENT:
+            return agreement < 1 - LENIENT
+        return agreement < 1 - STRICT[self.task] and not self._foreign(source(images))
+
+    def _foreign(self, logits: Tensor) -> bool:
+        """Whether the source is much less sure of images than of the probe."""
         assert self.sureness is not None
-        unsure = 1 - float(sureness(source(images[-SAMPLE:])))
-        return STRICT[self.task] if unsure <= ALIKE * (1 - float(self.sureness)) else LENIENT
+        return 1 - float(sureness(logits)) > ALIKE * (1 - float(self.sureness) + LEARNT_BY_HEART)
 
     def due(self, seen: int, passes: float) -> bool:
         """Whether so many images since the last look, each of which took so many passes, pay for another one."""
@@ -96,13 +122,13 @@ class Probe(nn.Module):
         return seen * SHARE * passes >= len(self.classes)
 
 
-def learn_some(adapter: Any, images: Tensor, worth: Tensor, probe: Probe) -> Tensor:
+def learn_some(adapter: Any, images: Tensor, worth: Sequence[bool], probe: Probe) -> Tensor:
     """Predict images, and learn from those that are worth it, which may enter the probe."""
-    if worth.all():
+    if all(worth):
         logits: Tensor = adapter(images)
         probe.collect(images, logits)
         return logits
-    places = worth.to(images.device)
+    places = torch.tensor(worth, device=images.device)
     others = adapter.predict(images[~places])
     learnt: Tensor = adapter(images[places])
     logits = learnt.new_empty(len(images), *learnt.shape[1:])
@@ -129,6 +155,17 @@ def sureness(logits: Tensor) -> Tensor:
     return logits.float().softmax(1).amax(1).mean()
 
 
+class Step(NamedTuple):
+    """What a step has done."""
+
+    finite: bool
+    """Whether predictions and weights are."""
+    moved: float
+    """How far the weights have moved since the last look; above 1 is far."""
+    classes: list[int]
+    """What was predicted, one class an image; empty for maps."""
+
+
 class Movement:
     """How far the weights of an adapter have moved since the last look, in parts of what they may; above 1 is far."""
 
@@ -138,17 +175,24 @@ class Movement:
         self.watched = {  # in the memory of the weights
             name: [parameter.detach().flatten()[:WATCHED] for parameter in group] for name, group in groups.items()
         }
-        self.mark()
+        self.before = {name: torch.cat(parts) for name, parts in self.watched.items() if parts}
+        self._recorded = Recorded(lambda logits: {"numbers": self._numbers(logits)}, copies=False)
 
     def mark(self) -> None:
         """Measure from here."""
-        self.before = {name: torch.cat(parts) for name, parts in self.watched.items() if parts}
+        for name, before in self.before.items():
+            before.copy_(torch.cat(self.watched[name]))
 
     @torch.no_grad()
-    def distance(self) -> Tensor | None:
-        """On the device; None where nothing is watched."""
-        distances = [
-            (torch.cat(self.watched[name]) - before).norm() / (FAR[name] * before.norm().clamp(min=1e-12))
-            for name, before in self.before.items()
-        ]
-        return torch.stack(distances).amax() if distances else None
+    def after(self, logits: Tensor) -> Step:
+        """What a step has done, in one way to the host."""
+        finite, moved, *classes = self._recorded(None, logits)["numbers"].tolist()
+        return Step(bool(finite) and math.isfinite(moved), moved, list(map(int, classes)))
+
+    def _numbers(self, logits: Tensor) -> Tensor:
+        moved = [logits.new_zeros(())]
+        for name, before in self.before.items():
+            way = (torch.cat(self.watched[name]) - before).norm()
+            moved.append(way / (FAR[name] * before.norm().clamp(min=1e-12)))
+        numbers = torch.stack([torch.isfinite(logits).all().float(), torch.stack(moved).amax()])
+        return torch.cat([numbers, logits.argmax(1).float()]) if logits.ndim == 2 else numbers

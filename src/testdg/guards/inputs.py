@@ -1,8 +1,12 @@
 """Is an image worth learning from? Constant, saturated, repeated frames and pure noise are not."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from testdg.methods.parts.graphs import Recorded
 
 FLAT = 0.003
 """Deviation of all pixels below which an image is one colour: less than a step of eight bits."""
@@ -17,6 +21,8 @@ LOOKED_AT = 128
 """Pixels along the shorter side that are looked at; of larger images every second, third, ... one."""
 RECENT = 64
 """Images before this one that it is compared with."""
+NOTHING = -1.0
+"""In place of thumbnails while there are none: far from every image."""
 REASONS = (
     "one colour",
     "nearly all pixels at one end of the scale",
@@ -25,20 +31,49 @@ REASONS = (
 )
 
 
+class Look(NamedTuple):
+    """What a look at a batch shows: what speaks against each image, in the order of `REASONS`, and its values."""
+
+    flags: list[list[bool]]
+    low: float
+    high: float
+
+
 class Inputs(nn.Module):
     """Looks at images before they are learnt from; remembers thumbnails of the last ones."""
 
-    thumbnails: Tensor | None
+    thumbnails: Tensor
+    before: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int = 3) -> None:
         super().__init__()
-        self.register_buffer("thumbnails", None)
+        self.register_buffer("thumbnails", torch.full((RECENT, channels * THUMBNAIL**2), NOTHING))
+        self.register_buffer("before", self.thumbnails.clone(), persistent=False)
+        self._recorded = Recorded(lambda images: {"numbers": self._numbers(images)}, copies=False)
 
     @torch.no_grad()
-    def look(self, images: Tensor) -> Tensor:
-        """What speaks against each image, as flags in the order of `REASONS`: (N, 4). The images are remembered."""
+    def look(self, images: Tensor) -> Look:
+        """Look at a batch, and remember its images."""
+        *flags, low, high = self._recorded(None, images)["numbers"].tolist()
+        rows = [list(map(bool, flags[start : start + len(REASONS)])) for start in range(0, len(flags), len(REASONS))]
+        return Look(rows, low, high)
+
+    def forget_last(self) -> None:
+        """As if the last batch had not been looked at."""
+        self.thumbnails.copy_(self.before)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.thumbnails.fill_(NOTHING)
+        self.before.fill_(NOTHING)
+
+    def _numbers(self, images: Tensor) -> Tensor:
+        """Everything that a look shows, for one way to the host."""
         every = -(-min(images.shape[-2:]) // LOOKED_AT)
-        images = images[..., ::every, ::every].float()
+        flags = self._flags(images[..., ::every, ::every].float())
+        return torch.cat([flags.flatten().float(), torch.stack(torch.aminmax(images)).float()])
+
+    def _flags(self, images: Tensor) -> Tensor:
         deviation = _deviation(images.flatten(1))
         ends = torch.stack([(images <= 1 / 255), (images >= 254 / 255)]).flatten(2).float().mean(2).amax(0)
         related = torch.stack([neighbours(images, axis, deviation) for axis in (-1, -2)]).abs().amax(0)
@@ -47,17 +82,13 @@ class Inputs(nn.Module):
     def _repeated(self, images: Tensor) -> Tensor:
         """Whether each image was there before, in this batch or in the last ones."""
         thumbnails = F.adaptive_avg_pool2d(images, THUMBNAIL).flatten(1)
-        kept = self.thumbnails
-        before = thumbnails[:0] if kept is None or kept.shape[1] != thumbnails.shape[1] else kept
-        gaps = torch.cdist(thumbnails, torch.cat([before, thumbnails]), p=float("inf"))
-        later = torch.ones_like(gaps, dtype=torch.bool).triu(len(before))  # itself, and what comes after it
+        known = torch.cat([self.thumbnails, thumbnails])
+        gaps = torch.cdist(thumbnails, known, p=float("inf"))
+        later = torch.ones_like(gaps, dtype=torch.bool).triu(RECENT)  # itself, and what comes after it
         own = _deviation(thumbnails).clamp(min=FLAT)
-        self.thumbnails = torch.cat([before, thumbnails])[-RECENT:]
+        self.before.copy_(self.thumbnails)
+        self.thumbnails.copy_(known[-RECENT:])
         return ((gaps < SAME * own[:, None]) & ~later).any(1)
-
-    def forget(self) -> None:
-        """Begin anew."""
-        self.thumbnails = None
 
 
 def _deviation(rows: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The mix of classes: who sees one class alone learns that class alone."""
 
-import torch
+import math
+from collections import Counter
 
 WINDOW = 60
 """Predictions whose classes are counted."""
@@ -47,8 +48,8 @@ class Mix:
 
 def kinds(found: list[int]) -> float:
     """How many classes predictions are of; a rare one counts less (exponential of the entropy)."""
-    shares = torch.bincount(torch.tensor(found)).double() / len(found)
-    return float(torch.exp(-(shares * shares.clamp(min=1e-12).log()).sum()))
+    shares = [count / len(found) for count in Counter(found).values()]
+    return math.exp(-sum(share * math.log(share) for share in shares))
 
 
 def spread(found: list[int], classes: int) -> float:

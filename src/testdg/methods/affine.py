@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from testdg.methods.adapter import Adapter
+from testdg.methods.parts.entropy import LOSSES, entropy, largest_entropy
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters, batch_norms, lacks_affine, use_batch_statistics
 from testdg.methods.settings import Settings, option
@@ -29,6 +30,28 @@ class AffineSettings(Settings):
     learning_rate: float = option(1e-4, "step size on the normalisation layers", low=0)
     optimizer: Literal["adam", "sgd", "momentum"] = option("adam", OPTIMIZERS)
     batch_statistics: bool = option(True, "BatchNorm layers use the statistics of the batch, as in the paper")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierAffineSettings(AffineSettings):
+    """Settings of a method that trains the earlier normalisation layers."""
+
+    fixed: float = option(0.28, "share of the normalisation layers, from the last, that stay fixed", low=0, high=0.99)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReliableSettings(AffineSettings):
+    """Settings of a method that learns from reliable predictions."""
+
+    loss: Literal["entropy", "come"] = option("entropy", "entropy (paper), or COME's, of a prediction as an opinion")
+    reliable_by: Literal["loss", "entropy"] = option("loss", "what is small in a reliable prediction")
+    margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
+
+    def losses(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of each prediction, and whether it is reliable."""
+        losses = LOSSES[self.loss](logits)
+        measured = losses if self.reliable_by == "loss" else entropy(logits)
+        return losses, measured.detach() < largest_entropy(logits.shape[1], self.margin)
 
 
 class AffineAdapter(Adapter):
@@ -60,3 +83,15 @@ class AffineAdapter(Adapter):
             use_batch_statistics(self.model)
         free = [parameter.requires_grad_(True) for parameter in self.chosen()]
         self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
+
+
+class EarlierAffineAdapter(AffineAdapter):
+    """A method that moves the earlier normalisation layers alone."""
+
+    settings: EarlierAffineSettings
+
+    def chosen(self) -> list[nn.Parameter]:
+        """Scale and shift of the earlier normalisation layers (in a ViT-B all but three blocks and the final norm)."""
+        layers = [layer for _, layer in self.model.norm_layers() if isinstance(layer.weight, nn.Parameter)]
+        kept = layers[: max(1, len(layers) - round(self.settings.fixed * len(layers)))]
+        return affine_parameters(self.model, kept)

@@ -8,20 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
-from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
+from testdg.methods.affine import OPTIMIZERS, AffineAdapter, ReliableSettings
+from testdg.methods.parts.entropy import largest_entropy, masked_mean
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register
 from testdg.methods.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)
-class EataSettings(AffineSettings):
+class EataSettings(ReliableSettings):
     """Settings of EATA."""
 
     learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
     optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
-    margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
     redundancy: float = option(0.05, "a new prediction is less like the running mean than this (cosine)", low=0)
     momentum: float = option(0.9, "of the running mean prediction", low=0, high=1)
     fisher: bool = option(True, "hold on to what matters for the source; without it the method is ETA")
@@ -101,8 +100,9 @@ class Eata(AffineAdapter):
         """Predict, and take one step down the weighted entropy of the chosen predictions."""
         s = self.settings
         logits: Tensor = self.model(images).logits
-        losses, limit = entropy(logits), largest_entropy(self.model.classes, s.margin)
-        reliable, chosen = self._choose(logits.detach(), losses.detach() < limit)
+        losses, reliable = s.losses(logits)
+        chosen = self._choose(logits.detach(), reliable)
+        limit = largest_entropy(self.model.classes, s.margin)
         loss = masked_mean(losses * (limit - losses.detach()).exp(), chosen)
         penalty = self.importance.penalty() if self.importance is not None else loss.new_zeros(())
         self.learner.step(loss + s.fisher_weight * penalty, when=chosen.any())
@@ -111,8 +111,8 @@ class Eata(AffineAdapter):
         )
         return logits
 
-    def _choose(self, logits: Tensor, reliable: Tensor) -> tuple[Tensor, Tensor]:
-        """Which predictions are reliable, and which of them are new; the mean of those joins the running mean."""
+    def _choose(self, logits: Tensor, reliable: Tensor) -> Tensor:
+        """Which of the reliable predictions are new; the mean of those joins the running mean."""
         s = self.settings
         p = logits.float().softmax(1)
         begun = self.usual.any()
@@ -121,4 +121,4 @@ class Eata(AffineAdapter):
         mean = (p * chosen[:, None]).sum(0) / chosen.sum().clamp(min=1)
         joined = torch.where(begun, torch.lerp(mean, self.usual, s.momentum), mean)
         self.usual.copy_(torch.where(chosen.any(), joined, self.usual))
-        return reliable, chosen
+        return chosen

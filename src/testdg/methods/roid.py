@@ -20,12 +20,13 @@ class RoidSettings(AffineSettings):
     """Settings of ROID."""
 
     learning_rate: float = option(2.5e-4, "step size on the normalisation layers", low=0)
-    optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
+    optimizer: Literal["adam", "sgd", "momentum"] = option("sgd", OPTIMIZERS)
     temperature: float = option(1 / 3, "of the weights: smaller, and the best images weigh more", low=1e-3)
     momentum: float = option(0.9, "of the running mean prediction", low=0, high=1)
     source_share: float = option(0.01, "how far the weights go back to the source after a step", low=0, high=1)
     consistency: bool = option(True, "augmented views must be predicted as the images are")
     flip: bool = option(True, "mirror every other view; not for digits or text")
+    prior_correction: bool = option(True, "multiply the logits by the smoothed class frequencies of the batch")
 
 
 def likelihood_ratio(logits: Tensor) -> Tensor:
@@ -73,7 +74,7 @@ class Roid(AffineAdapter):
         "digits-c": {"learning_rate": 1e-3, "optimizer": "adam", "flip": False},
         "cifar10-c": {"learning_rate": 1e-3, "optimizer": "adam"},
         "cifar100-c": {"learning_rate": 1e-3, "optimizer": "adam"},
-        "imagenet-c": {"learning_rate": 2.5e-4},
+        "imagenet-c": {"learning_rate": 2.5e-4, "optimizer": "sgd"},
     }
     usual: Tensor
 
@@ -87,11 +88,15 @@ class Roid(AffineAdapter):
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict, with the correction."""
-        return correct_prior(self.model(images).logits)
+        return self._correct(self.model(images).logits)
 
     def beyond_weights(self) -> str | None:
         """The correction looks at all predictions of a batch."""
-        return "it corrects predictions by the batch at hand"
+        return (
+            "it corrects predictions by the batch at hand"
+            if self.settings.prior_correction
+            else super().beyond_weights()
+        )
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, take one step on the weighted images, and go a little back to the source."""
@@ -104,7 +109,14 @@ class Roid(AffineAdapter):
             losses = losses + symmetric_cross_entropy(self.model(view).logits, logits)
         loss = (weights * losses).mean()
         self.learner.step(loss)
-        self.anchor.pull(s.source_share)
+        self.go_back()
         self.usual.lerp_(logits.detach().float().softmax(1).mean(0), 1 - s.momentum)
         self.diagnostics.update(loss=loss.detach(), learnt_from=(weights > 0).sum())
-        return correct_prior(logits)
+        return self._correct(logits)
+
+    def go_back(self) -> None:
+        """After a step, go a little back to the source."""
+        self.anchor.pull(self.settings.source_share)
+
+    def _correct(self, logits: Tensor) -> Tensor:
+        return correct_prior(logits) if self.settings.prior_correction else logits

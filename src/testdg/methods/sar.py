@@ -9,22 +9,20 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
-from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
+from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings, ReliableSettings
+from testdg.methods.parts.entropy import masked_mean
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register
 from testdg.methods.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)
-class SarSettings(AffineSettings):
+class SarSettings(ReliableSettings, EarlierAffineSettings):
     """Settings of SAR."""
 
     learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
     optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
-    margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
     radius: float = option(0.05, "how far away the sharpness is looked at", low=0)
-    fixed: float = option(0.28, "share of the normalisation layers, from the last, that stay fixed", low=0, high=0.99)
     momentum: float = option(0.9, "of the running mean of the entropy", low=0, high=1)
     recovery: float = option(0.2, "running mean below which the model has collapsed, for 1000 classes", low=0)
     as_released: bool = option(False, "`recovery` for any number of classes; a recovery keeps the running mean")
@@ -49,7 +47,7 @@ def at_the_peak(
 
 
 @register
-class Sar(AffineAdapter):
+class Sar(EarlierAffineAdapter):
     """Go to flat minima of the entropy of reliable predictions, and back to the source after a collapse."""
 
     name = "sar"
@@ -63,31 +61,23 @@ class Sar(AffineAdapter):
     }
     usual: Tensor
 
-    def chosen(self) -> list[nn.Parameter]:
-        """Scale and shift of the earlier normalisation layers (in a ViT-B all but three blocks and the final norm)."""
-        layers = [layer for _, layer in self.model.norm_layers() if isinstance(layer.weight, nn.Parameter)]
-        kept = layers[: max(1, len(layers) - round(self.settings.fixed * len(layers)))]
-        return [p for layer in kept for p in (layer.weight, layer.bias) if isinstance(p, nn.Parameter)]
-
     def build(self) -> None:
         """Make the optimiser, the source values and the running mean of the entropy (infinite before the first)."""
         super().build()
         s, classes = self.settings, self.model.classes
         self.anchor = Anchor(self.learner.parameters_)
-        self.limit = largest_entropy(classes, s.margin)
         self.collapsed = s.recovery if s.as_released else s.recovery * math.log(classes) / math.log(1000)
         self.register_buffer("usual", torch.tensor(torch.inf, device=self.model.device))
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, take a sharpness-aware step on reliable predictions, and go back if the model has collapsed."""
         logits: Tensor = self.model(images).logits
-        losses = entropy(logits)
-        reliable = losses.detach() < self.limit
+        losses, reliable = self.settings.losses(logits)
         gradients = self.learner.gradients(masked_mean(losses, reliable))
         self.keep(self.learner.parameters_)
         with at_the_peak(self.learner.parameters_, gradients, self.settings.radius):
-            losses = entropy(self.model(images).logits)
-            reliable = reliable & (losses.detach() < self.limit)
+            losses, still = self.settings.losses(self.model(images).logits)
+            reliable = reliable & still
             loss = masked_mean(losses, reliable)
             gradients = self.learner.gradients(loss)
         self.learner.move(gradients, loss, when=reliable.any())

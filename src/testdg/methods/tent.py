@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from testdg.methods.affine import TENT_PRESETS, AffineAdapter, AffineSettings
-from testdg.methods.parts.entropy import entropy
+from testdg.methods.parts.entropy import LOSSES
 from testdg.methods.registry import register
 from testdg.methods.settings import option
 
@@ -17,8 +17,10 @@ class TentSettings(AffineSettings):
     """Settings of TENT."""
 
     steps: int = option(1, "updates per batch", low=1)
-    loss: Literal["entropy", "hard"] = option(
-        "entropy", "entropy (paper), or cross-entropy to the predicted class, as in the published numbers on ACDC"
+    loss: Literal["entropy", "hard", "come"] = option(
+        "entropy",
+        "entropy (paper), cross-entropy to the predicted class, as in the published numbers on ACDC, or COME's entropy "
+        "of the prediction as an opinion",
     )
 
 
@@ -44,8 +46,12 @@ class Tent(AffineAdapter):
             self.keep(self.learner.held())
         for _ in range(self.settings.steps):
             logits: Tensor = self.model(images).logits
-            hard = self.settings.loss == "hard"
-            loss = F.cross_entropy(logits.float(), logits.argmax(1)) if hard else entropy(logits).mean()
+            loss = self._loss(logits)
             self.learner.step(loss)
-        self.diagnostics["loss" if hard else "entropy"] = loss.detach()
+        self.diagnostics["entropy" if self.settings.loss == "entropy" else "loss"] = loss.detach()
         return logits
+
+    def _loss(self, logits: Tensor) -> Tensor:
+        if self.settings.loss == "hard":
+            return F.cross_entropy(logits.float(), logits.argmax(1))
+        return LOSSES[self.settings.loss](logits).mean()

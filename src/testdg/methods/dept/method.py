@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from testdg.data.augmentation import Augmentation
 from testdg.methods.added_layers import AddedLayersAdapter, added_layers, watched
 from testdg.methods.dept.losses import Centre, Neighbours, Projection, agreement, imbalance, sameness, stage_weights
-from testdg.methods.dept.prompts import add_prompts, begin_as_tokens, final_norm, refused
-from testdg.methods.parts.blocks import AtHead, run_to_head
+from testdg.methods.dept.prompts import add_prompts, begin_as_tokens, refused
+from testdg.methods.parts.blocks import AtHead, final_norm, run_to_head
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source

@@ -124,15 +124,6 @@ def _stages(model: VisionModel, blocks: list[nn.Module], stages: int) -> list[li
     return [blocks[start:end] for start, end in pairwise(cuts)]
 
 
-def final_norm(model: VisionModel) -> str | None:
-    """Name of the LayerNorm after the last block of a ViT, which its prompts go through too; None where none is."""
-    if model.task == "segmentation":
-        return None
-    inside = {layer for block in transformer_blocks(model) for layer in block.modules()}
-    norms = [name for name, layer in model.norm_layers() if isinstance(layer, nn.LayerNorm) and layer not in inside]
-    return norms[-1] if norms else None
-
-
 def refused(model: VisionModel) -> str | None:
     """Why there is no place for prompts; None where there is."""
     blocks = transformer_blocks(model)

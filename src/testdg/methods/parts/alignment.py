@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.methods.parts.blocks import shapes, transformer_blocks
+from testdg.methods.parts.blocks import prefix_tokens, transformer_blocks
 from testdg.methods.parts.normalisation import batch_norms, follow_statistics, use_running_statistics
 from testdg.models import Output, VisionModel
 from testdg.models.alignment import Alignment
@@ -34,15 +34,6 @@ def site_names(model: VisionModel, sites: int) -> list[str]:
     names = {block: name for name, block in model.network.named_modules()}
     chosen = sorted({len(blocks) * k // (sites + 1) for k in range(1, sites + 1)}) if blocks else []
     return [names[blocks[place]] for place in chosen]
-
-
-def prefix_tokens(model: VisionModel, block: str) -> int:
-    """Number of class and register tokens before the patches: those that no convolution has made."""
-    convolutions: list[nn.Module] = [layer for layer in model.network.modules() if isinstance(layer, nn.Conv2d)]
-    in_and_out = shapes(model, [model.network.get_submodule(block), *convolutions])
-    tokens = in_and_out[0][1][1]
-    maps = [output[-2] * output[-1] for _, output in in_and_out[1:] if output[-2] * output[-1] <= tokens]
-    return int(tokens - max(maps, default=tokens - 1))
 
 
 def first_images(batches: Iterable[Tensor], images: int) -> list[Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg.models import VisionModel
-from testdg.models.blocks import first
+from testdg.models.blocks import first, width_of
 
 LISTS = (nn.ModuleList, nn.Sequential)
 
@@ -92,3 +92,43 @@ def shapes(model: VisionModel, blocks: list[nn.Module]) -> list[tuple[torch.Size
     with hooked(*((block, note) for block in blocks)):
         pass_empty_image(model)
     return [by_block[block] for block in blocks if block in by_block]
+
+
+def prefix_tokens(model: VisionModel, block: str) -> int:
+    """Number of class and register tokens before the patches: those that no convolution has made."""
+    convolutions: list[nn.Module] = [layer for layer in model.network.modules() if isinstance(layer, nn.Conv2d)]
+    in_and_out = shapes(model, [model.network.get_submodule(block), *convolutions])
+    tokens = in_and_out[0][1][1]
+    maps = [output[-2] * output[-1] for _, output in in_and_out[1:] if output[-2] * output[-1] <= tokens]
+    return int(tokens - max(maps, default=tokens - 1))
+
+
+def final_norm(model: VisionModel) -> str | None:
+    """Name of the LayerNorm after the last block of a ViT; None where none is."""
+    if model.task == "segmentation":
+        return None
+    inside = {layer for block in transformer_blocks(model) for layer in block.modules()}
+    norms = [name for name, layer in model.norm_layers() if isinstance(layer, nn.LayerNorm) and layer not in inside]
+    return norms[-1] if norms else None
+
+
+def class_tokens(model: VisionModel) -> int:
+    """Number of class and register tokens in a transformer whose blocks are of one width; 0 where there is none."""
+    blocks = transformer_blocks(model)
+    if model.task != "classification" or len({width_of(block) for block in blocks}) != 1:
+        return 0
+    return prefix_tokens(model, {block: name for name, block in model.network.named_modules()}[blocks[0]])
+
+
+@contextmanager
+def entering(model: VisionModel, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Change the tokens that enter the first block of a transformer, (N, T, D), in the passes within."""
+
+    def hook(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (change(inputs[0]), *inputs[1:])
+
+    handle = transformer_blocks(model)[0].register_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,6 +1,7 @@
 """Losses and measures of predictions: the class dimension is 1, images or pixels are all the others."""
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,21 @@ def entropy(logits: Tensor) -> Tensor:
     """Entropy of each prediction."""
     log_p = logits.float().log_softmax(1)
     return -(log_p.exp() * log_p).sum(1)
+
+
+def opinion_entropy(logits: Tensor) -> Tensor:
+    """Entropy of each prediction as an opinion: beliefs in the classes, and one share, C over the sum, for none.
+
+    The length of the logits stands still in the gradient, so that it never asks for larger ones.
+    """
+    logits = logits.float()
+    length = torch.linalg.vector_norm(logits, dim=1, keepdim=True).clamp(min=1e-12)
+    turned = logits / length * length.detach()
+    return entropy(torch.cat([turned, torch.full_like(length, math.log(logits.shape[1]))], 1))
+
+
+LOSSES: dict[str, Callable[[Tensor], Tensor]] = {"entropy": entropy, "come": opinion_entropy}
+"""Losses of each prediction that ask it to be sure, by the name of a setting."""
 
 
 def largest_entropy(classes: int, share: float = 1.0) -> float:

@@ -9,17 +9,20 @@ from torch import Generator, Tensor
 Function = Callable[..., dict[str, Tensor]]
 WARM_UP = 3
 """Calls that run as usual before one is recorded, so that libraries and optimisers have allocated what they need."""
+MOST = 8
+"""Recordings of a function that are kept; further shapes run as usual."""
 
 
 class Recorded:
-    """Runs a function of tensors, as a CUDA graph from the fourth call with the same shapes and key on.
+    """Runs a function of tensors; on a GPU, from the fourth call with the same shapes and key on, as a CUDA graph.
 
     What the function changes it must change in place, it must not ask the host, and host state that it depends on
     belongs into the key. Outputs are copies, so they outlive the next call; so all recordings can share their memory.
+    Who reads them at once does without (`copies`).
     """
 
-    def __init__(self, function: Function, generator: Generator | None = None) -> None:
-        self.function, self.generator = function, generator
+    def __init__(self, function: Function, generator: Generator | None = None, *, copies: bool = True) -> None:
+        self.function, self.generator, self.copies = function, generator, copies
         self.pool: Any = None
         self.calls: dict[Hashable, int] = {}
         self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], dict[str, Tensor]]] = {}
@@ -27,8 +30,7 @@ class Recorded:
     def __call__(self, key: Hashable, *inputs: Tensor) -> dict[str, Tensor]:
         """Run the function, or launch its recording."""
         key = (key, *(tuple(tensor.shape) for tensor in inputs))
-        self.calls[key] = self.calls.get(key, 0) + 1
-        if self.calls[key] <= WARM_UP:
+        if not inputs[0].is_cuda or (key not in self.graphs and not self._due(key)):
             return self.function(*inputs)
         if key not in self.graphs:
             self.graphs[key] = self._record(inputs)
@@ -36,7 +38,14 @@ class Recorded:
         for place, tensor in zip(places, inputs, strict=True):
             place.copy_(tensor)
         graph.replay()
-        return {name: value.clone() for name, value in outputs.items()}
+        return {name: value.clone() for name, value in outputs.items()} if self.copies else outputs
+
+    def _due(self, key: Hashable) -> bool:
+        """Whether it is time for a recording."""
+        if len(self.graphs) >= MOST:
+            return False
+        self.calls[key] = self.calls.get(key, 0) + 1
+        return self.calls[key] > WARM_UP
 
     def _record(self, inputs: tuple[Tensor, ...]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], dict[str, Tensor]]:
         graph = torch.cuda.CUDAGraph()
@@ -47,7 +56,7 @@ class Recorded:
         torch.cuda.synchronize()
         self.pool = torch.cuda.graph_pool_handle() if self.pool is None else self.pool
         try:
-            with torch.cuda.graph(graph, pool=self.pool):
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 outputs = self.function(*places)
         except BaseException:
             self.pool = None  # a recording that failed may have closed it

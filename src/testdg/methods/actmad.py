@@ -1,0 +1,126 @@
+"""ActMAD: activations get back the mean and variance that they have on the source (Mirza et al., CVPR 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from testdg.errors import UserError
+from testdg.methods.adapter import Adapter
+from testdg.methods.parts.blocks import hooked, pass_empty_image
+from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.normalisation import affine_parameters
+from testdg.methods.parts.waiting import Waiting
+from testdg.methods.registry import register
+from testdg.methods.settings import Settings, option
+from testdg.models import VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActMADSettings(Settings):
+    """Settings of ActMAD."""
+
+    trained: Literal["norm", "all"] = option("norm", "normalisation layers, or all parameters, as in the paper")
+    learning_rate: float = option(1e-3, "step size, SGD with Nesterov momentum 0.9", low=0)
+    weight_decay: float = option(0.0, "of the trained parameters", low=0)
+    weight: float = option(0.5, "of the loss, a sum over layers", low=0)
+    least_images: int = option(16, "images of a step; smaller batches wait until there are so many", low=2)
+    source_images: int = option(2048, "clean images, unlabelled, that the source is measured on", low=2)
+
+
+def moment_distance(found: Tensor, wanted: Tensor, sizes: list[int]) -> Tensor:
+    """Mean absolute gap of the moments (2, activations) in each layer, means and variances added; sum over layers."""
+    gaps = (found - wanted).abs().sum(0)
+    return torch.stack([layer.mean() for layer in torch.split(gaps, sizes)]).sum()
+
+
+@register
+class ActMAD(Adapter):
+    """Match mean and variance of every single activation after the normalisation layers to those of the source."""
+
+    name = "actmad"
+    title = "ActMAD"
+    citation = "Mirza et al., ActMAD: Activation Matching to Align Distributions for Test-Time-Training, CVPR 2023"
+    needs = "normalisation layers and a fixed input size"
+    source_data = "measuring mean and variance of every activation"
+    source_labels = False
+    least_source_images = 2
+    Settings = ActMADSettings
+    settings: ActMADSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "cifar10-c": {"trained": "all", "learning_rate": 1e-2, "weight_decay": 5e-4},
+        "cifar100-c": {"trained": "all", "learning_rate": 1e-3, "weight_decay": 5e-4},
+        "imagenet-c": {"trained": "all", "learning_rate": 2.5e-4, "weight_decay": 5e-4},
+    }
+    uncopied: ClassVar[tuple[str, ...]] = ("source",)
+    """It never changes in a step."""
+    source: Tensor
+
+    @classmethod
+    def refuses(cls, model: VisionModel) -> str | None:
+        """Activations are matched after normalisation layers, place by place."""
+        if not affine_parameters(model):
+            return "it has no normalisation layer with scale and shift"
+        return None if model.preprocessing.input_size else "its input has no fixed size, and activations have places"
+
+    def build(self) -> None:
+        """Make the optimiser, and room for the moments of the source, layer after layer."""
+        s, model = self.settings, self.model
+        chosen = list(model.parameters()) if s.trained == "all" else affine_parameters(model)
+        free = [parameter.requires_grad_(True) for parameter in chosen]
+        self.learner = Learner([{"params": free, "lr": s.learning_rate, "weight_decay": s.weight_decay}], "sgd")
+        self.waiting = Waiting(s.least_images, ("images",))
+        self.sizes = self._sizes()
+        self.register_buffer("source", torch.zeros(2, sum(self.sizes.values()), device=model.device))
+
+    def _sizes(self) -> dict[str, int]:
+        """Activations of an image after each normalisation layer that runs."""
+        names = {layer: name for name, layer in self.model.norm_layers()}
+        sizes: dict[str, int] = {}
+        with hooked(*((layer, lambda own, _, out: sizes.update({names[own]: out[0].numel()})) for layer in names)):
+            pass_empty_image(self.model)
+        return sizes
+
+    def moments(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits, and mean and unbiased variance over images of each activation, (2, activations)."""
+        found: dict[nn.Module, Tensor] = {}
+
+        def note(layer: nn.Module, _: Any, output: Tensor) -> None:
+            inplace = isinstance(layer, nn.modules.batchnorm._BatchNorm)  # a ReLU may write over its output
+            variance, mean = torch.var_mean((output.clone() if inplace else output).float().flatten(1), 0)
+            found[layer] = torch.stack([mean, variance])
+
+        layers = [self.model.get_submodule(name) for name in self.sizes]
+        with hooked(*((layer, note) for layer in layers)):
+            logits: Tensor = self.model(images).logits
+        return logits, torch.cat([found[layer] for layer in layers], 1)
+
+    @torch.no_grad()
+    def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Average the moments of batches of source images; one image alone has no variance."""
+        total, count = torch.zeros_like(self.source), 0
+        for images, _ in batches:
+            if len(images) > 1:
+                total += self.moments(images)[1]
+                count += 1
+        if not count:
+            raise UserError("actmad measures batches of two source images or more; got none")
+        self.source.copy_(total / count)
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, and take one step towards the moments of the source once there are enough images."""
+        gathered = self.waiting.gather(images)
+        if gathered is None or gathered[0] is not images:
+            with torch.no_grad():
+                logits = self.infer(images)
+        if gathered is not None:
+            seen, moments = self.moments(gathered[0])
+            logits = seen if gathered[0] is images else logits
+            loss = self.settings.weight * moment_distance(moments, self.source, list(self.sizes.values()))
+            self.learner.step(loss)
+            self.diagnostics["loss"] = loss.detach()
+        return logits

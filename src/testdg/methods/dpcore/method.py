@@ -1,0 +1,155 @@
+"""DPCore: a list of prompts, one a domain, mixed by how near a batch is to each (Zhang et al., ICML 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from testdg.errors import UserError
+from testdg.methods.adapter import Adapter
+from testdg.methods.dpcore.coreset import Coreset, distance
+from testdg.methods.parts.blocks import class_tokens
+from testdg.methods.parts.entropy import entropy
+from testdg.methods.parts.prompts import draw_prompts, moments, prompted
+from testdg.methods.parts.waiting import Waiting
+from testdg.methods.registry import register
+from testdg.methods.settings import Settings, option
+from testdg.models import Output, VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPCoreSettings(Settings):
+    """Settings of DPCore."""
+
+    prompts: int = option(8, "tokens that are added to the input", low=1)
+    learning_rate: float = option(0.1, "of the prompts, AdamW", low=0)
+    new_steps: int = option(50, "steps that a new domain's prompt is learnt by", low=1)
+    threshold: float = option(0.8, "known: the mixed prompt brings the distance to the source below this share", low=0)
+    rate: float = option(0.999, "how far elements move to what a known batch gives, times their share", low=0, high=1)
+    temperature: float = option(3.0, "of the shares of elements", low=1e-3)
+    deviation_weight: float = option(1.0, "of deviations in distances", low=0)
+    statistics: Literal["prompted", "raw"] = option(
+        "prompted", "features that elements follow: with the prompt (released code), or without, as they are matched"
+    )
+    elements: int = option(256, "most elements; when all places are taken every batch is of a known domain", low=1)
+    least_images: int = option(16, "images of a step; smaller batches wait until there are so many", low=2)
+    source_images: int = option(300, "clean images, unlabelled, that the source is measured on", low=2)
+    source_entropy: float | None = option(None, "leave out source images with more entropy than this", low=0)
+
+
+@register
+class DPCore(Adapter):
+    """Bring features to the statistics of the source by prompts, which are kept for when a domain comes back."""
+
+    name = "dpcore"
+    title = "DPCore"
+    citation = "Zhang et al., DPCore: Dynamic Prompt Coreset for Continual Test-Time Adaptation, ICML 2025"
+    needs = "a class token"
+    source_data = "measuring the features that prompts bring back"
+    source_labels = False
+    least_source_images = 2
+    differs_from_source = "prompts are added"
+    Settings = DPCoreSettings
+    settings: DPCoreSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet-c": {"source_entropy": 2.4539}}
+    source: Tensor
+    initial: Tensor
+
+    @classmethod
+    def refuses(cls, model: VisionModel) -> str | None:
+        """Prompts stand beside a class token."""
+        return None if class_tokens(model) else "it has no class token that prompts could stand beside"
+
+    def build(self) -> None:
+        """Make the first prompt, the empty list, and room for the statistics of the source."""
+        s, model = self.settings, self.model
+        self.others = class_tokens(model)
+        self.register_buffer("initial", draw_prompts(model, s.prompts, self.generator))
+        self.register_buffer("source", torch.zeros(2, model.feature_size, device=model.device))
+        self.coreset = Coreset(s.elements, model.feature_size, self.initial.shape, model.device)
+        self.waiting = Waiting(s.least_images, ("images",))
+
+    @torch.no_grad()
+    def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Measure the features of clean images."""
+        limit, kept = self.settings.source_entropy, []
+        for images, _ in batches:
+            output = self.model(images)
+            sure = entropy(output.logits) < (torch.inf if limit is None else limit)
+            kept.append(output.features[sure].float())
+        if len(features := torch.cat(kept)) < 2:
+            raise UserError(f"dpcore needs two source images with an entropy below {limit}; got {len(features)}")
+        self.source.copy_(moments(features))
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict by the prompt that is learnt or refined on the batch; a small batch, by the mix of prompts."""
+        gathered = self.waiting.gather(images)
+        if gathered is not None and gathered[0] is images:
+            return self._learn(images)
+        with torch.no_grad():
+            logits = self.infer(images)
+        if gathered is not None:
+            self._learn(gathered[0])
+        return logits
+
+    def _learn(self, images: Tensor) -> Tensor:
+        """Refine what is known, where that brings the batch near enough to the source; else begin a new element."""
+        s = self.settings
+        with torch.no_grad():
+            raw = moments(self.model(images).features.float())
+        self.diagnostics.update(elements=self.coreset.count, distance=self.loss(raw))
+        if self.coreset.count:
+            shares = self.coreset.weigh(raw, s.temperature, s.deviation_weight)
+            prompt = self.coreset.mix(shares).requires_grad_(True)
+            output = self.see(images, prompt)
+            loss = self.loss(found := moments(output.features.float()))
+            if self.coreset.full or bool(loss < s.threshold * self.loss(raw)):
+                self._move(prompt, loss, self._optimizer(prompt))
+                followed = found.detach() if s.statistics == "prompted" else raw
+                self.coreset.refine(shares, followed, prompt.detach(), s.rate)
+                return output.logits
+        return self._begin(images, raw)
+
+    def _begin(self, images: Tensor, raw: Tensor) -> Tensor:
+        """Learn a prompt from the first one on; the prediction is that of the last pass."""
+        prompt = self.initial.clone().requires_grad_(True)
+        optimizer = self._optimizer(prompt)
+        for _ in range(self.settings.new_steps):
+            output = self.see(images, prompt)
+            self._move(prompt, self.loss(moments(output.features.float())), optimizer)
+        self.coreset.add(raw, prompt.detach())
+        return output.logits
+
+    def _optimizer(self, prompt: Tensor) -> torch.optim.Optimizer:
+        return torch.optim.AdamW([prompt], lr=self.settings.learning_rate, weight_decay=0.01)
+
+    def _move(self, prompt: Tensor, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        with torch.autocast(loss.device.type, enabled=False):
+            (prompt.grad,) = torch.autograd.grad(loss, [prompt])
+        optimizer.step()
+
+    def see(self, images: Tensor, prompt: Tensor) -> Output:
+        """Run the model with a prompt."""
+        with prompted(self.model, prompt, self.others):
+            return self.model(images)  # type: ignore[no-any-return]
+
+    def loss(self, found: Tensor) -> Tensor:
+        """Distance of moments to the source."""
+        return distance(found, self.source, self.settings.deviation_weight)
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict with the mix of prompts that suits the batch; of one image the mean alone is compared."""
+        output: Output = self.model(images)
+        if not self.coreset.count:
+            return output.logits
+        weight = self.settings.deviation_weight if len(images) > 1 else 0.0
+        shares = self.coreset.weigh(moments(output.features.float()), self.settings.temperature, weight)
+        return self.see(images, self.coreset.mix(shares)).logits
+
+    def beyond_weights(self) -> str | None:
+        """Prompts are tokens, not weights."""
+        return "it adds tokens to those of the image"

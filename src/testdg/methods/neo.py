@@ -1,0 +1,98 @@
+"""NEO: the mean of the stream is taken out of the features before the classifier (Murphy et al., ICLR 2026)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from testdg.methods.adapter import Adapter
+from testdg.methods.parts.teacher import frozen_copy
+from testdg.methods.registry import register
+from testdg.methods.settings import Settings, option
+from testdg.models import Output, VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class NEOSettings(Settings):
+    """Settings of NEO."""
+
+    share: float | None = option(
+        None, "none: the mean of all images so far; or the share of each batch in a running mean (continual: 0.1)",
+        low=0, high=1,
+    )  # fmt: skip
+    after: int = option(0, "images that must have been seen before features are moved", low=0)
+    anchor: Literal["zero", "source"] = option("zero", "where the mean is moved to: zero (paper), or the source's mean")
+    source_images: int = option(256, "clean images, unlabelled, that the source's mean is taken from", low=1)
+
+
+@register
+class NEO(Adapter):
+    """Move the mean of the features that enter the classifier to where it belongs."""
+
+    name = "neo"
+    title = "NEO"
+    citation = "Murphy et al., NEO: No-Optimization Test-Time Adaptation through Latent Re-Centering, ICLR 2026"
+    differs_from_source = "features are re-centred"
+    source_data = "the mean of its features (anchor=zero goes without)"
+    source_labels = False
+    Settings = NEOSettings
+    settings: NEOSettings
+    mean: Tensor
+    home: Tensor
+    seen: Tensor
+
+    def build(self) -> None:
+        """Make the mean of the stream, the place that it is moved to, and the number of images seen."""
+        width, device = self.model.feature_size, self.model.device
+        self.register_buffer("mean", torch.zeros(width, device=device))
+        self.register_buffer("home", torch.zeros(width, device=device))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64, device=device))
+
+    def source_images(self) -> int:
+        """As many as the mean of the source is taken from."""
+        return self.settings.source_images if self.settings.anchor == "source" else 0
+
+    @torch.no_grad()
+    def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Take the mean of the source's features."""
+        features = torch.cat([self.model(images).features.float() for images, _ in batches])
+        self.home.copy_(features.mean(0))
+
+    @torch.no_grad()
+    def step(self, images: Tensor) -> Tensor:
+        """Take a batch into the mean, then predict."""
+        output: Output = self.model(images)
+        self.seen += len(images)
+        share = len(images) / self.seen if self.settings.share is None else self.settings.share
+        self.mean += share * (output.features.float().mean(0) - self.mean)
+        self.diagnostics["shift"] = (self.mean - self.home).norm()
+        return output.logits - self._shift()
+
+    def infer(self, images: Tensor) -> Tensor:
+        """Predict with the mean as it is."""
+        return self.model(images).logits - self._shift()  # type: ignore[no-any-return]
+
+    def _shift(self) -> Tensor:
+        """What the classifier makes of the gap between the stream and where it belongs, (C,)."""
+        begun = (self.seen > 0) & (self.seen >= self.settings.after)
+        weight = self.model.network.get_submodule(self.model.head).get_parameter("weight")
+        with torch.autocast(weight.device.type, enabled=False):
+            return torch.where(begun, weight.float() @ (self.mean - self.home), 0.0)
+
+    def beyond_weights(self) -> str | None:
+        """The shift goes into the bias of the classifier."""
+        bias = self.model.network.get_submodule(self.model.head).bias
+        return super().beyond_weights() if isinstance(bias, Tensor) else "its classifier has no bias for the shift"
+
+    @torch.no_grad()
+    def adapted_model(self) -> VisionModel:
+        """The model with the shift in the bias of its classifier."""
+        model = frozen_copy(self.model)
+        bias = model.network.get_submodule(model.head).bias
+        if isinstance(bias, Tensor):
+            bias -= self._shift()
+        return model

@@ -1,0 +1,95 @@
+"""REM: views without the most attended patches, ranked by their entropy (Han et al., ICML 2025)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+
+from testdg.errors import UserError
+from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
+from testdg.methods.parts.blocks import class_tokens, entering, final_norm, pass_empty_image
+from testdg.methods.parts.entropy import largest_entropy
+from testdg.methods.parts.normalisation import affine_parameters
+from testdg.methods.registry import register
+from testdg.methods.rem.attention import LastAttention, least_attended, without
+from testdg.methods.rem.ranking import consistency, ranking
+from testdg.methods.settings import option
+from testdg.models import VisionModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class REMSettings(EarlierAffineSettings):
+    """Settings of REM."""
+
+    learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
+    optimizer: Literal["adam", "sgd", "momentum"] = option("adam", OPTIMIZERS)
+    views: int = option(3, "passes: the image, and so many less one with ever fewer patches", low=2)
+    mask_step: float = option(
+        0.1, "share of the patches that each view loses more (paper 0.05, code 0.1)", low=0, high=1
+    )
+    ranking_weight: float = option(1.0, "of the loss that keeps entropies ranked", low=0)
+    margin: float = option(0.0, "by which share of ln C a harder view must be less sure", low=0)
+    final_norm: bool = option(False, "train the final norm too, as the released code does on CIFAR")
+
+
+@register
+class REM(EarlierAffineAdapter):
+    """Predict an image without its most attended patches as with them, but less surely."""
+
+    name = "rem"
+    title = "REM"
+    citation = "Han et al., Ranked Entropy Minimization for Continual Test-Time Adaptation, ICML 2025"
+    needs = "a class token that attends to patches"
+    Settings = REMSettings
+    settings: REMSettings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "digits-c": {"mask_step": 0.02},
+        **{name: {"learning_rate": 1e-3} for name in ("cifar10-c", "cifar100-c", "imagenet-c")},
+    }
+
+    @classmethod
+    def refuses(cls, model: VisionModel) -> str | None:
+        """Patches are chosen by the attention of a class token."""
+        if not class_tokens(model):
+            return "it has no class token that attends to patches (a vision transformer has)"
+        with LastAttention() as attention:
+            pass_empty_image(model)
+        return super().refuses(model) if attention.row else "its attention is computed where nobody can read it"
+
+    def chosen(self) -> list[nn.Parameter]:
+        """The earlier normalisation layers, with the final one where that is asked for."""
+        name = final_norm(self.model) if self.settings.final_norm else None
+        final = [] if name is None else affine_parameters(self.model, [self.model.get_submodule(name)])
+        return list(dict.fromkeys([*super().chosen(), *final]))
+
+    def build(self) -> None:
+        """Make the optimiser."""
+        s = self.settings
+        if (s.views - 1) * s.mask_step >= 1:
+            raise UserError(
+                f"rem leaves no patch to its last view: {s.views - 1} x mask_step {s.mask_step} is 1 or more"
+            )
+        super().build()
+        self.others = class_tokens(self.model)
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, look away from what was looked at, and learn to agree with what was predicted."""
+        s = self.settings
+        with LastAttention() as attention:
+            logits: Tensor = self.model(images).logits
+        scores = attention.of_class_token(self.others)
+        assert scores is not None  # refuses() has looked
+        views = [logits, *(self._without(images, scores, k * s.mask_step) for k in range(1, s.views))]
+        agree, ranks = consistency(views), ranking(views, largest_entropy(self.model.classes, s.margin))
+        self.learner.step(agree + s.ranking_weight * ranks)
+        self.diagnostics.update(consistency=agree.detach(), ranking=ranks.detach())
+        return logits
+
+    def _without(self, images: Tensor, scores: Tensor, share: float) -> Tensor:
+        """Predict images without the share of their patches that is most attended."""
+        change = partial(without, stay=least_attended(scores, share), others=self.others)
+        with entering(self.model, change):
+            return self.model(images).logits  # type: ignore[no-any-return]

@@ -1,0 +1,133 @@
+"""DeYO: destroyed images, the two filters and the weights."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from passes import confident, counted
+from torch import Tensor
+
+from testdg.methods.deyo import DeYO, cover_centre, image_weights, label_difference, shuffle_pixels, shuffle_tiles
+from testdg.methods.parts.entropy import entropy
+from testdg.models import VisionModel
+from testdg.testing import stream
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize(
+    ("classes", "entropy_", "difference", "weight"),
+    [(1000, 0.5, 0.6, 11.434982), (1000, 2.0, 0.1, 3.250091), (1000, 3.0, 0.25, 2.073097), (10, 0.3, 0.4, 3.352676)],
+)
+def test_weights_are_the_worked_numbers(classes: int, entropy_: float, difference: float, weight: float) -> None:
+    found = image_weights(torch.tensor(entropy_), torch.tensor(difference), 0.4 * math.log(classes))
+    assert float(found) == pytest.approx(weight, abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("logits", "destroyed", "unsure", "difference"),
+    [([3.0, 0, -1], [0.5, 0.5, 0], 0.274313, 0.552588), ([4.0, 0, 0], [3.5, 0, 0], 0.177324, 0.021618)],
+)
+def test_differences_are_the_worked_numbers(
+    logits: list[float], destroyed: list[float], unsure: float, difference: float
+) -> None:
+    assert float(entropy(torch.tensor([logits]))) == pytest.approx(unsure, abs=1e-6)
+    found = label_difference(torch.tensor([logits]), torch.tensor([destroyed]))
+    assert float(found) == pytest.approx(difference, abs=1e-6)
+
+
+def test_the_gradient_is_the_worked_numbers() -> None:
+    logits = torch.tensor([[3.0, 0.0, -1.0]], requires_grad=True)
+    losses = entropy(logits)
+    difference = label_difference(logits.detach(), torch.tensor([[0.5, 0.5, 0.0]]))
+    weight = image_weights(losses.detach(), difference, 0.4 * math.log(3))
+    assert float(weight * losses.detach()) == pytest.approx(0.800252, abs=2e-6)
+    (weight * losses).sum().backward()
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad[0], torch.tensor([-0.569279, 0.379605, 0.189674]), atol=2e-6, rtol=0)
+
+
+def tiles_of(image: Tensor, tiles: int) -> list[list[float]]:
+    """The tiles of an image, each as a list of numbers, in order of their values."""
+    height, width = image.shape[1] // tiles, image.shape[2] // tiles
+    cut = [
+        image[:, y * height : (y + 1) * height, x * width : (x + 1) * width] for y in range(tiles) for x in range(tiles)
+    ]
+    return sorted(tile.flatten().tolist() for tile in cut)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**16))
+def test_every_tile_is_kept(tiles: int, height: int, width: int, seed: int) -> None:
+    images = torch.rand(2, 3, tiles * height, tiles * width, generator=generator(seed))
+    for before, after in zip(images, shuffle_tiles(images, tiles, generator(seed)), strict=True):
+        assert tiles_of(before, tiles) == tiles_of(after, tiles)
+
+
+def test_each_image_has_an_order_of_its_own_and_any_size_will_do() -> None:
+    image = torch.rand(1, 3, 32, 32, generator=generator())
+    one, other = shuffle_tiles(image.expand(2, -1, -1, -1), 4, generator())
+    assert not torch.equal(one, other)
+    assert shuffle_tiles(torch.rand(2, 3, 33, 30), 4, generator()).shape == (2, 3, 33, 30)
+    assert torch.equal(shuffle_tiles(image, 1, generator()), image)
+
+
+def test_the_centre_becomes_the_mean_and_pixels_lose_their_place() -> None:
+    images = torch.rand(2, 3, 224, 224, generator=generator())
+    covered = cover_centre(images)
+    torch.testing.assert_close(covered[1, 2, 56:168, 56:168], images[1, 2].mean().expand(112, 112))
+    assert int((covered != images).any(1).sum()) == 2 * 112 * 112
+    mixed = shuffle_pixels(images, generator())
+    torch.testing.assert_close(mixed.flatten(2).sort(2).values, images.flatten(2).sort(2).values)
+    assert not torch.equal(mixed, images)
+
+
+def test_a_step_is_the_formula(vit: VisionModel) -> None:
+    model = confident(vit, 5.0)
+    adapter, twin = (DeYO(model, learning_rate=0.1, least_difference=0.0) for _ in range(2))
+    images = stream(adapter, 1, 12)[0]
+    adapter(images)
+    logits = twin.model(images).logits.double()
+    rest = twin.model(twin.destroyed(images)).logits.double().softmax(1)
+    terms: list[Tensor] = []
+    for row, other in zip(logits.softmax(1), rest, strict=True):
+        unsure, label = -(row * row.log()).sum(), int(row.argmax())
+        lost = float(row[label].detach() - other[label].detach())
+        if float(unsure.detach()) < 0.5 * math.log(10) and lost > 0:
+            terms.append((math.exp(0.4 * math.log(10) - float(unsure.detach())) + math.exp(lost)) * unsure)
+    assert 0 < len(terms) < 12
+    assert int(adapter.diagnostics["learnt_from"]) == len(terms)
+    gradients = torch.autograd.grad(sum(terms, torch.zeros(())) / len(terms), twin.learner.parameters_)
+    for moved, old, gradient in zip(adapter.learner.parameters_, twin.learner.parameters_, gradients, strict=True):
+        torch.testing.assert_close(moved, old - 0.1 * gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"tiles": 1}, {"margin": 0.0}], ids=["nothing is destroyed", "nothing is sure"])
+def test_what_no_image_passes_teaches_nothing(vit: VisionModel, options: dict[str, Any]) -> None:
+    adapter = DeYO(confident(vit, 20.0), learning_rate=0.1, least_difference=0.0)
+    batches = stream(adapter, 2)
+    adapter(batches[0])
+    assert int(adapter.diagnostics["learnt_from"]) > 0  # there is momentum
+    other = DeYO(vit, learning_rate=0.1, least_difference=0.0, **options)
+    tensors, values = adapter.tensors(), adapter.values()
+    other.load_state(tensors, values)
+    other(batches[1])
+    after = other.tensors()
+    assert [name for name in tensors if name != "generator" and not torch.equal(after[name], tensors[name])] == []
+
+
+def test_layers_of_vit_base(vit_base: VisionModel) -> None:
+    assert sum(p.numel() for p in DeYO(vit_base).trainable().values()) == 27_648
+
+
+@pytest.mark.parametrize("destroy", ["tiles", "centre", "pixels"])
+def test_a_step_is_two_passes_and_one_backward(vit: VisionModel, destroy: Any) -> None:
+    adapter = DeYO(vit, destroy=destroy)
+    with counted(adapter) as counts:
+        adapter(stream(adapter, 1)[0])
+    assert counts == {"model": 12, "backward": 1}
