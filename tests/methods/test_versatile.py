@@ -144,16 +144,19 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-def test_full_alignment_is_the_source_after_every_step(vit: VisionModel) -> None:
-    adapter = Versatile(vit, alignment=1.0, learning_rate=1e-2, momentum=0.5)
+@pytest.mark.parametrize("trained", ["norm", "all"])
+def test_full_alignment_is_the_source_after_every_step(vit: VisionModel, trained: str) -> None:
+    adapter = Versatile(vit, trained=trained, alignment=1.0, learning_rate=1e-2, momentum=0.5)
     for images in stream(adapter):
         adapter(images)
         assert same(adapter.model, vit)
     assert not same(adapter.teacher, vit)  # it averaged the model before the way back
 
 
-def test_normalisation_layers_alone_move(vit: VisionModel) -> None:
+def test_normalisation_layers_alone_move_unless_all_are_trained(vit: VisionModel) -> None:
     assert sum(p.numel() for p in Versatile(vit).trainable().values()) == 5 * 2 * 32
+    everything = Versatile(vit, trained="all").trainable()
+    assert sum(p.numel() for p in everything.values()) == sum(p.numel() for p in vit.parameters())
 
 
 def test_the_same_images_give_a_student_like_its_teacher_no_gradient(vit: VisionModel) -> None:
@@ -176,5 +179,6 @@ def test_a_batch_costs_three_passes_and_one_backward(vit: VisionModel) -> None:
 
 def test_a_model_without_normalisation_layers_is_refused() -> None:
     plain = load_model(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), preprocessing=Preprocessing((4, 4)), name="flat")
-    with pytest.raises(UserError, match="versatile cannot adapt flat: it has no normalisation layer"):
+    with pytest.raises(UserError, match="versatile finds no normalisation layer in flat: use trained=all"):
         Versatile(plain)
+    assert Versatile(plain, trained="all")(torch.rand(2, 3, 4, 4)).shape == (2, 3)

@@ -7,23 +7,24 @@ import torch
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
+from testdg.errors import UserError
 from testdg.methods.adapter import TeacherAdapter
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.normalisation import affine_parameters, lacks_affine
+from testdg.methods.parts.normalisation import affine_parameters
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.registry import register
 from testdg.methods.settings import Settings, option
 from testdg.methods.versatile.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
-from testdg.models import VisionModel
 
 
 @dataclass(frozen=True, kw_only=True)
 class VersatileSettings(Settings):
     """Settings of Versatile."""
 
+    trained: Literal["norm", "all"] = option("norm", "normalisation layers, or all parameters")
     optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
-    learning_rate: float = option(1e-4, "step size on the normalisation layers", low=0)
+    learning_rate: float = option(1e-4, "step size", low=0)
     flip: bool = option(True, "mirror every other augmented image; not for digits or text")
     threshold_momentum: float = option(0.99, "of the thresholds' running means", low=0, high=1)
     unreliable_weight: float = option(0.5, "weight of an image whose label stays unreliable", low=0, high=1)
@@ -43,7 +44,7 @@ class Versatile(TeacherAdapter):
         "Yang et al., A Versatile Framework for Continual Test-Time Domain Adaptation: Balancing Discriminability and "
         "Generalizability, CVPR 2024"
     )
-    needs = "normalisation layers"
+    needs = "normalisation layers, unless all parameters are trained"
     reconstruction = True
     Settings = VersatileSettings
     settings: VersatileSettings
@@ -54,16 +55,13 @@ class Versatile(TeacherAdapter):
         "imagenet-c": {"optimizer": "sgd", "learning_rate": 1e-3},
     }
 
-    @classmethod
-    def refuses(cls, model: VisionModel) -> str | None:
-        """It moves normalisation layers and nothing else."""
-        return lacks_affine(model)
-
     def build(self) -> None:
         """Make teacher, source, optimiser and the running means."""
         s, model = self.settings, self.model
         self.teacher, self.source = frozen_copy(model), frozen_copy(model)
-        chosen = affine_parameters(model)
+        chosen = list(model.parameters()) if s.trained == "all" else affine_parameters(model)
+        if not chosen:
+            raise UserError(f"versatile finds no normalisation layer in {model.name}: use trained=all")
         for parameter in chosen:
             parameter.requires_grad_(True)
         self.augment = Augmentation(flip=s.flip)
