@@ -120,9 +120,10 @@ def test_a_head_that_is_no_classifier_is_refused() -> None:
         load_model(Backwards(), head="norm")
 
 
-def test_a_module_without_a_linear_layer_is_refused() -> None:
-    with pytest.raises(UserError, match=r"Sequential has no linear classifier.*name the layer with head="):
-        load_model(nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+def test_a_module_without_a_linear_layer_that_no_image_passes_is_refused() -> None:
+    with pytest.raises(UserError, match=r"Sequential has no linear classifier, and no image passes it.*with head="):
+        load_model(nn.Sequential(nn.Conv2d(4, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    assert load_model(nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())).head is None
 
 
 def test_a_network_that_gives_no_logits_is_refused() -> None:

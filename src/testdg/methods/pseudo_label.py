@@ -55,7 +55,7 @@ class PseudoLabel(AffineAdapter):
         if self.settings.train == "all":
             return list(self.model.parameters())
         if self.settings.train == "head":
-            return list(self.model.network.get_submodule(self.model.head).parameters())
+            return list(self.model.head_layer.parameters())
         return super().chosen()
 
     def step(self, images: Tensor) -> Tensor:

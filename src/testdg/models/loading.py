@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from testdg.errors import UserError
 from testdg.models import resnet
 from testdg.models.alignment import FILE, load_alignment
 from testdg.models.architectures import ARCHITECTURES
-from testdg.models.model import VisionModel, find_logits
+from testdg.models.heads import find_head
+from testdg.models.model import VisionModel
 from testdg.models.preprocessing import Preprocessing, read_preprocessor
 from testdg.models.segformer import IMAGENET, SegmentationModel, set_epsilon
 from testdg.models.untrusted import (
@@ -40,37 +41,61 @@ def load_model(
     preprocessing: Preprocessing | None = None,
     head: str | None = None,
     name: str | None = None,
+    classes: Sequence[str] | None = None,
 ) -> VisionModel:
     """Load a model, in evaluation mode and single precision; a module of the caller's is copied and left as it was.
 
     `source` is a folder with `config.json` and safetensors weights, a hub id (`google/vit-base-patch16-224`),
     a timm model (`timm:vit_base_patch16_384`), the weights of a CIFAR ResNet (`resnet20.safetensors`, or a folder
-    with that file alone), or any module with a linear classifier. The model's own size,
-    mean and standard deviation are used unless `preprocessing` is given; `head` names the classifier of an
-    unusual module.
+    with that file alone), or any module that gives logits. The model's own size, mean and standard deviation are used
+    unless `preprocessing` is given; `head` names the classifier of an unusual module, `classes` its classes.
     """
     if isinstance(source, VisionModel):
-        return source
-    if isinstance(source, nn.Module):
-        name = name or type(source).__name__
-        if preprocessing is None:
-            told = f"{name} gets images as they are, with mean 0 and deviation 1"
-            warnings.warn(f"{told}: give its own with preprocessing=Preprocessing(...)", stacklevel=2)
-        own, preprocessing = copy.deepcopy(source).float().eval(), preprocessing or Preprocessing()
-        model = wrap(own, preprocessing, head or _find_head(own, preprocessing), name)
-    elif str(source).startswith(("timm:", "timm/")):
-        model = _from_timm(str(source), preprocessing, head)
+        _refuse_changes(source, preprocessing, head, name)
+        model = source if classes is None else copy.copy(source)
+    elif isinstance(source, nn.Module):
+        model = _from_module(source, preprocessing, head, name)
+    else:
+        model = _from_place(str(source), preprocessing, head)
+        model.name = name or model.name
+    if classes is not None:
+        model.name_classes(classes)
+    return model
+
+
+def _refuse_changes(
+    model: VisionModel, preprocessing: Preprocessing | None, head: str | None, name: str | None
+) -> None:
+    given = {"preprocessing": preprocessing, "head": head, "name": name}
+    for key, value in given.items():
+        if value is not None and value != getattr(model, key):
+            raise UserError(f"model {model.name} was loaded with its own {key}: give {key}= to load_model")
+
+
+def _from_module(
+    source: nn.Module, preprocessing: Preprocessing | None, head: str | None, name: str | None
+) -> VisionModel:
+    name = name or type(source).__name__
+    if preprocessing is None:
+        told = f"{name} gets images as they are, with mean 0 and deviation 1"
+        warnings.warn(f"{told}: give its own with preprocessing=Preprocessing(...)", stacklevel=3)
+    return wrap(copy.deepcopy(source).float().eval(), preprocessing or Preprocessing(), head, name)
+
+
+def _from_place(source: str, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
+    """A model that lies in a folder, a file, or on a hub."""
+    if source.startswith(("timm:", "timm/")):
+        model = _from_timm(source, preprocessing, head)
     elif (weights := _lone_weights(Path(source))) is not None:
         model = _from_weights(weights, preprocessing, head)
     elif Path(source).is_dir():
         model = _from_folder(Path(source), preprocessing, head)
     else:
-        model = _from_hub(str(source), preprocessing, head)
-    if not isinstance(source, nn.Module) and (Path(source) / FILE).is_file():
+        model = _from_hub(source, preprocessing, head)
+    if (Path(source) / FILE).is_file():
         load_alignment(model, Path(source))
     model = model.float().eval()
-    if not isinstance(source, nn.Module):
-        require_finite(model, str(source))
+    require_finite(model, source)
     return model
 
 
@@ -78,35 +103,8 @@ def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, nam
     """See a network as encoder + head."""
     if _is_segformer(network):
         return SegmentationModel(network, head or "decode_head.classifier", preprocessing, name)
-    layers = dict(network.named_modules())
-    linears = [n for n, module in layers.items() if isinstance(module, nn.Linear)]
-    if head is None and not linears:
-        raise UserError(f"{name} has no linear classifier, so its features are unknown: name the layer with head=...")
-    if head is not None and head not in linears:
-        found = f"is a {type(layers[head]).__name__}" if head in layers else "does not exist"
-        raise UserError(f"layer {head!r} of {name} {found}; its linear layers are {', '.join(linears[-5:]) or 'none'}")
-    return VisionModel(network, head or linears[-1], preprocessing, name)
-
-
-@torch.no_grad()
-def _find_head(network: nn.Module, preprocessing: Preprocessing) -> str | None:
-    """The linear layer that gives the logits of an empty image; None where the network does not take one."""
-    outputs: dict[str, Any] = {}
-    linears = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)]
-    hooks = [
-        module.register_forward_hook(lambda _, __, output, name=name: outputs.update({name: output}))
-        for name, module in linears
-    ]
-    height, width = preprocessing.input_size or (_ANY_SIDE, _ANY_SIDE)
-    try:
-        device = next(network.parameters()).device
-        logits = find_logits(network(torch.zeros(1, len(preprocessing.mean), height, width, device=device)))
-        return [name for name, output in outputs.items() if torch.equal(output, logits)][-1]
-    except Exception:  # whatever a network says to an image of this size
-        return None
-    finally:
-        for hook in hooks:
-            hook.remove()
+    found = find_head(network.eval(), preprocessing, name, head)
+    return VisionModel(network, found.name, preprocessing, name, classes=found.classes, exact=found.exact)
 
 
 def _is_segformer(network: nn.Module) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from testdg.errors import UserError
 from testdg.models.alignment import Alignment
 from testdg.models.architectures import architecture_name
+from testdg.models.heads import find_logits, pooled, watching
 from testdg.models.preprocessing import Preprocessing, require_dense, write_preprocessor
 
 NORM_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
@@ -28,7 +28,7 @@ class Output(NamedTuple):
 
 
 class VisionModel(nn.Module):
-    """A classifier: features are what enters its linear head."""
+    """A classifier: features are what enters its head, the linear layer (or 1 x 1 convolution) of its logits."""
 
     task = "classification"
     alignment: Alignment | None
@@ -36,13 +36,30 @@ class VisionModel(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, network: nn.Module, head: str, preprocessing: Preprocessing, name: str) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        head: str | None,
+        preprocessing: Preprocessing,
+        name: str,
+        *,
+        classes: int | None = None,
+        exact: bool = True,
+    ) -> None:
+        """See a network as encoder + head; without a `head`, features have width 0.
+
+        The head is `exact` where its output, averaged over places, are the logits; of other heads the number of
+        `classes` must be told.
+        """
         super().__init__()
         self.network = network
         self.head = head
         self.preprocessing = preprocessing
         self.name = name
         self.alignment = None
+        self.exact = exact
+        self._classes = classes
+        self._class_names: tuple[str, ...] = ()
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
@@ -64,27 +81,53 @@ class VisionModel(nn.Module):
 
     def run(self, prepared: Tensor) -> Output:
         """Normalise prepared images and run the network once."""
-        with _captured_input(self.network.get_submodule(self.head)) as captured:
+        if self.head is None:
             logits = find_logits(self.network(self.normalise(prepared)))
-        if not captured:
+            return Output(logits, logits[:, :0])
+        entered: list[Tensor] = []
+        with watching(self.head_layer, note=lambda layer, given, _: entered.append(pooled(given, layer))):
+            logits = find_logits(self.network(self.normalise(prepared)))
+        if not entered:
             raise UserError(
                 f"layer {self.head!r} of {self.name} takes no part in its pass: name the classifier by head=..."
             )
-        return Output(logits, captured[0])
+        return Output(logits, entered[-1])
 
     @property
-    def _head_weight(self) -> Tensor:
-        return self.network.get_submodule(self.head).get_parameter("weight")
+    def head_layer(self) -> nn.Module:
+        """The layer that gives the logits."""
+        if self.head is None:
+            raise UserError(f"{self.name} has no layer that gives its logits: name one with head=...")
+        return self.network.get_submodule(self.head)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The weight of the head, (C, D)."""
+        return self.head_layer.get_parameter("weight").flatten(1)
 
     @property
     def feature_size(self) -> int:
         """Width of the features."""
-        return self._head_weight.shape[1]
+        return 0 if self.head is None else self.head_weight.shape[1]
 
     @property
     def classes(self) -> int:
         """Number of classes that the head tells apart."""
-        return self._head_weight.shape[0]
+        return self._classes if self._classes is not None else self.head_weight.shape[0]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes, as they were given or as the network's configuration has them; numbers where nobody knows."""
+        labels = getattr(getattr(self.network, "config", None), "id2label", None) or {}
+        own = tuple(str(labels[number]) for number in sorted(labels))
+        return self._class_names or (own if len(own) == self.classes else tuple(map(str, range(self.classes))))
+
+    def name_classes(self, names: Sequence[str]) -> None:
+        """Give the classes names."""
+        if isinstance(names, str) or len(names) != self.classes:
+            count = "one text" if isinstance(names, str) else len(names)
+            raise UserError(f"{self.name} tells {self.classes} classes apart; classes= names {count}: name each")
+        self._class_names = tuple(names)
 
     @property
     def channels(self) -> int:
@@ -172,22 +215,3 @@ class VisionModel(nn.Module):
         write_preprocessor(self.preprocessing, folder)
         if self.alignment is not None:
             self.alignment.save(folder)
-
-
-@contextmanager
-def _captured_input(layer: nn.Module) -> Iterator[list[Tensor]]:
-    captured: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
-    try:
-        yield captured
-    finally:
-        handle.remove()
-
-
-def find_logits(output: Any) -> Tensor:
-    """Of what a network gives, the logits."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(getattr(output, "logits", None), Tensor):
-        return output.logits  # type: ignore[no-any-return]
-    raise UserError(f"the network must return a tensor of logits; it returned {type(output).__name__}")

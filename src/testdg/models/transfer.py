@@ -20,6 +20,8 @@ from testdg.models.tiny import TinyViT
 def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> VisionModel:
     """Give the model with a new linear classifier (of features or of pixels), drawn from a seed."""
     network = copy.deepcopy(model.network)
+    if model.head is None:
+        raise UserError(f"{model.name} has no layer that gives its logits, so its classes cannot be replaced")
     parent, _, leaf = model.head.rpartition(".")
     old = network.get_submodule(model.head)
     fresh: nn.Linear | nn.Conv2d
@@ -34,7 +36,7 @@ def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> V
     fresh.load_state_dict({"weight": weights, "bias": torch.zeros(len(classes))})
     setattr(network.get_submodule(parent), leaf, fresh)
     _name_classes(network, classes)
-    return type(model)(network, model.head, model.preprocessing, model.name)
+    return type(model)(network, model.head, model.preprocessing, model.name, exact=model.exact)
 
 
 def _name_classes(network: Any, classes: Sequence[str]) -> None:
@@ -61,7 +63,8 @@ def with_size(model: VisionModel, size: int) -> VisionModel:
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"model {model.name} cannot take images of {size} x {size}: {reason}") from error
-    changed = VisionModel(fresh, model.head, preprocessing, model.name).train(model.training)
+    changed = VisionModel(fresh, model.head, preprocessing, model.name, classes=model.classes, exact=model.exact)
+    changed.train(model.training)
     check_input(changed)
     return changed
 

@@ -45,6 +45,10 @@ class Networks(Adapter):
         if rules.restore and self.amplifier is not None:
             self.source_amplifier = frozen_copy(self.amplifier)  # a warm-up moves it, so it is state
 
+    def needs_features(self) -> bool:
+        """The text embeds features, the released code logits."""
+        return not self.settings.as_released
+
     def source_images(self) -> int:
         """How many source images the amplifier warms up on."""
         return 0 if self.amplifier is None else self.settings.source_images
