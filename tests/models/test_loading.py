@@ -235,9 +235,9 @@ def test_timm_is_asked_for_where_it_is_missing() -> None:
 def test_a_timm_network_is_a_module_like_any_other() -> None:
     timm = pytest.importorskip("timm", exc_type=ImportError)
     network = timm.create_model("test_vit", num_classes=5).eval()
-    from testdg.models.loading import timm_preprocessing
+    from testdg.models.timm_models import preprocessing_of
 
-    model = load_model(network, preprocessing=timm_preprocessing(network))
+    model = load_model(network, preprocessing=preprocessing_of(network))
     assert isinstance(model, VisionModel)
     prepared = model.prepare(images(200))
     torch.testing.assert_close(model(prepared).logits, network(model.normalise(prepared)))

@@ -87,5 +87,6 @@ for command in (
     data_commands.benchmarks,
     data_commands.corrupt,
     data_commands.train,
+    data_commands.convert,
 ):
     app.command()(command)

@@ -71,7 +71,7 @@ def train(
     model: Annotated[
         str,
         typer.Option(
-            help="Model to start from: a folder, a hub id, a CIFAR ResNet's .safetensors, or random weights: tiny, "
+            help="Model to start from: a folder, a hub id, timm:NAME, a CIFAR ResNet's .safetensors, or random weights: tiny, "
             "segformer-b0 to segformer-b5."
         ),
     ],
@@ -111,3 +111,18 @@ def train(
 
     recipe = {name: value for name, value in ctx.params.items() if name not in _NO_RECIPE and value is not None}
     train_command(TrainRequest(benchmark, data, model, out, device, recipe, subset), as_json=json)
+
+
+def convert(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .pth or .pt file of tensors, or .safetensors.")],
+    out: Annotated[Path, typer.Option(help="Folder of the model.")],
+    timm: Annotated[str | None, typer.Option(metavar="NAME", help="Its network is this one of timm.")] = None,
+    like: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Its network is of the kind of this model, a folder or hub id.")
+    ] = None,
+    json: given.Json = False,
+) -> None:
+    """Write a published checkpoint as a model folder, and say what did not fit; no code in it is executed."""
+    from testdg.cli.convert import convert_command
+
+    convert_command(file, out, timm, like, as_json=json)

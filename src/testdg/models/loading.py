@@ -11,13 +11,13 @@ from typing import Any
 from torch import nn
 
 from testdg.errors import UserError
-from testdg.models import resnet
+from testdg.models import own, resnet, timm_models
 from testdg.models.alignment import FILE, load_alignment
 from testdg.models.architectures import ARCHITECTURES
-from testdg.models.heads import find_head
+from testdg.models.checkpoints import PICKLED
 from testdg.models.model import VisionModel
 from testdg.models.preprocessing import Preprocessing, read_preprocessor
-from testdg.models.segformer import IMAGENET, SegmentationModel, set_epsilon
+from testdg.models.segformer import IMAGENET, set_epsilon
 from testdg.models.untrusted import (
     CONFIG,
     UNKNOWN,
@@ -31,6 +31,7 @@ from testdg.models.untrusted import (
     require_finite,
     sketch,
 )
+from testdg.models.wrapping import is_segformer, wrap
 
 _ANY_SIDE = 64  # of an image for networks that take any size
 
@@ -38,6 +39,7 @@ _ANY_SIDE = 64  # of an image for networks that take any size
 def load_model(
     source: str | Path | nn.Module,
     *,
+    module: nn.Module | str | None = None,
     preprocessing: Preprocessing | None = None,
     head: str | None = None,
     name: str | None = None,
@@ -47,16 +49,20 @@ def load_model(
 
     `source` is a folder with `config.json` and safetensors weights, a hub id (`google/vit-base-patch16-224`),
     a timm model (`timm:vit_base_patch16_384`), the weights of a CIFAR ResNet (`resnet20.safetensors`, or a folder
-    with that file alone), or any module that gives logits. The model's own size, mean and standard deviation are used
-    unless `preprocessing` is given; `head` names the classifier of an unusual module, `classes` its classes.
+    with that file alone), or any module that gives logits. Weights of a network that nothing here knows (a folder that
+    `export` wrote, a .pt or .pth file of tensors) go into `module`, a network of their kind or the name of a timm
+    model. The model's own size, mean and standard deviation are used unless `preprocessing` is given; `head` names the
+    classifier of an unusual module, `classes` its classes.
     """
+    if isinstance(source, nn.Module) and module is not None:
+        raise UserError("module= is for weights in a file or folder: leave it out")
     if isinstance(source, VisionModel):
         _refuse_changes(source, preprocessing, head, name)
         model = source if classes is None else copy.copy(source)
     elif isinstance(source, nn.Module):
         model = _from_module(source, preprocessing, head, name)
     else:
-        model = _from_place(str(source), preprocessing, head)
+        model = _from_place(str(source), module, preprocessing, head)
         model.name = name or model.name
     if classes is not None:
         model.name_classes(classes)
@@ -82,33 +88,29 @@ def _from_module(
     return wrap(copy.deepcopy(source).float().eval(), preprocessing or Preprocessing(), head, name)
 
 
-def _from_place(source: str, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
+def _from_place(
+    source: str, module: nn.Module | str | None, preprocessing: Preprocessing | None, head: str | None
+) -> VisionModel:
     """A model that lies in a folder, a file, or on a hub."""
-    if source.startswith(("timm:", "timm/")):
-        model = _from_timm(source, preprocessing, head)
-    elif (weights := _lone_weights(Path(source))) is not None:
+    path = Path(source)
+    if module is not None:
+        model = own.load_into(module, path, preprocessing, head)
+    elif timm_models.is_name(source):
+        network = timm_models.make_network(source, pretrained=True)
+        model = wrap(network, preprocessing or timm_models.preprocessing_of(network), head, source)
+    elif path.suffix in PICKLED and not path.is_dir():
+        raise UserError(own.without_network(path))
+    elif (weights := _lone_weights(path)) is not None:
         model = _from_weights(weights, preprocessing, head)
-    elif Path(source).is_dir():
-        model = _from_folder(Path(source), preprocessing, head)
+    elif path.is_dir():
+        model = _from_folder(path, preprocessing, head)
     else:
         model = _from_hub(source, preprocessing, head)
-    if (Path(source) / FILE).is_file():
-        load_alignment(model, Path(source))
+    if (path / FILE).is_file():
+        load_alignment(model, path)
     model = model.float().eval()
     require_finite(model, source)
     return model
-
-
-def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, name: str) -> VisionModel:
-    """See a network as encoder + head."""
-    if _is_segformer(network):
-        return SegmentationModel(network, head or "decode_head.classifier", preprocessing, name)
-    found = find_head(network.eval(), preprocessing, name, head)
-    return VisionModel(network, found.name, preprocessing, name, classes=found.classes, exact=found.exact)
-
-
-def _is_segformer(network: nn.Module) -> bool:
-    return hasattr(network, "segformer") and hasattr(network, "decode_head")
 
 
 def _lone_weights(path: Path) -> Path | None:
@@ -136,6 +138,10 @@ def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | 
     budget = budget_of(find_weights(folder))
     config = read_config(folder)
     preprocessing = preprocessing or read_preprocessor(folder, dense=_wants_segmentation(config))
+    if config.get("model_type") == own.MODEL_TYPE:
+        raise UserError(own.of_a_module(folder, config))
+    if config.get("model_type") == timm_models.MODEL_TYPE:
+        return own.load_into(timm_models.network_of(folder, config), folder, preprocessing, head)
     if config.get("model_type") in ARCHITECTURES:
         preprocessing = preprocessing or Preprocessing()
         return wrap(_load_tiny(folder, config, preprocessing, budget), preprocessing, head, folder.name)
@@ -247,30 +253,7 @@ def _made_by_transformers(
 
 def _default_preprocessing(network: nn.Module) -> Preprocessing:
     config: Any = network.config
-    if _is_segformer(network):
+    if is_segformer(network):
         return IMAGENET
     size = config.image_size if isinstance(getattr(config, "image_size", None), int) else 224
     return Preprocessing((size, size), mean=(0.5,) * 3, std=(0.5,) * 3)
-
-
-def _from_timm(name: str, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
-    try:
-        import timm
-    except ImportError as error:
-        raise UserError(f"{name} needs timm: pip install 'testdg[timm]'") from error
-    short = name.removeprefix("timm:")
-    try:
-        network = timm.create_model(f"hf-hub:{short}" if short.startswith("timm/") else short, pretrained=True)
-    except Exception as error:  # timm and the hub raise many kinds
-        raise UserError(f"timm could not load {short!r}: {first_line(error)}") from error
-    return wrap(network, preprocessing or timm_preprocessing(network), head, name)
-
-
-def timm_preprocessing(network: nn.Module) -> Preprocessing:
-    """Read size, resample, mean and standard deviation from a timm model's configuration."""
-    config: Any = network.pretrained_cfg
-    height, width = config["input_size"][1:]
-    edge = round(min(height, width) / float(config.get("crop_pct") or 1.0))
-    return Preprocessing(
-        edge, (height, width), config.get("interpolation", "bicubic"), tuple(config["mean"]), tuple(config["std"])
-    )

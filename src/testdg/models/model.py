@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.models import timm_models
 from testdg.models.alignment import Alignment
 from testdg.models.architectures import architecture_name
 from testdg.models.heads import find_logits, pooled, watching
 from testdg.models.preprocessing import Preprocessing, require_dense, write_preprocessor
 
+MODEL_TYPE = "testdg-module"
+"""What `config.json` calls a module of the user's own."""
 NORM_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 
@@ -207,11 +210,21 @@ class VisionModel(nn.Module):
             network: Any = self.network
             network.save_pretrained(folder)
         else:
-            weights = {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
+            weights = {name: value.detach().cpu().clone().contiguous() for name, value in _tensors(self.network)}
             save_file(weights, folder / "model.safetensors")
-            if (architecture := architecture_name(self.network)) is not None:
-                config = {"model_type": architecture, **self.network.config}  # type: ignore[dict-item]
-                (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n")
         write_preprocessor(self.preprocessing, folder)
         if self.alignment is not None:
             self.alignment.save(folder)
+
+    def _config(self) -> dict[str, Any]:
+        """What is needed to make the network again: for a module of the user's own, the module."""
+        if (architecture := architecture_name(self.network)) is not None:
+            return {"model_type": architecture, **self.network.config}  # type: ignore[dict-item]
+        about = timm_models.describe(self.network, self.classes)
+        about = about or {"model_type": MODEL_TYPE, "module": type(self.network).__name__}
+        return {**about, "head": self.head, "classes": list(self._class_names) or None}
+
+
+def _tensors(network: nn.Module) -> list[tuple[str, Tensor]]:
+    return [(name, value) for name, value in network.state_dict().items() if isinstance(value, Tensor)]

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.models import timm_models
 from testdg.models.model import VisionModel
 from testdg.models.tiny import TinyViT
 
@@ -53,10 +54,10 @@ def _name_classes(network: Any, classes: Sequence[str]) -> None:
 def with_size(model: VisionModel, size: int) -> VisionModel:
     """Give the model for images of size x size; position embeddings are interpolated."""
     preprocessing = dataclasses.replace(model.preprocessing, size=(size, size), crop=None)
-    fresh = _empty_copy(model.network, size)
+    fresh = timm_models.resized(model.network, model.classes, size) or _empty_copy(model.network, size)
     weights = model.network.state_dict()
     for name, value in fresh.state_dict().items():
-        if "position" in name and value.ndim == 3 and value.shape != weights[name].shape:
+        if "pos" in name and value.ndim == 3 and value.shape != weights[name].shape:
             weights[name] = _interpolate(weights[name], value.shape[1])
     try:
         fresh.load_state_dict(weights)

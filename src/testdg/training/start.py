@@ -11,7 +11,6 @@ from testdg.data.benchmarks import Benchmark
 from testdg.errors import UserError
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.alignment import detach
-from testdg.models.architectures import architecture_name
 from testdg.models.segformer import SEGFORMERS, random_segformer
 from testdg.models.transfer import with_classes, with_size
 
@@ -31,9 +30,6 @@ def starting_model(
     detach(found)  # statistics of a stream say nothing about other weights
     if found.task != benchmark.task:
         raise UserError(f"model {found.name} is for {found.task}; {benchmark.name} is for {benchmark.task}")
-    if not hasattr(found.network, "save_pretrained") and architecture_name(found.network) is None:
-        remedy = "use a model of transformers, or one of this package"
-        raise UserError(f"model {found.name} cannot be written as a folder that is read back: {remedy}")
     if found.classes != len(benchmark.classes):
         found = with_classes(found, benchmark.classes, seed)
     return found if size is None else with_size(found, size)
