@@ -71,8 +71,8 @@ def train(
     model: Annotated[
         str,
         typer.Option(
-            help="Model to start from: a folder, a hub id, timm:NAME, a CIFAR ResNet's .safetensors, or random weights: tiny, "
-            "segformer-b0 to segformer-b5."
+            help="Model to start from: a folder, a hub id, timm:NAME, a CIFAR ResNet's .safetensors, or random "
+            "weights: tiny, segformer-b0 to segformer-b5."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the trained model; it appears when the model is complete.")],

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from testdg.errors import UserError
-from testdg.models import own, resnet, timm_models
+from testdg.models import hub, own, resnet, timm_models
 from testdg.models.alignment import FILE, load_alignment
 from testdg.models.architectures import ARCHITECTURES
 from testdg.models.checkpoints import PICKLED
@@ -186,27 +186,14 @@ def _wants_segmentation(config: dict[str, Any]) -> bool:
 
 def _from_hub(name: str, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
     """Load a model by its name on the hub: its small files are fetched first, and looked at."""
-    folder = _fetch(name)
+    hub.check_name(name)
+    folder = hub.fetch(name)
     config = read_config(folder)
     preprocessing = preprocessing or read_preprocessor(folder, dense=_wants_segmentation(config))
     weights = folder if any(folder.glob("*.safetensors")) else None
     budget = UNKNOWN if weights is None else budget_of(find_weights(folder))
     network = _from_transformers(str(weights or name), config, preprocessing, budget)
     return wrap(network, preprocessing or _default_preprocessing(network), head, name)
-
-
-def _fetch(name: str) -> Path:
-    """Fetch the configuration, the preprocessor and the weights of a model; give the folder where they lie."""
-    from transformers.utils import cached_file
-
-    try:
-        config = cached_file(name, CONFIG)
-        for file in ("preprocessor_config.json", WEIGHTS):  # weights in parts or in older forms are fetched later
-            cached_file(name, file, _raise_exceptions_for_missing_entries=False)
-    except (OSError, ValueError) as error:
-        reason = first_line(error)
-        raise UserError(f"model {name!r} is neither a folder here nor a model that the hub gave ({reason})") from error
-    return Path(config).parent
 
 
 def _from_transformers(
