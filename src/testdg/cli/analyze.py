@@ -53,6 +53,8 @@ def analyze_command(request: AnalyzeRequest, *, as_json: bool) -> bool:
         raise UserError(f"{figure} cannot be written: name a file in a folder that exists")
     check_folder(request.out, "--out")
     check_folder(request.runs, "--runs")
+    if analysis.needs == "folders" and (given := [*(request.values.keys() - {"method"}), *request.pairs]):
+        raise UserError(f"{analysis.name} reads run folders (--runs) and runs nothing: leave out {min(given)}")
     cells = [] if analysis.needs == "folders" else expand(_grid(analysis, request))
     quieten(cell.model for cell in cells)
     chosen, engine = analysis.choose(cells, request.space), Local(request.jobs)

@@ -70,7 +70,7 @@ def run(
     values = {**kind.preset(chosen), **fixed}
     adapted = source_model(bench, model, device=find_device(device), observer=observer)
     adapter = kind(adapted, **values)
-    folder = None if source is None or not adapter.source_images() else Path(source)
+    folder = None if source is None or not (guard or adapter.source_images()) else Path(source)
     remarks = [describe_tuning(chosen, fixed), *adapter.remarks(), *([f"{SOURCE_FOLDER}{folder}"] if folder else [])]
     remarks += ["with a guard"] if guard else []
     about = make_protocol(plan, bench, stream, adapter, tuning="; ".join(remarks), fingerprint=adapted.fingerprint())

@@ -36,6 +36,7 @@ class PictureBenchmark(CorruptionBenchmark):
             example = "gaussian_noise/5/<class>/ (and so on)"
             expected = self.data_set.needs.replace("<corruption>/<severity>/<class>/", example)
             raise UserError(f"data folder {self.data} holds no {self.data_set.title}: expected {expected}")
+        self._refuse_seed(self.stored is None)
         self.classes = self.data_set.find_classes(self.data)
         self._skipped: dict[Path, list[str]] = {}
 
