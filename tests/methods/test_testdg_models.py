@@ -83,7 +83,7 @@ def test_every_option_runs_on_from_domain_to_domain(vit: VisionModel, settings: 
 
 def test_a_cnn_with_the_statistics_of_the_batch(cnn: VisionModel) -> None:
     adapter, batches = second_domain(cnn)
-    assert adapter.remarks() == ["BatchNorm by the statistics of the batch"]
+    assert adapter.remarks() == ["BatchNorm by the statistics of the batch, the source counting as 4 images"]
     statistics = {name: value.clone() for name, value in adapter.model.named_buffers()}
     for images in batches:
         assert bool(adapter(images).isfinite().all())

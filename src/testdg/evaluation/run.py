@@ -65,10 +65,11 @@ def run(
     bench = load_benchmark(benchmark, data, **options) if isinstance(benchmark, str) else benchmark
     plan = read_plan(bench.protocol if protocol is None else protocol)
     bench = plan.choose(bench)
-    stream = plan.stream(bench, batch_size)
+    plan.stream(bench, batch_size)  # mistakes first
     fixed, chosen = dict(settings or {}), choose_preset(kind, bench, preset)
     values = {**kind.preset(chosen), **fixed}
     adapted = source_model(bench, model, device=find_device(device), observer=observer)
+    stream = plan.stream(bench, batch_size)
     adapter = kind(adapted, **values)
     folder = None if source is None or not (guard or adapter.source_images()) else Path(source)
     remarks = [describe_tuning(chosen, fixed), *adapter.remarks(), *([f"{SOURCE_FOLDER}{folder}"] if folder else [])]

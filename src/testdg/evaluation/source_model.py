@@ -35,6 +35,7 @@ def source_model(
         raise UserError(f"{benchmark.name} has no model of its own: name one with --model (a folder or a hub id)")
     if found.task != benchmark.task:
         raise UserError(f"model {found.name} is for {found.task}; {benchmark.name} is for {benchmark.task}")
+    benchmark.adopt(_side(found.preprocessing), found.class_names)
     if found.classes != len(benchmark.classes):
         classes = len(benchmark.classes)
         told = f"model {found.name} tells {found.classes} classes apart; {benchmark.name} has {classes}"
@@ -42,3 +43,9 @@ def source_model(
     if wanted is not None and found.preprocessing != wanted:
         raise UserError(f"model {found.name} was loaded with its own preprocessing: give the paper's to load_model")
     return found.to(device)
+
+
+def _side(preprocessing: Preprocessing) -> int | None:
+    """The side of square pictures that a model takes without resizing; None where it takes any."""
+    size = preprocessing.size or preprocessing.crop
+    return size if size is None or isinstance(size, int) else max(size)

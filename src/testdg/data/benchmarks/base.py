@@ -97,6 +97,9 @@ class Benchmark(ABC):
         self._refuse_without_effect()
         self._made: dict[tuple[str, int], Domain] = {}
 
+    def adopt(self, side: int | None, classes: Sequence[str]) -> None:  # noqa: B027
+        """Hear the size and the classes of the model, before any image is read."""
+
     def _refuse_without_effect(self) -> None:
         """Refuse what would be given for nothing."""
         own, usual = self.options, Options()

@@ -29,6 +29,29 @@ def affine_parameters(model: VisionModel, layers: Sequence[nn.Module] | None = N
     return [p for layer in layers for p in (layer.weight, layer.bias) if isinstance(p, nn.Parameter)]
 
 
+class MixedBatchNorm(nn.BatchNorm2d):
+    """BatchNorm by the batch at hand, in which the source counts as `momentum` images (Schneider et al., 2020).
+
+    A batch of many images is nearly by itself, a single image nearly as the source has it. Gradients pass through
+    the statistics of the batch.
+    """
+
+    of_batch = True
+    momentum: float
+    running_mean: Tensor
+    running_var: Tensor
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) to the same."""
+        variance, mean = torch.var_mean(images.float(), (0, 2, 3), correction=0)
+        share = len(images) / (self.momentum + len(images))
+        gap = (mean - self.running_mean).square()
+        variance = self.running_var.lerp(variance, share) + share * (1 - share) * gap
+        scale = self.weight * (variance + self.eps).rsqrt()
+        shift = self.bias - self.running_mean.lerp(mean, share) * scale
+        return images * scale[:, None, None] + shift[:, None, None]
+
+
 class SlowBatchNorm(nn.BatchNorm2d):
     """BatchNorm by its stored statistics, which in training mode first go a share of the way to those of the batch."""
 
@@ -74,6 +97,11 @@ class RunningBatchNorm(SlowBatchNorm):
         share, before = self.share(images), self.running_mean
         gap = (mean - before) / share if share else mean - before  # from the memory to the batch
         return mean, variance + share * (1 - share) * gap.square()
+
+
+def use_mixed_statistics(model: VisionModel, images: float) -> None:
+    """Put a MixedBatchNorm, for which the source counts as so many images, in the place of each such layer."""
+    _replace(model, lambda layer: MixedBatchNorm(layer.num_features, layer.eps, images, device=model.device))
 
 
 def use_slow_statistics(model: VisionModel, share: float) -> None:

@@ -13,7 +13,7 @@ from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.methods.parts.normalisation import (
     batch_norms,
     follow_statistics,
-    use_batch_statistics,
+    use_mixed_statistics,
     use_running_statistics,
     use_stored_statistics,
 )
@@ -26,7 +26,9 @@ from testdg.methods.testdg.settings import TestDGSettings
 from testdg.models import Output, VisionModel
 
 STREAM_MEMORY = 128
-"""Images that the statistics of BatchNorm layers are remembered from."""
+"""Images that the statistics of BatchNorm layers are remembered from, where they follow the stream."""
+SOURCE_WEIGHT = 4
+"""Images that the source counts for in the statistics of a batch."""
 
 
 class Networks(Adapter):
@@ -40,6 +42,8 @@ class Networks(Adapter):
         s, rules, classes = self.settings, self.rules, self.model.classes
         if self.batch_norm == "stream":
             use_running_statistics(self.model, STREAM_MEMORY)
+        elif self.batch_norm == "batch":
+            use_mixed_statistics(self.model, SOURCE_WEIGHT)
         self.amplifier = Bottleneck(self.model, s.rank, self.generator) if s.amplifier else None
         inputs = classes if rules.embed_from == "logits" else self.model.feature_size
         widths = [inputs, rules.extractor_hidden or 2 * classes, rules.embedding_width]
@@ -47,11 +51,6 @@ class Networks(Adapter):
         widths = [rules.embedding_width, *rules.discriminator_hidden, 1]
         self.discriminator = mlp(widths, rules.discriminator_activation, self.generator)
         self.teacher = frozen_copy(self.model)
-        if (
-            self.batch_norm == "batch"
-        ):  # after all that looks for layers by a pass, which puts every layer into its old mode
-            use_batch_statistics(self.model)
-            use_batch_statistics(self.teacher)
         self.teacher_amplifier = None if self.amplifier is None else frozen_copy(self.amplifier)
         self.source = Anchor(list(self.model.parameters())) if rules.restore else None
         self.source_amplifier = None
@@ -68,7 +67,8 @@ class Networks(Adapter):
 
     def remarks(self) -> list[str]:
         """The paper has no network with BatchNorm."""
-        whose = {"stream": f"of the last {STREAM_MEMORY} images of the stream", "batch": "of the batch"}
+        batch = f"of the batch, the source counting as {SOURCE_WEIGHT} images"
+        whose = {"stream": f"of the last {STREAM_MEMORY} images of the stream", "batch": batch}
         return [f"BatchNorm by the statistics {whose[self.batch_norm]}"] if self.batch_norm in whose else []
 
     @classmethod
@@ -117,7 +117,8 @@ class Networks(Adapter):
         amplifier = self.amplifier if student else self.teacher_amplifier
         if amplifier is not None:
             model.load_state_dict(amplifier.merged(model), strict=False)
-        use_stored_statistics(model)
+        if self.batch_norm == "stream":
+            use_stored_statistics(model)
         return model
 
     # Passes and averages
