@@ -23,6 +23,19 @@ def methods(
         show_method(name, json)
 
 
+def check_method(
+    name: Annotated[str, typer.Argument(help="Method; one of your own comes with --plugin FILE.py.")],
+    settings: given.Settings = None,
+    json: given.Json = False,
+) -> None:
+    """Hold a method against the laws that every method keeps (exit code 1 where one is broken)."""
+    prepare_torch(bf16=True)
+    from testdg.cli.check_method import check_command
+
+    if not check_command(name, settings or [], as_json=json):
+        raise typer.Exit(1)
+
+
 def benchmarks(
     check: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Say what a data folder holds, lacks and has wrong instead.")

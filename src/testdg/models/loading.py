@@ -16,6 +16,7 @@ from testdg.models.alignment import FILE, load_alignment
 from testdg.models.architectures import ARCHITECTURES
 from testdg.models.checkpoints import PICKLED
 from testdg.models.model import VisionModel
+from testdg.models.named import find_make
 from testdg.models.preprocessing import Preprocessing, read_preprocessor
 from testdg.models.segformer import IMAGENET, set_epsilon
 from testdg.models.untrusted import (
@@ -54,6 +55,9 @@ def load_model(
     model. The model's own size, mean and standard deviation are used unless `preprocessing` is given; `head` names the
     classifier of an unusual module, `classes` its classes.
     """
+    if isinstance(source, str) and (make := find_make(source)) is not None:
+        made = make()
+        source, name = made, name or (None if isinstance(made, VisionModel) else source)
     if isinstance(source, nn.Module) and module is not None:
         raise UserError("module= is for weights in a file or folder: leave it out")
     if isinstance(source, VisionModel):
