@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import testdg
 from testdg.cli import data_commands, experiment_commands
@@ -15,11 +16,32 @@ from testdg.plugins import add_plugin
 
 INTERRUPTED = 130
 
+
+class Plain:
+    """What shows a switch without a type: it takes no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters of a command, `--help` among them."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return params
+
+
+class Command(Plain, TyperCommand):
+    """A command."""
+
+
+class Commands(Plain, TyperGroup):
+    """The command with all the others in it."""
+
+
 app = typer.Typer(
     name="testdg",
     help="Continual test-time adaptation of vision models.",
     invoke_without_command=True,
-    add_completion=False,
+    cls=Commands,
     pretty_exceptions_enable=False,
 )
 
@@ -112,4 +134,4 @@ for command in (
     data_commands.train,
     data_commands.convert,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.errors import UserError
@@ -95,6 +97,13 @@ class VisionModel(nn.Module):
                 f"layer {self.head!r} of {self.name} takes no part in its pass: name the classifier by head=..."
             )
         return Output(logits, entered[-1])
+
+    def plain(self) -> nn.Module:
+        """A module that gives the logits of prepared images in [0, 1], and nothing else: to be exported as a graph."""
+        if self.alignment is not None:
+            told = f"{self.name} has an alignment, which looks at every batch before it predicts, as no fixed graph can"
+            raise UserError(f"{told}: adapt with sites=0, or deploy the folder with load_model")
+        return Plain(self).eval()
 
     @property
     def head_layer(self) -> nn.Module:
@@ -228,3 +237,24 @@ class VisionModel(nn.Module):
 
 def _tensors(network: nn.Module) -> list[tuple[str, Tensor]]:
     return [(name, value) for name, value in network.state_dict().items() if isinstance(value, Tensor)]
+
+
+class Plain(nn.Module):
+    """A copy of a network with its normalisation before it."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: VisionModel) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(model.network).eval()
+        self.register_buffer("mean", model.mean.clone())
+        self.register_buffer("std", model.std.clone())
+        self.dense = model.task == "segmentation"
+
+    def forward(self, prepared: Tensor) -> Tensor:
+        """(N, 3, H, W) in [0, 1], of the model's size, to logits; maps are enlarged to that size."""
+        logits = find_logits(self.network((prepared - self.mean) / self.std))
+        if not self.dense:
+            return logits
+        return F.interpolate(logits, prepared.shape[-2:], mode="bilinear", align_corners=False)
