@@ -57,7 +57,8 @@ def load_model(
     """
     if isinstance(source, str) and (make := find_make(source)) is not None:
         made = make()
-        source, name = made, name or (None if isinstance(made, VisionModel) else source)
+        name = name or (None if isinstance(made, VisionModel) else source)
+        source = made
     if isinstance(source, nn.Module) and module is not None:
         raise UserError("module= is for weights in a file or folder: leave it out")
     if isinstance(source, VisionModel):
