@@ -67,7 +67,7 @@ class _Expansion:
         self._check_keys(table)
         kinds = [kind for name in _list(table["method"]) if (kind := hear("", find_method, name))]
         benchmarks = [found for name in _list(table["benchmark"]) if (found := self._open(name, table))]
-        if "source" in table and kinds and not table.get("guard") and not any(map(_measures_source, kinds)):
+        if "source" in table and kinds and not table.get("guard") and not any(map(_learns_source, kinds)):
             self.mistakes.note(f"{_SOURCE} is for methods that measure clean images, as align does: leave it out")
         named = _list(table["protocol"]) if "protocol" in table else []
         plans = [(text, plan) for text in named for plan in hear("", read_plans, text) or ()]
@@ -169,9 +169,9 @@ def _data(table: Table, benchmark: str) -> str | None:
     return None if shared else _pick(table, "data", benchmark)
 
 
-def _measures_source(kind: type[Adapter]) -> bool:
-    """Whether a method may learn from clean images without labels."""
-    return bool(kind.source_data) and not kind.source_labels
+def _learns_source(kind: type[Adapter]) -> bool:
+    """Whether a method learns from source images by itself; one that needs labels says so later."""
+    return bool(kind.source_data) and getattr(kind.Settings(), "source_images", 0) > 0
 
 
 def _options(table: Table, benchmark: str) -> Pairs:
