@@ -29,6 +29,12 @@ def affine_parameters(model: VisionModel, layers: Sequence[nn.Module] | None = N
     return [p for layer in layers for p in (layer.weight, layer.bias) if isinstance(p, nn.Parameter)]
 
 
+def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the channels of a batch."""
+    variance, mean = torch.var_mean(images.float(), (0, 2, 3), correction=0)
+    return mean, variance
+
+
 class MixedBatchNorm(nn.BatchNorm2d):
     """BatchNorm by the batch at hand, in which the source counts as `momentum` images (Schneider et al., 2020).
 
@@ -43,7 +49,7 @@ class MixedBatchNorm(nn.BatchNorm2d):
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W) to the same."""
-        variance, mean = torch.var_mean(images.float(), (0, 2, 3), correction=0)
+        mean, variance = _moments(images)
         share = len(images) / (self.momentum + len(images))
         gap = (mean - self.running_mean).square()
         variance = self.running_var.lerp(variance, share) + share * (1 - share) * gap
@@ -75,7 +81,7 @@ class SlowBatchNorm(nn.BatchNorm2d):
 
     def followed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance with a batch."""
-        variance, mean = torch.var_mean(images.float(), (0, 2, 3), correction=0)
+        mean, variance = _moments(images)
         share = self.share(images)
         return self.running_mean.lerp(mean, share), self.running_var.lerp(variance, share)
 
