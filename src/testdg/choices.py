@@ -93,7 +93,7 @@ CHOICES: Mapping[str, Choice] = {
     "device": _one_of("auto, cpu, cuda or mps (auto).", ("auto", "cpu", "cuda", "mps")),
     "batch_size": _count("Images per batch; the benchmark's own if left out.", "run"),
     "precision": _one_of("fp32 or bf16 (fp32).", ("fp32", "bf16")),
-    "images": _count("First images of each domain; all if left out.", "benchmark"),
+    "images": _count("Images of each domain, of files spread over the classes; all if left out.", "benchmark"),
     "severity": Choice(
         "Severity of the corruptions, 1 to 5 (5).",
         is_whole(1, 5),
@@ -113,7 +113,11 @@ CHOICES: Mapping[str, Choice] = {
         ("model", "paper"),
     ),
     "corruption_seed": Choice(
-        "Seed of the corruptions.", is_whole(0), "a whole number of at least 0", "benchmark", int
+        "Seed of the corruptions, and of the order of image-folder.",
+        is_whole(0),
+        "a whole number of at least 0",
+        "benchmark",
+        int,
     ),
     "workers": _count("Processes that decode image files; one per core, at most 16, if left out.", "benchmark"),
 }

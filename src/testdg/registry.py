@@ -5,6 +5,7 @@ import pkgutil
 from typing import Any, Generic, TypeVar
 
 from testdg.errors import UserError, unknown
+from testdg.plugins import load_plugins
 
 K = TypeVar("K", bound=type[Any])
 C = TypeVar("C", bound=type[Any])
@@ -32,6 +33,7 @@ class Registry(Generic[K]):
         package = importlib.import_module(self.package)
         for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             importlib.import_module(module.name)
+        load_plugins()
         return dict(sorted(self.known.items()))
 
     def find(self, name: str) -> K:

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -125,3 +126,51 @@ def test_several_folders_are_checked_at_once(tmp_path: Path, capsys: pytest.Capt
     assert all(f"{tmp_path / name} holds no known data set" in shown for name in names[:2])
     assert execute(["benchmarks", "--check", str(tmp_path / "a, b")]) == 1
     assert f"{tmp_path / 'a, b'} holds no known data set" in capsys.readouterr().out
+
+
+def test_lists_fit_into_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in (["methods"], ["methods", "testdg_aligned"], ["methods", "tent"]):
+        assert execute(words) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert max(map(len, shown)) <= 81
+        assert len(shown) < 100
+
+
+@pytest.mark.parametrize(
+    ("method", "first"),
+    [
+        ("testdg", ["as_released", "threshold", "learning_rate", "discrimination_weight", "invariance_weight"]),
+        ("testdg_aligned", ["learning_rate", "momentum", "source_share", "diversity_weight", "invariance_weight"]),
+        ("tent", ["learning_rate", "steps", "loss", "optimizer", "batch_statistics"]),
+    ],
+)
+def test_the_settings_that_matter_come_first(method: str, first: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["methods", method]) == 0
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith(" ") and line.split()]
+    start = rows.index("name") + 2
+    assert rows[start : start + 5] == first
+    assert rows.index("seed") >= start + 5
+
+
+def test_what_is_public_is_shown() -> None:
+    assert dir(testdg) == sorted(testdg.__all__)
+    assert {"adapt", "load_model", "guard"} <= set(dir(testdg))
+
+
+def test_switches_have_no_type(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in (["run", "--help"], ["train", "--help"], ["--help"]):
+        execute(words)
+        shown = capsys.readouterr().out
+        assert "--help" in shown
+        assert "bool" not in shown
+
+
+@pytest.mark.parametrize(("words", "found"), [("testdg ru", "run"), ("testdg run --prot", "--protocol")])
+def test_the_shell_completes(words: str, found: str) -> None:
+    code = "import sys; from testdg.cli.app import execute; sys.exit(execute())"
+    asked = {"_TESTDG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    environment = {**os.environ, **asked, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert ended.stdout.split() == [found], ended.stderr

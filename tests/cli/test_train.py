@@ -66,7 +66,7 @@ def test_the_defaults_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch, 
     [
         (["--benchmark", "digit-c"], "unknown benchmark 'digit-c'; did you mean 'digits-c'?"),
         (["--benchmark", "cifar10-c"], "cifar10-c needs a data folder"),
-        (["--model", "./nowhere"], "model './nowhere' is neither a folder here nor a model"),
+        (["--model", "./nowhere"], "folder ./nowhere does not exist"),
         (["--model", "x.safetensors"], "x.safetensors cannot be read"),
         (["--epochs", "0"], "epochs must be at least 1; got 0"),
         (["--learning-rate", "-1"], "learning_rate must be at least 0 and finite; got -1.0"),

@@ -1,5 +1,7 @@
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -120,3 +122,33 @@ def test_a_missing_data_folder_is_named(tmp_path: Path) -> None:
         load_benchmark("cifar10-c")
     with pytest.raises(UserError, match=r"nowhere does not exist"):
         load_benchmark("cifar10-c", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        (
+            "digits-c",
+            {"data": True},
+            r"digits-c brings its own images: leave out --data \(of a data folder, frost/ alone",
+        ),
+        ("streets", {"data": True}, "streets brings its own images: leave out --data$"),
+        ("digits-c", {"workers": 2}, "digits-c is not made of image files: leave out --workers"),
+        ("cifar10-c", {"data": True, "corruption_seed": 3}, "are there and not made: leave out --corruption-seed"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(
+    name: str, options: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    if name == "cifar10-c":
+        (tmp_path / "CIFAR-10-C").mkdir()
+        for file in ("gaussian_noise", "labels"):
+            np.save(tmp_path / "CIFAR-10-C" / f"{file}.npy", np.zeros((50000, 1, 1, 1), np.uint8))
+    given = {**options, **({"data": tmp_path} if "data" in options else {})}
+    with pytest.raises(UserError, match=sentence):
+        load_benchmark(name, **given).domains()
+
+
+def test_photographs_of_frost_are_an_effect(tmp_path: Path) -> None:
+    (tmp_path / "frost").mkdir()
+    assert load_benchmark("digits-c", tmp_path).data == tmp_path

@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from testdg.errors import UserError
 from testdg.experiments import Cell, Grid, expand
@@ -174,3 +175,20 @@ def test_a_file_that_is_no_grid(text: str, sentence: str, tmp_path: Path) -> Non
 def test_a_file_that_does_not_exist() -> None:
     with pytest.raises(UserError, match=r"^grid file none\.toml cannot be read: No such file"):
         Grid.from_toml("none.toml")
+
+
+def test_a_data_folder_is_not_for_the_embedded_among_several(tmp_path: Path) -> None:
+    (tmp_path / "val" / "cat").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "val" / "cat" / "0.png")
+    values = {"method": ["tent"], "benchmark": ["digits-c", "imagenet-c"], "data": str(tmp_path), "images": 1}
+    cells = expand(Grid.from_options({**values, "domains": ["fog"]}, []))
+    assert {cell.benchmark: cell.data for cell in cells} == {"digits-c": None, "imagenet-c": str(tmp_path)}
+    with pytest.raises(UserError, match="digits-c brings its own images: leave out --data"):
+        expand(Grid.from_options({**values, "benchmark": ["digits-c"]}, []))
+
+
+def test_clean_images_are_for_who_measures_them() -> None:
+    with pytest.raises(UserError, match=r"source \(--source\) is for methods that measure clean images"):
+        expand(Grid.from_options({"method": ["tent", "cotta"], "source": "clean"}, []))
+    assert expand(Grid.from_options({"method": ["tent", "align"], "source": "clean"}, []))
+    assert expand(Grid.from_options({"method": ["tent"], "source": "clean", "guard": True}, []))

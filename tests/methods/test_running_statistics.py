@@ -8,12 +8,14 @@ from torch import Tensor, nn
 
 from testdg.methods.align import Align
 from testdg.methods.parts.normalisation import (
+    MixedBatchNorm,
     RunningBatchNorm,
     batch_norms,
     follow_statistics,
     use_running_statistics,
     use_stored_statistics,
 )
+from testdg.methods.parts.teacher import uses_batch
 from testdg.models import VisionModel, load_model
 from testdg.testing import stream
 
@@ -137,3 +139,18 @@ def test_an_exported_network_is_ordinary(cnn: VisionModel, tmp_path) -> None:
     for images in given:
         torch.testing.assert_close(again(again.prepare(images)).logits, adapter.predict(images))
         assert not torch.allclose(again(again.prepare(images)).logits, cnn(cnn.prepare(images)).logits, atol=1e-3)
+
+
+def test_the_source_counts_as_so_many_images_in_the_statistics_of_a_batch() -> None:
+    norm = MixedBatchNorm(CHANNELS, 1e-5, 4).eval()
+    with torch.no_grad():
+        norm.running_mean.fill_(1.0)
+        norm.running_var.fill_(0.5)
+    images = batches([12])[0]
+    share = 12 / 16
+    first = (1 - share) * 1.0 + share * images.mean((0, 2, 3))
+    second = (1 - share) * 1.5 + share * images.square().mean((0, 2, 3))
+    deviation = (second - first.square() + 1e-5).sqrt()
+    expected = (images - first[:, None, None]) / deviation[:, None, None]
+    torch.testing.assert_close(norm(images), expected, rtol=1e-4, atol=1e-4)
+    assert uses_batch(norm)

@@ -231,7 +231,7 @@ def test_with_both_losses_off_it_is_a_plain_mean_teacher(
     kind: str, settings: dict[str, Any], amplifier: bool, request: pytest.FixtureRequest
 ) -> None:
     model: VisionModel = request.getfixturevalue(kind)
-    adapter = make(model, discrimination=False, invariance=False, amplifier=amplifier, **settings)
+    adapter = make(model, discrimination=False, invariance=False, amplifier=amplifier, batch_norm="source", **settings)
     plain = MeanTeacher(model.network, {**BASE, **settings})
     if not settings["symmetric"]:  # otherwise both begin in agreement, and nothing is learnt
         for network in (plain.teacher, adapter.teacher.network):

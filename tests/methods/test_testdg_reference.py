@@ -223,7 +223,7 @@ def test_batches_are_what_the_paper_says_and_what_its_code_does(
 ) -> None:
     """`start` is the number of the first batch: the code pauses L_inv in the first 20."""
     model: VisionModel = request.getfixturevalue(kind)
-    settings = {**SETTINGS, "as_released": released, "symmetric": symmetric}
+    settings = {**SETTINGS, "as_released": released, "symmetric": symmetric, "batch_norm": "source"}
     batches = stream(TestDG(model, **settings), 8, 8)
     settings["threshold"] = jump(stirred(model, {**settings, "threshold": 10.0}), batches)
     adapter = stirred(model, settings)

@@ -1,6 +1,7 @@
 """`load_model`: what comes out is the network itself, whatever it was loaded from."""
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.models import Preprocessing, SegmentationModel, TinyCNN, TinyViT, VisionModel, load_model
+from testdg.models import Preprocessing, SegmentationModel, TinyCNN, TinyViT, VisionModel, hub, load_model
 
 MakeFolder = Callable[[str], tuple[Path, Any]]
 
@@ -120,9 +121,10 @@ def test_a_head_that_is_no_classifier_is_refused() -> None:
         load_model(Backwards(), head="norm")
 
 
-def test_a_module_without_a_linear_layer_is_refused() -> None:
-    with pytest.raises(UserError, match=r"Sequential has no linear classifier.*name the layer with head="):
-        load_model(nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+def test_a_module_without_a_linear_layer_that_no_image_passes_is_refused() -> None:
+    with pytest.raises(UserError, match=r"Sequential has no linear classifier, and no image passes it.*with head="):
+        load_model(nn.Sequential(nn.Conv2d(4, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    assert load_model(nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())).head is None
 
 
 def test_a_network_that_gives_no_logits_is_refused() -> None:
@@ -199,9 +201,29 @@ def test_truncated_weights_are_refused(make_folder: MakeFolder) -> None:
         load_model(folder)
 
 
-def test_a_name_that_is_nothing_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"model '\./no/such/folder' is neither a folder here nor a model that the hub"):
-        load_model("./no/such/folder")
+@pytest.mark.parametrize("name", ["./nowhere", "no/such/folder", "/nowhere", "models/nowhere", "~/nowhere", "models/"])
+def test_a_folder_that_does_not_exist_is_called_that(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if name == "models/nowhere":
+        (tmp_path / "models").mkdir()
+    with pytest.raises(UserError, match=f"folder {name} does not exist: name a folder with a model, or a model of the"):
+        load_model(name)
+
+
+def test_without_a_hub_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as closed:  # bound, so that nobody else has the port, and silent
+        closed.bind(("127.0.0.1", 0))
+        for key in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.delenv(key, raising=False)
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        assert not hub.reachable()
+        with pytest.raises(UserError, match="there is no folder nobody/nothing here, and the hub cannot be reached"):
+            load_model("nobody/nothing")
+        closed.listen()
+        assert hub.reachable()
 
 
 @torch.no_grad()
@@ -234,9 +256,9 @@ def test_timm_is_asked_for_where_it_is_missing() -> None:
 def test_a_timm_network_is_a_module_like_any_other() -> None:
     timm = pytest.importorskip("timm", exc_type=ImportError)
     network = timm.create_model("test_vit", num_classes=5).eval()
-    from testdg.models.loading import timm_preprocessing
+    from testdg.models.timm_models import preprocessing_of
 
-    model = load_model(network, preprocessing=timm_preprocessing(network))
+    model = load_model(network, preprocessing=preprocessing_of(network))
     assert isinstance(model, VisionModel)
     prepared = model.prepare(images(200))
     torch.testing.assert_close(model(prepared).logits, network(model.normalise(prepared)))

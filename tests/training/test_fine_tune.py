@@ -16,7 +16,7 @@ from torch import nn
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
 from testdg.errors import UserError
-from testdg.models import TinyCNN, TinyViT, VisionModel, load_model
+from testdg.models import Preprocessing, TinyCNN, TinyViT, VisionModel, load_model
 from testdg.training.fine_tune import clean_scores, fine_tune
 from testdg.training.recipe import ClassTuning
 from testdg.training.start import starting_model
@@ -226,13 +226,23 @@ def test_starting_models(start: Path) -> None:
     assert starting_model(bench, start, 48).preprocessing.input_size == (48, 48)
     with pytest.raises(UserError, match="multiple of 4; got 30"):
         starting_model(bench, "tiny", 30)
-    with pytest.raises(UserError, match="model Sequential cannot be written as a folder that is read back"):
-        starting_model(bench, nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)))
     config = transformers.SegformerConfig(hidden_sizes=[8] * 4, depths=[1] * 4, num_attention_heads=[1] * 4)
     with pytest.raises(UserError, match="is for segmentation; digits-c is for classification"):
         starting_model(bench, transformers.SegformerForSemanticSegmentation(config))
     with pytest.raises(UserError, match="model segformer-b0 is for segmentation; digits-c is for classification"):
         starting_model(bench, "segformer-b0")
+
+
+def test_a_module_of_the_users_own_is_trained_and_read_back(tmp_path: Path) -> None:
+    def network(classes: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3, 4), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, classes))
+
+    sized = Preprocessing((32, 32))
+    about = fine_tune(load_benchmark("digits-c"), load_model(network(3), preprocessing=sized), tmp_path / "out", SHORT)
+    model = load_model(tmp_path / "out", module=network(10))
+    scores = clean_scores(model, load_benchmark("digits-c").test(), [str(k) for k in range(10)])
+    assert scores["clean_error"] == about["clean_error"] < 90
+    assert model.preprocessing == sized
 
 
 def test_the_clean_error_counts_short_last_batches() -> None:

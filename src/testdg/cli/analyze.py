@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from testdg.choices import option_name
 from testdg.cli.bar import Bar
 from testdg.cli.bench import Training, check_folder, complain
 from testdg.cli.bench_progress import BenchDisplay
@@ -51,6 +52,8 @@ def analyze_command(request: AnalyzeRequest, *, as_json: bool) -> bool:
         raise UserError(f"{figure} cannot be written: name a file in a folder that exists")
     check_folder(request.out, "--out")
     check_folder(request.runs, "--runs")
+    if analysis.needs == "folders":
+        _refuse_options(analysis, request)
     cells = [] if analysis.needs == "folders" else expand(_grid(analysis, request))
     quieten(cell.model for cell in cells)
     chosen, engine = analysis.choose(cells, request.space), Local(request.jobs)
@@ -72,6 +75,13 @@ def analyze_command(request: AnalyzeRequest, *, as_json: bool) -> bool:
     told = {"numbers": str(request.out / f"{analysis.name}.json"), "figure": str(figure)}
     print(json.dumps({**about, **told, "found": numbers}, indent=2) if as_json else _lines(told))
     return True
+
+
+def _refuse_options(analysis: Analysis, request: AnalyzeRequest) -> None:
+    """Refuse what is about runs where none are made; the method has a default, so that nobody knows who named it."""
+    given = [option_name(key) for key in request.values if key != "method"] + ["--set"] * bool(request.pairs)
+    if given:
+        raise UserError(f"{analysis.name} reads run folders (--runs) and runs nothing: leave out {', '.join(given)}")
 
 
 def list_analyses(as_json: bool) -> None:

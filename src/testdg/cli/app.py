@@ -2,21 +2,44 @@
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import testdg
 from testdg.cli import data_commands, experiment_commands
 from testdg.errors import UserError, visible
+from testdg.plugins import add_plugin
 
 INTERRUPTED = 130
+
+
+class Plain:
+    """What shows a switch without a type: it takes no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters of a command, `--help` among them."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return params
+
+
+class Command(Plain, TyperCommand):
+    """A command."""
+
+
+class Commands(Plain, TyperGroup):
+    """The command with all the others in it."""
+
 
 app = typer.Typer(
     name="testdg",
     help="Continual test-time adaptation of vision models.",
     invoke_without_command=True,
-    add_completion=False,
+    cls=Commands,
     pretty_exceptions_enable=False,
 )
 
@@ -24,7 +47,7 @@ app = typer.Typer(
 def execute(arguments: list[str] | None = None) -> int:
     """Run a command; mistakes of the user become one sentence on stderr."""
     try:
-        code = app(args=arguments, prog_name="testdg", standalone_mode=False)
+        code = app(args=_add_plugins(arguments), prog_name="testdg", standalone_mode=False)
         sys.stdout.flush()
     except UserError as error:
         return _complain(str(error), 2)
@@ -43,6 +66,21 @@ def execute(arguments: list[str] | None = None) -> int:
     if code == INTERRUPTED:
         return _complain("interrupted; the same command goes on from the last saved state", INTERRUPTED)
     return code if isinstance(code, int) else 0
+
+
+def _add_plugins(arguments: list[str] | None) -> list[str]:
+    """Load the plugins that are named anywhere on the line; the other words are left."""
+    words, others = list(sys.argv[1:] if arguments is None else arguments), []
+    while words:
+        word = words.pop(0)
+        name, equals, file = word.partition("=")
+        if name != "--plugin":
+            others.append(word)
+        elif equals or words:
+            add_plugin(file if equals else words.pop(0))
+        else:
+            raise UserError("--plugin takes a Python file, as in --plugin my_method.py")
+    return others
 
 
 def _complain(sentence: str, code: int) -> int:
@@ -68,6 +106,12 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.py", help="Code of yours with methods, benchmarks or models; it is run. Repeatable."
+        ),
+    ] = None,
 ) -> None:
     """Continual test-time adaptation of vision models."""
     if context.invoked_subcommand is None:
@@ -82,8 +126,10 @@ for command in (
     experiment_commands.analyze,
     experiment_commands.report,
     data_commands.methods,
+    data_commands.check_method,
     data_commands.benchmarks,
     data_commands.corrupt,
     data_commands.train,
+    data_commands.convert,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)

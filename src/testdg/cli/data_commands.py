@@ -21,6 +21,19 @@ def methods(
         show_method(name, json)
 
 
+def check_method(
+    name: Annotated[str, typer.Argument(help="Method; one of your own comes with --plugin FILE.py.")],
+    settings: given.Settings = None,
+    json: given.Json = False,
+) -> None:
+    """Hold a method against the laws that every method keeps (exit code 1 where one is broken)."""
+    prepare_torch(bf16=True)
+    from testdg.cli.check_method import check_command
+
+    if not check_command(name, settings or [], as_json=json):
+        raise typer.Exit(1)
+
+
 def benchmarks(
     check: Annotated[
         str | None,
@@ -72,8 +85,8 @@ def train(
     model: Annotated[
         str,
         typer.Option(
-            help="Model to start from: a folder, a hub id, a CIFAR ResNet's .safetensors, or random weights: tiny, "
-            "segformer-b0 to segformer-b5."
+            help="Model to start from: a folder, a hub id, timm:NAME, a CIFAR ResNet's .safetensors, or random "
+            "weights: tiny, segformer-b0 to segformer-b5."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the trained model; it appears when the model is complete.")],
@@ -112,3 +125,18 @@ def train(
 
     recipe = {name: value for name, value in ctx.params.items() if name not in _NO_RECIPE and value is not None}
     train_command(benchmark, model, out, recipe, as_json=json, data=data, subset=subset, device=device)
+
+
+def convert(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .pth or .pt file of tensors, or .safetensors.")],
+    out: Annotated[Path, typer.Option(help="Folder of the model.")],
+    timm: Annotated[str | None, typer.Option(metavar="NAME", help="Its network is this one of timm.")] = None,
+    like: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Its network is of the kind of this model, a folder or hub id.")
+    ] = None,
+    json: given.Json = False,
+) -> None:
+    """Write a published checkpoint as a model folder, and say what did not fit; no code in it is executed."""
+    from testdg.cli.convert import convert_command
+
+    convert_command(file, out, timm, like, as_json=json)

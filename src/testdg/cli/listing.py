@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,22 @@ from rich.console import Console
 from rich.table import Table
 
 from testdg.data.benchmarks import benchmarks
-from testdg.methods import Adapter, describe_settings, find_method, methods
+from testdg.methods import Adapter, Settings, describe_settings, find_method, methods
 
 
 def list_methods(as_json: bool) -> None:
-    """Name, title, tasks, needs and citation of every method."""
-    _show([_about(kind) for kind in methods().values()], as_json)
+    """Every method: what it is for and what it needs; as JSON with all that is known of it."""
+    about = [_about(kind) for kind in methods().values()]
+    if not as_json:
+        about = [{key: _short(key, one[key]) for key in ("name", "title", "tasks", "needs")} for one in about]
+    _show(about, as_json)
+    if not as_json:
+        print("testdg methods NAME shows settings, presets, source data and the citation of one.")
+
+
+def _short(key: str, value: Any) -> Any:
+    """What a method predicts, in place of the names of its tasks."""
+    return [{"classification": "classes", "segmentation": "maps"}[task] for task in value] if key == "tasks" else value
 
 
 def list_benchmarks(as_json: bool) -> None:
@@ -82,11 +93,27 @@ def show_method(name: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**_about(kind), "settings": settings, "presets": presets}, indent=2))
         return
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(f"{kind.title} ({kind.name}): {' '.join((kind.__doc__ or '').split())}\n{kind.citation}\n")
-    _show(settings, False)
+    console = Console(width=_width(), highlight=False, markup=False)
+    described = " ".join((kind.__doc__ or "").split())
+    console.print(f"{kind.title} ({kind.name}): {described}\n{kind.citation}")
+    console.print(
+        f"tasks: {', '.join(kind.tasks)}; needs: {kind.needs or 'nothing'}; source data: {kind.source_data or 'none'}"
+    )
+    _show([{**one, "default": _plain(one["default"])} for one in _first_things_first(kind.Settings)], False)
     for benchmark, values in presets.items():
         console.print(f"preset {benchmark}{_applied(benchmark)}: {', '.join(f'{k}={v}' for k, v in values.items())}")
+
+
+def _first_things_first(kind: type[Settings]) -> list[dict[str, Any]]:
+    """What belongs to a method itself and its learning rate, before what it has in common with others."""
+    kinds = [{field.name for field in fields(parent)} for parent in kind.__mro__ if is_dataclass(parent)]
+    own = {one["name"]: sum(one["name"] in names for names in kinds) for one in describe_settings(kind)}
+    return sorted(describe_settings(kind), key=lambda one: 1 if one["name"] == "learning_rate" else own[one["name"]])
+
+
+def _plain(value: Any) -> str:
+    """A value as `--set` takes it."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _applied(preset: str) -> str:
@@ -116,5 +143,9 @@ def _show(entries: list[dict[str, Any]], as_json: bool) -> None:
         table.add_column(key.replace("_", " "), no_wrap=key == "name", overflow="fold")
     for entry in entries:
         table.add_row(*(", ".join(value) if isinstance(value, list) else str(value) for value in entry.values()))
-    width = None if sys.stdout.isatty() else 200  # a file or a pipe has no width to keep to
-    Console(markup=False, highlight=False, width=width).print(table)
+    Console(markup=False, highlight=False, width=_width()).print(table)
+
+
+def _width() -> int | None:
+    """That of the terminal, or what COLUMNS says; a file or a pipe has none to keep to."""
+    return None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200

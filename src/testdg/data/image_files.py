@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from itertools import groupby, islice
+from itertools import groupby, islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -54,9 +54,9 @@ class ImageFiles:
         """The images at some indices, in their order."""
         return self._gather(indices, self._submit(indices))
 
-    def first(self, count: int | None) -> ImageFiles:
-        """The first files only."""
-        return ImageFiles(self.folder, dict(islice(self.paths.items(), count)), self.decoder)
+    def chosen(self, names: Sequence[str]) -> ImageFiles:
+        """Some of the files, in their order."""
+        return ImageFiles(self.folder, {name: self.paths[name] for name in names}, self.decoder)
 
     def unreadable(self) -> list[str]:
         """Names of the files that cannot be decoded: each one is tried."""
@@ -119,7 +119,7 @@ def list_images(folder: Path, inside: str = "") -> dict[str, str]:
     for name in list_classes(folder):
         middle = f"{name}/{inside}/" if inside else f"{name}/"
         files = os.listdir(folder / middle) if (folder / middle).is_dir() else []
-        paths |= {f"{name}/{file}": middle + file for file in sorted(filter(_is_image, files))}
+        paths |= {f"{name}/{file}": middle + file for file in sorted(filter(is_image, files))}
     if not paths:
         raise UserError(f"{folder} holds no images: expected <class>/{inside and inside + '/'}<file>.JPEG in it")
     return paths
@@ -133,7 +133,7 @@ def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
         if len(words) < 2 or words[1] == ".." or Path(words[1]).name != words[1]:
             raise UserError(f"{annotations}, line {number}: {expected}; got {' '.join(words[:2])!r}")
     classes = {file: name for file, name, *_ in lines}
-    files = list(filter(_is_image, os.listdir(folder)))
+    files = list(filter(is_image, os.listdir(folder)))
     if not files:
         raise UserError(f"{folder} holds no images: expected those that {annotations.name} names")
     if stray := [file for file in files if file not in classes]:
@@ -141,7 +141,8 @@ def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
     return {f"{name}/{file}": file for name, file in sorted((classes[file], file) for file in files)}
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
+    """Whether a file is an image by its name."""
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
@@ -149,7 +150,7 @@ def find_images(folder: Path) -> list[str]:
     """All images of a folder and the folders in it, by path."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: name one with images in it")
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if _is_image(path.name))
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if is_image(path.name))
 
 
 def read_image(path: Path) -> Tensor:
@@ -174,6 +175,15 @@ def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None)
         counted = f"{len(absent)} of {len(wanted)} images that are"
         raise UserError(f"list {subset} names {counted} not in {folder}, first {absent[0]}: complete the folder")
     return wanted
+
+
+def spread(names: Sequence[str], count: int | None) -> list[str]:
+    """So many images, in turn one of each class as long as it has any; all, as they are, where no number is given."""
+    if count is None:
+        return list(names)
+    groups = [list(group) for _, group in groupby(names, key=lambda name: name.split("/")[0])]
+    rounds = zip_longest(*groups)
+    return list(islice((name for names in rounds for name in names if name is not None), count))
 
 
 def _first_of_each(names: Sequence[str], count: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER, ParameterSet
 from testdg.data.decoder import Frame
-from testdg.data.image_files import list_classes, list_images, read_annotated, read_classes
+from testdg.data.image_files import is_image, list_classes, list_images, read_annotated, read_classes
 from testdg.errors import UserError
 
 
@@ -25,6 +25,7 @@ class PictureSet:
     stored: str
     """Folder of the published corruptions: `<corruption>/<severity>/<class>/<file>` in it."""
     class_count: int
+    """Of the whole set; 0 where any pictures may be in it."""
     frame: Frame
     """The size that pictures are read, corrupted and written at."""
     parameters: ParameterSet
@@ -97,6 +98,22 @@ class PictureSet:
             return Pictures(folder, list_images(folder, inside.strip("/")))
         return Pictures(folder, read_annotated(self.find_clean(data) / self.annotations, folder))
 
+    def is_plain(self, data: Path) -> bool:
+        """Whether a data folder holds the classes of the test pictures itself."""
+        return self.clean == "." and not self.split_folder(data, self.test).is_dir() and self._holds_pictures(data)
+
+    def _holds_pictures(self, folder: Path) -> bool:
+        classes = [name for name in list_classes(folder) if name != "frost"]  # photographs for the corruption
+        return any(is_image(path.name) for name in classes for path in (folder / name).iterdir())
+
+    def list_test(self, data: Path) -> Pictures:
+        """List the test pictures: of their split, or of a plain tree."""
+        return Pictures(data, list_images(data)) if self.is_plain(data) else self.list_split(data, self.test)
+
+    def frost_folder(self, data: Path) -> Path:
+        """Where photographs of frost lie: in the data folder, or beside one that holds classes."""
+        return (data.resolve().parent if self.is_plain(data) else data) / "frost"
+
     def find_class_list(self, data: Path) -> Path | None:
         """Find the file that lists the classes: with the clean pictures, or with the stored corruptions."""
         folders = [folder for folder in (self.find_clean(data), self.find_stored(data)) if folder is not None]
@@ -110,6 +127,8 @@ class PictureSet:
         if listed is not None:
             classes = read_classes(listed)
             return tuple(sorted(classes) if listed.name == self.class_names else classes)
+        if self.is_plain(data):
+            return tuple(list_classes(data))
         folders = [self.split_folder(data, split) for split in (self.test, self.train) if "<class>" in split]
         corruptions = [self.corruption_folder(stored, name) for name in STANDARD_ORDER] if stored is not None else []
         for folder in filter(None, corruptions):

@@ -63,12 +63,13 @@ def run(
     bench = load_benchmark(benchmark, data, **options) if isinstance(benchmark, str) else benchmark
     protocol = read_protocol(bench.protocol if protocol is None else protocol)
     bench = protocol.choose(bench)
-    stream = protocol.stream(bench, batch_size)
+    protocol.stream(bench, batch_size)  # mistakes first
     fixed, chosen = dict(settings or {}), choose_preset(method_class, bench, preset)
     values = {**method_class.preset(chosen), **fixed}
     adapted = source_model(bench, model, device=find_device(device), observer=observer)
+    stream = protocol.stream(bench, batch_size)
     adapter = method_class(adapted, **values)
-    folder = None if source is None or not adapter.source_images() else Path(source)
+    folder = None if source is None or not (guard or adapter.source_images()) else Path(source)
     remarks = [describe_tuning(chosen, fixed), *adapter.remarks(), *([f"source images of {folder}"] if folder else [])]
     remarks += ["with a guard"] if guard else []
     about = make_record(protocol, bench, stream, adapter, tuning="; ".join(remarks), fingerprint=adapted.fingerprint())

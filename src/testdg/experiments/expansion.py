@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from testdg.choices import CHOICES, choices_of
-from testdg.data.benchmarks import Benchmark, find_benchmark, load_benchmark
+from testdg.data.benchmarks import Benchmark, benchmarks, find_benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.evaluation import Protocol, read_protocols
 from testdg.evaluation.run import choose_preset
@@ -18,6 +18,7 @@ from testdg.methods import Adapter, find_method, parse_settings
 from testdg.methods.settings import Settings, make_settings
 
 Table = Mapping[str, Any]
+_SOURCE = "source (--source)"
 _BASE = {"benchmark": "digits-c", "seeds": 0}
 
 
@@ -66,6 +67,8 @@ class _Expansion:
         self._check_keys(table)
         methods = [method for name in _list(table["method"]) if (method := hear("", find_method, name))]
         benchmarks = [found for name in _list(table["benchmark"]) if (found := self._open(name, table))]
+        if "source" in table and methods and not table.get("guard") and not any(map(_learns_source, methods)):
+            self.mistakes.note(f"{_SOURCE} is for methods that measure clean images, as align does: leave it out")
         named = _list(table["protocol"]) if "protocol" in table else []
         protocols = [(text, one) for text in named for one in hear("", read_protocols, text) or ()]
         for benchmark in benchmarks:
@@ -86,7 +89,7 @@ class _Expansion:
 
     def _open(self, name: str, table: Table) -> Benchmark | None:
         """The benchmark with the options of a table, opened once."""
-        key = name, _pick(table, "data", name), _options(table, name)
+        key = name, _data(table, name), _options(table, name)
         if key not in self._opened:
             self._opened[key] = self.mistakes.hear("", load_benchmark, name, key[1], **dict(key[2]))
         return self._opened[key]
@@ -103,6 +106,7 @@ class _Expansion:
                 settings |= self.mistakes.hear(where, _read_setting, method, *pair) or {}
         fields = {key: value for key in choices_of("run") if (value := _pick(table, key, benchmark.name)) is not None}
         fields.pop("batch_size", None)
+        fields["data"] = _data(table, benchmark.name)
         fields["precision"] = settings.pop("precision", fields.get("precision", "fp32"))
         preset = self.mistakes.hear(name, _find_preset, method, benchmark, fields.get("preset"), settings)
         if preset is None:
@@ -158,6 +162,19 @@ def _pick(table: Table, key: str, benchmark: str) -> Any:
     """The value of a key, or the one for a benchmark where there are several."""
     value = table.get(key)
     return value.get(benchmark) if isinstance(value, dict) else value
+
+
+def _data(table: Table, benchmark: str) -> str | None:
+    """The data folder of a benchmark; one for several is not that of an embedded one among them."""
+    data, several = table.get("data"), len(_list(table["benchmark"])) > 1
+    known = benchmarks()
+    shared = several and isinstance(data, str) and benchmark in known and known[benchmark].embedded
+    return None if shared else _pick(table, "data", benchmark)
+
+
+def _learns_source(kind: type[Adapter]) -> bool:
+    """Whether a method learns from source images by itself; one that needs labels says so later."""
+    return bool(kind.source_data) and getattr(kind.Settings(), "source_images", 0) > 0
 
 
 def _options(table: Table, benchmark: str) -> Pairs:

@@ -62,6 +62,9 @@ class Adapter(Stateful):
             raise UserError(
                 f"{self.name} is for {' and '.join(self.tasks)}; {self.model.name} is for {self.model.task}"
             )
+        if self.model.head is None and self.needs_features():
+            others = "name one with head=..., or take a method that needs no features, such as tent or cotta"
+            raise UserError(f"{self.name} needs the layer that gives the logits of {self.model.name}: {others}")
         if (reason := self.refuses(self.model)) is not None:
             raise UserError(f"{self.name} cannot adapt {self.model.name}: {reason}")
         self.origin = {"fingerprint": self.model.fingerprint(), "preprocessing": _plain(self.model)}
@@ -94,6 +97,10 @@ class Adapter(Stateful):
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Learn from prepared source images and their labels, once, before the stream."""
         raise UserError(f"{self.name} learns nothing from source data: leave out warm_up")
+
+    def needs_features(self) -> bool:
+        """Whether the method looks at what enters the classifier, or at its weight."""
+        return False
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:

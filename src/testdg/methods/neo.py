@@ -79,20 +79,20 @@ class NEO(Adapter):
     def _shift(self) -> Tensor:
         """What the classifier makes of the gap between the stream and where it belongs, (C,)."""
         begun = (self.seen > 0) & (self.seen >= self.settings.after)
-        weight = self.model.network.get_submodule(self.model.head).get_parameter("weight")
+        weight = self.model.head_weight
         with torch.autocast(weight.device.type, enabled=False):
             return torch.where(begun, weight.float() @ (self.mean - self.home), 0.0)
 
     def beyond_weights(self) -> str | None:
         """The shift goes into the bias of the classifier."""
-        bias = self.model.network.get_submodule(self.model.head).bias
+        bias = self.model.head_layer.bias
         return super().beyond_weights() if isinstance(bias, Tensor) else "its classifier has no bias for the shift"
 
     @torch.no_grad()
     def adapted_model(self) -> VisionModel:
         """The model with the shift in the bias of its classifier."""
         model = frozen_copy(self.model)
-        bias = model.network.get_submodule(model.head).bias
+        bias = model.head_layer.bias
         if isinstance(bias, Tensor):
             bias -= self._shift()
         return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from testdg.errors import UserError
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from testdg.methods.adapter import Adapter
+    from testdg.models import Preprocessing
 
 _METHODS: Registry[type[Adapter]] = Registry("method", "testdg.methods")
 T = TypeVar("T", bound="type[Adapter]")
@@ -27,11 +29,22 @@ methods, find_method = _METHODS.all, _METHODS.find
 
 
 def adapt(
-    model: str | nn.Module, method: str = "testdg_aligned", *, preset: str | None = None, **settings: Any
+    model: str | nn.Module,
+    method: str = "testdg_aligned",
+    *,
+    preset: str | None = None,
+    preprocessing: Preprocessing | None = None,
+    head: str | None = None,
+    classes: Sequence[str] | None = None,
+    **settings: Any,
 ) -> Adapter:
     """Wrap a model (or the id or folder of one) so that it adapts to what it sees.
 
-    `preset` names the published settings of a benchmark; keyword arguments win over it.
+    `preset` names the published settings of a benchmark; keyword arguments win over it. `preprocessing`, `head` and
+    `classes` are those of `load_model`.
     """
+    from testdg.models import load_model
+
     method_class = find_method(method)
-    return method_class(model, **{**method_class.preset(preset), **settings})
+    values = {**method_class.preset(preset), **settings}
+    return method_class(load_model(model, preprocessing=preprocessing, head=head, classes=classes), **values)

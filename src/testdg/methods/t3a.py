@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from testdg.methods.adapter import Adapter
 from testdg.methods.parts.entropy import entropy
@@ -46,6 +46,15 @@ class T3A(Adapter):
     features: Tensor
     entropies: Tensor
 
+    def needs_features(self) -> bool:
+        """Templates are made of them."""
+        return True
+
+    @classmethod
+    def refuses(cls, model: VisionModel) -> str | None:
+        """Templates take the place of a classifier whose output is the prediction."""
+        return None if model.exact else f"what leaves its classifier {model.head!r} is changed before it is returned"
+
     @torch.no_grad()
     def build(self) -> None:
         """Make the store: unit features (C, M, D) with their entropies, infinite where a place is free.
@@ -57,8 +66,8 @@ class T3A(Adapter):
             "features", torch.zeros(self.model.classes, places, self.model.feature_size, device=device)
         )
         self.register_buffer("entropies", torch.full((self.model.classes, places), torch.inf, device=device))
-        rows = self._head().get_parameter("weight").float()
-        self._add(rows, self._head()(rows))
+        rows, bias = self.model.head_weight.float(), self.model.head_layer.bias
+        self._add(rows, F.linear(rows, rows, bias if isinstance(bias, Tensor) else None))
 
     @torch.no_grad()
     def step(self, images: Tensor) -> Tensor:
@@ -75,14 +84,14 @@ class T3A(Adapter):
     def templates(self) -> Tensor:
         """One unit vector a class; the row of the source classifier for a class without supports."""
         total = self.features.sum(1)
-        rows = self._head().get_parameter("weight").float()
+        rows = self.model.head_weight.float()
         return F.normalize(torch.where(total.any(1, keepdim=True), total, rows))
 
     def adapted_model(self) -> VisionModel:
         """The model with the templates in its classifier."""
         model = frozen_copy(self.model)
-        head = model.network.get_submodule(model.head)
-        head.get_parameter("weight").copy_(self.templates())
+        head = model.head_layer
+        model.head_weight.copy_(self.templates())  # a view of the head's own
         if isinstance(head.bias, Tensor):
             head.bias.zero_()
         return model
@@ -110,6 +119,3 @@ class T3A(Adapter):
         free = kept[:, :places].isinf()[..., None]
         self.features = everything[rows].masked_fill(free, 0)
         self.entropies = kept[:, :places].contiguous()
-
-    def _head(self) -> nn.Module:
-        return self.model.network.get_submodule(self.model.head)

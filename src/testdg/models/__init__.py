@@ -2,8 +2,18 @@
 
 from testdg.models.loading import load_model
 from testdg.models.model import Output, VisionModel
+from testdg.models.named import register_model
 from testdg.models.preprocessing import Preprocessing
 from testdg.models.segformer import SegmentationModel
 from testdg.models.tiny import TinyCNN, TinyViT
 
-__all__ = ["Output", "Preprocessing", "SegmentationModel", "TinyCNN", "TinyViT", "VisionModel", "load_model"]
+__all__ = [
+    "Output",
+    "Preprocessing",
+    "SegmentationModel",
+    "TinyCNN",
+    "TinyViT",
+    "VisionModel",
+    "load_model",
+    "register_model",
+]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from testdg.errors import UserError
-from testdg.models import resnet
+from testdg.models import hub, own, resnet, timm_models
 from testdg.models.alignment import FILE, load_alignment
 from testdg.models.architectures import ARCHITECTURES
-from testdg.models.model import VisionModel, find_logits
+from testdg.models.checkpoints import PICKLED
+from testdg.models.model import VisionModel
+from testdg.models.named import find_make
 from testdg.models.preprocessing import Preprocessing, read_preprocessor
-from testdg.models.segformer import IMAGENET, SegmentationModel, set_epsilon
+from testdg.models.segformer import IMAGENET, set_epsilon
 from testdg.models.untrusted import (
     CONFIG,
     UNKNOWN,
@@ -30,6 +32,7 @@ from testdg.models.untrusted import (
     require_finite,
     sketch,
 )
+from testdg.models.wrapping import is_segformer, wrap
 
 _ANY_SIDE = 64  # of an image for networks that take any size
 
@@ -37,80 +40,82 @@ _ANY_SIDE = 64  # of an image for networks that take any size
 def load_model(
     source: str | Path | nn.Module,
     *,
+    module: nn.Module | str | None = None,
     preprocessing: Preprocessing | None = None,
     head: str | None = None,
     name: str | None = None,
+    classes: Sequence[str] | None = None,
 ) -> VisionModel:
     """Load a model, in evaluation mode and single precision; a module of the caller's is copied and left as it was.
 
     `source` is a folder with `config.json` and safetensors weights, a hub id (`google/vit-base-patch16-224`),
     a timm model (`timm:vit_base_patch16_384`), the weights of a CIFAR ResNet (`resnet20.safetensors`, or a folder
-    with that file alone), or any module with a linear classifier. The model's own size,
-    mean and standard deviation are used unless `preprocessing` is given; `head` names the classifier of an
-    unusual module.
+    with that file alone), or any module that gives logits. Weights of a network that nothing here knows (a folder that
+    `export` wrote, a .pt or .pth file of tensors) go into `module`, a network of their kind or the name of a timm
+    model. The model's own size, mean and standard deviation are used unless `preprocessing` is given; `head` names the
+    classifier of an unusual module, `classes` its classes.
     """
+    if isinstance(source, str) and (make := find_make(source)) is not None:
+        made = make()
+        name = name or (None if isinstance(made, VisionModel) else source)
+        source = made
+    if isinstance(source, nn.Module) and module is not None:
+        raise UserError("module= is for weights in a file or folder: leave it out")
     if isinstance(source, VisionModel):
-        return source
-    if isinstance(source, nn.Module):
-        name = name or type(source).__name__
-        if preprocessing is None:
-            told = f"{name} gets images as they are, with mean 0 and deviation 1"
-            warnings.warn(f"{told}: give its own with preprocessing=Preprocessing(...)", stacklevel=2)
-        own, preprocessing = copy.deepcopy(source).float().eval(), preprocessing or Preprocessing()
-        model = wrap(own, preprocessing, head or _find_head(own, preprocessing), name)
-    elif str(source).startswith(("timm:", "timm/")):
-        model = _from_timm(str(source), preprocessing, head)
-    elif (weights := _lone_weights(Path(source))) is not None:
-        model = _from_weights(weights, preprocessing, head)
-    elif Path(source).is_dir():
-        model = _from_folder(Path(source), preprocessing, head)
+        _refuse_changes(source, preprocessing, head, name)
+        model = source if classes is None else copy.copy(source)
+    elif isinstance(source, nn.Module):
+        model = _from_module(source, preprocessing, head, name)
     else:
-        model = _from_hub(str(source), preprocessing, head)
-    if not isinstance(source, nn.Module) and (Path(source) / FILE).is_file():
-        load_alignment(model, Path(source))
-    model = model.float().eval()
-    if not isinstance(source, nn.Module):
-        require_finite(model, str(source))
+        model = _from_place(str(source), module, preprocessing, head)
+        model.name = name or model.name
+    if classes is not None:
+        model.name_classes(classes)
     return model
 
 
-def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, name: str) -> VisionModel:
-    """See a network as encoder + head."""
-    if _is_segformer(network):
-        return SegmentationModel(network, head or "decode_head.classifier", preprocessing, name)
-    layers = dict(network.named_modules())
-    linears = [n for n, module in layers.items() if isinstance(module, nn.Linear)]
-    if head is None and not linears:
-        raise UserError(f"{name} has no linear classifier, so its features are unknown: name the layer with head=...")
-    if head is not None and head not in linears:
-        found = f"is a {type(layers[head]).__name__}" if head in layers else "does not exist"
-        raise UserError(f"layer {head!r} of {name} {found}; its linear layers are {', '.join(linears[-5:]) or 'none'}")
-    return VisionModel(network, head or linears[-1], preprocessing, name)
+def _refuse_changes(
+    model: VisionModel, preprocessing: Preprocessing | None, head: str | None, name: str | None
+) -> None:
+    given = {"preprocessing": preprocessing, "head": head, "name": name}
+    for key, value in given.items():
+        if value is not None and value != getattr(model, key):
+            raise UserError(f"model {model.name} was loaded with its own {key}: give {key}= to load_model")
 
 
-@torch.no_grad()
-def _find_head(network: nn.Module, preprocessing: Preprocessing) -> str | None:
-    """The linear layer that gives the logits of an empty image; None where the network does not take one."""
-    outputs: dict[str, Any] = {}
-    linears = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)]
-    hooks = [
-        module.register_forward_hook(lambda _, __, output, name=name: outputs.update({name: output}))
-        for name, module in linears
-    ]
-    height, width = preprocessing.input_size or (_ANY_SIDE, _ANY_SIDE)
-    try:
-        device = next(network.parameters()).device
-        logits = find_logits(network(torch.zeros(1, len(preprocessing.mean), height, width, device=device)))
-        return [name for name, output in outputs.items() if torch.equal(output, logits)][-1]
-    except Exception:  # whatever a network says to an image of this size
-        return None
-    finally:
-        for hook in hooks:
-            hook.remove()
+def _from_module(
+    source: nn.Module, preprocessing: Preprocessing | None, head: str | None, name: str | None
+) -> VisionModel:
+    name = name or type(source).__name__
+    if preprocessing is None:
+        told = f"{name} gets images as they are, with mean 0 and deviation 1"
+        warnings.warn(f"{told}: give its own with preprocessing=Preprocessing(...)", stacklevel=3)
+    return wrap(copy.deepcopy(source).float().eval(), preprocessing or Preprocessing(), head, name)
 
 
-def _is_segformer(network: nn.Module) -> bool:
-    return hasattr(network, "segformer") and hasattr(network, "decode_head")
+def _from_place(
+    source: str, module: nn.Module | str | None, preprocessing: Preprocessing | None, head: str | None
+) -> VisionModel:
+    """A model that lies in a folder, a file, or on a hub."""
+    path = Path(source)
+    if module is not None:
+        model = own.load_into(module, path, preprocessing, head)
+    elif timm_models.is_name(source):
+        network = timm_models.make_network(source, pretrained=True)
+        model = wrap(network, preprocessing or timm_models.preprocessing_of(network), head, source)
+    elif path.suffix in PICKLED and not path.is_dir():
+        raise UserError(own.without_network(path))
+    elif (weights := _lone_weights(path)) is not None:
+        model = _from_weights(weights, preprocessing, head)
+    elif path.is_dir():
+        model = _from_folder(path, preprocessing, head)
+    else:
+        model = _from_hub(source, preprocessing, head)
+    if (path / FILE).is_file():
+        load_alignment(model, path)
+    model = model.float().eval()
+    require_finite(model, source)
+    return model
 
 
 def _lone_weights(path: Path) -> Path | None:
@@ -138,6 +143,10 @@ def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | 
     budget = budget_of(find_weights(folder))
     config = read_config(folder)
     preprocessing = preprocessing or read_preprocessor(folder, dense=_wants_segmentation(config))
+    if config.get("model_type") == own.MODEL_TYPE:
+        raise UserError(own.of_a_module(folder, config))
+    if config.get("model_type") == timm_models.MODEL_TYPE:
+        return own.load_into(timm_models.network_of(folder, config), folder, preprocessing, head)
     if config.get("model_type") in ARCHITECTURES:
         preprocessing = preprocessing or Preprocessing()
         return wrap(_load_tiny(folder, config, preprocessing, budget), preprocessing, head, folder.name)
@@ -182,27 +191,14 @@ def _wants_segmentation(config: dict[str, Any]) -> bool:
 
 def _from_hub(name: str, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
     """Load a model by its name on the hub: its small files are fetched first, and looked at."""
-    folder = _fetch(name)
+    hub.check_name(name)
+    folder = hub.fetch(name)
     config = read_config(folder)
     preprocessing = preprocessing or read_preprocessor(folder, dense=_wants_segmentation(config))
     weights = folder if any(folder.glob("*.safetensors")) else None
     budget = UNKNOWN if weights is None else budget_of(find_weights(folder))
     network = _from_transformers(str(weights or name), config, preprocessing, budget)
     return wrap(network, preprocessing or _default_preprocessing(network), head, name)
-
-
-def _fetch(name: str) -> Path:
-    """Fetch the configuration, the preprocessor and the weights of a model; give the folder where they lie."""
-    from transformers.utils import cached_file
-
-    try:
-        config = cached_file(name, CONFIG)
-        for file in ("preprocessor_config.json", WEIGHTS):  # weights in parts or in older forms are fetched later
-            cached_file(name, file, _raise_exceptions_for_missing_entries=False)
-    except (OSError, ValueError) as error:
-        reason = first_line(error)
-        raise UserError(f"model {name!r} is neither a folder here nor a model that the hub gave ({reason})") from error
-    return Path(config).parent
 
 
 def _from_transformers(
@@ -249,30 +245,7 @@ def _made_by_transformers(
 
 def _default_preprocessing(network: nn.Module) -> Preprocessing:
     config: Any = network.config
-    if _is_segformer(network):
+    if is_segformer(network):
         return IMAGENET
     size = config.image_size if isinstance(getattr(config, "image_size", None), int) else 224
     return Preprocessing((size, size), mean=(0.5,) * 3, std=(0.5,) * 3)
-
-
-def _from_timm(name: str, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
-    try:
-        import timm
-    except ImportError as error:
-        raise UserError(f"{name} needs timm: pip install 'testdg[timm]'") from error
-    short = name.removeprefix("timm:")
-    try:
-        network = timm.create_model(f"hf-hub:{short}" if short.startswith("timm/") else short, pretrained=True)
-    except Exception as error:  # timm and the hub raise many kinds
-        raise UserError(f"timm could not load {short!r}: {first_line(error)}") from error
-    return wrap(network, preprocessing or timm_preprocessing(network), head, name)
-
-
-def timm_preprocessing(network: nn.Module) -> Preprocessing:
-    """Read size, resample, mean and standard deviation from a timm model's configuration."""
-    config: Any = network.pretrained_cfg
-    height, width = config["input_size"][1:]
-    edge = round(min(height, width) / float(config.get("crop_pct") or 1.0))
-    return Preprocessing(
-        edge, (height, width), config.get("interpolation", "bicubic"), tuple(config["mean"]), tuple(config["std"])
-    )

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.models import timm_models
 from testdg.models.alignment import Alignment
 from testdg.models.architectures import architecture_name
+from testdg.models.heads import find_logits, pooled, watching
 from testdg.models.preprocessing import Preprocessing, require_dense, write_preprocessor
 
+MODEL_TYPE = "testdg-module"
+"""What `config.json` calls a module of the user's own."""
 NORM_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 
@@ -28,7 +33,7 @@ class Output(NamedTuple):
 
 
 class VisionModel(nn.Module):
-    """A classifier: features are what enters its linear head."""
+    """A classifier: features are what enters its head, the linear layer (or 1 x 1 convolution) of its logits."""
 
     task = "classification"
     alignment: Alignment | None
@@ -36,13 +41,30 @@ class VisionModel(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, network: nn.Module, head: str, preprocessing: Preprocessing, name: str) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        head: str | None,
+        preprocessing: Preprocessing,
+        name: str,
+        *,
+        classes: int | None = None,
+        exact: bool = True,
+    ) -> None:
+        """See a network as encoder + head; without a `head`, features have width 0.
+
+        The head is `exact` where its output, averaged over places, are the logits; of other heads the number of
+        `classes` must be told.
+        """
         super().__init__()
         self.network = network
         self.head = head
         self.preprocessing = preprocessing
         self.name = name
         self.alignment = None
+        self.exact = exact
+        self._classes = classes
+        self._class_names: tuple[str, ...] = ()
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
@@ -64,27 +86,60 @@ class VisionModel(nn.Module):
 
     def run(self, prepared: Tensor) -> Output:
         """Normalise prepared images and run the network once."""
-        with _captured_input(self.network.get_submodule(self.head)) as captured:
+        if self.head is None:
             logits = find_logits(self.network(self.normalise(prepared)))
-        if not captured:
+            return Output(logits, logits[:, :0])
+        entered: list[Tensor] = []
+        with watching(self.head_layer, note=lambda layer, given, _: entered.append(pooled(given, layer))):
+            logits = find_logits(self.network(self.normalise(prepared)))
+        if not entered:
             raise UserError(
                 f"layer {self.head!r} of {self.name} takes no part in its pass: name the classifier by head=..."
             )
-        return Output(logits, captured[0])
+        return Output(logits, entered[-1])
+
+    def plain(self) -> nn.Module:
+        """A module that gives the logits of prepared images in [0, 1], and nothing else: to be exported as a graph."""
+        if self.alignment is not None:
+            told = f"{self.name} has an alignment, which looks at every batch before it predicts, as no fixed graph can"
+            raise UserError(f"{told}: adapt with sites=0, or deploy the folder with load_model")
+        return Plain(self).eval()
 
     @property
-    def _head_weight(self) -> Tensor:
-        return self.network.get_submodule(self.head).get_parameter("weight")
+    def head_layer(self) -> nn.Module:
+        """The layer that gives the logits."""
+        if self.head is None:
+            raise UserError(f"{self.name} has no layer that gives its logits: name one with head=...")
+        return self.network.get_submodule(self.head)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The weight of the head, (C, D)."""
+        return self.head_layer.get_parameter("weight").flatten(1)
 
     @property
     def feature_size(self) -> int:
         """Width of the features."""
-        return self._head_weight.shape[1]
+        return 0 if self.head is None else self.head_weight.shape[1]
 
     @property
     def classes(self) -> int:
         """Number of classes that the head tells apart."""
-        return self._head_weight.shape[0]
+        return self._classes if self._classes is not None else self.head_weight.shape[0]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes, as they were given or as the network's configuration has them; numbers where nobody knows."""
+        labels = getattr(getattr(self.network, "config", None), "id2label", None) or {}
+        own = tuple(str(labels[number]) for number in sorted(labels))
+        return self._class_names or (own if len(own) == self.classes else tuple(map(str, range(self.classes))))
+
+    def name_classes(self, names: Sequence[str]) -> None:
+        """Give the classes names."""
+        if isinstance(names, str) or len(names) != self.classes:
+            count = "one text" if isinstance(names, str) else len(names)
+            raise UserError(f"{self.name} tells {self.classes} classes apart; classes= names {count}: name each")
+        self._class_names = tuple(names)
 
     @property
     def channels(self) -> int:
@@ -164,30 +219,42 @@ class VisionModel(nn.Module):
             network: Any = self.network
             network.save_pretrained(folder)
         else:
-            weights = {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
+            weights = {name: value.detach().cpu().clone().contiguous() for name, value in _tensors(self.network)}
             save_file(weights, folder / "model.safetensors")
-            if (architecture := architecture_name(self.network)) is not None:
-                config = {"model_type": architecture, **self.network.config}  # type: ignore[dict-item]
-                (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n")
         write_preprocessor(self.preprocessing, folder)
         if self.alignment is not None:
             self.alignment.save(folder)
 
-
-@contextmanager
-def _captured_input(layer: nn.Module) -> Iterator[list[Tensor]]:
-    captured: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
-    try:
-        yield captured
-    finally:
-        handle.remove()
+    def _config(self) -> dict[str, Any]:
+        """What is needed to make the network again: for a module of the user's own, the module."""
+        if (architecture := architecture_name(self.network)) is not None:
+            return {"model_type": architecture, **self.network.config}  # type: ignore[dict-item]
+        about = timm_models.describe(self.network, self.classes)
+        about = about or {"model_type": MODEL_TYPE, "module": type(self.network).__name__}
+        return {**about, "head": self.head, "classes": list(self._class_names) or None}
 
 
-def find_logits(output: Any) -> Tensor:
-    """Of what a network gives, the logits."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(getattr(output, "logits", None), Tensor):
-        return output.logits  # type: ignore[no-any-return]
-    raise UserError(f"the network must return a tensor of logits; it returned {type(output).__name__}")
+def _tensors(network: nn.Module) -> list[tuple[str, Tensor]]:
+    return [(name, value) for name, value in network.state_dict().items() if isinstance(value, Tensor)]
+
+
+class Plain(nn.Module):
+    """A copy of a network with its normalisation before it."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: VisionModel) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(model.network).eval()
+        self.register_buffer("mean", model.mean.clone())
+        self.register_buffer("std", model.std.clone())
+        self.dense = model.task == "segmentation"
+
+    def forward(self, prepared: Tensor) -> Tensor:
+        """(N, 3, H, W) in [0, 1], of the model's size, to logits; maps are enlarged to that size."""
+        logits = find_logits(self.network((prepared - self.mean) / self.std))
+        if not self.dense:
+            return logits
+        return F.interpolate(logits, prepared.shape[-2:], mode="bilinear", align_corners=False)

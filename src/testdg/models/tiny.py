@@ -59,7 +59,7 @@ class TinyViT(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, size, size) to logits."""
         x = self.patches(images).flatten(2).transpose(1, 2)  # (N, T, D)
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.position
         return self.head(self.norm(self.blocks(x)[:, 0]))  # type: ignore[no-any-return]
 
 

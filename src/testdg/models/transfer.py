@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.models import timm_models
 from testdg.models.model import VisionModel
 from testdg.models.tiny import TinyViT
 
@@ -18,6 +19,8 @@ from testdg.models.tiny import TinyViT
 def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> VisionModel:
     """Give the model with a new linear classifier (of features or of pixels), drawn from a seed."""
     network = copy.deepcopy(model.network)
+    if model.head is None:
+        raise UserError(f"{model.name} has no layer that gives its logits, so its classes cannot be replaced")
     parent, _, leaf = model.head.rpartition(".")
     old = network.get_submodule(model.head)
     fresh: nn.Linear | nn.Conv2d
@@ -32,7 +35,7 @@ def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> V
     fresh.load_state_dict({"weight": weights, "bias": torch.zeros(len(classes))})
     setattr(network.get_submodule(parent), leaf, fresh)
     _name_classes(network, classes)
-    return type(model)(network, model.head, model.preprocessing, model.name)
+    return type(model)(network, model.head, model.preprocessing, model.name, exact=model.exact)
 
 
 def _name_classes(network: Any, classes: Sequence[str]) -> None:
@@ -49,17 +52,18 @@ def _name_classes(network: Any, classes: Sequence[str]) -> None:
 def with_size(model: VisionModel, size: int) -> VisionModel:
     """Give the model for images of size x size; position embeddings are interpolated."""
     preprocessing = dataclasses.replace(model.preprocessing, size=(size, size), crop=None)
-    fresh = _empty_copy(model.network, size)
+    fresh = timm_models.resized(model.network, model.classes, size) or _empty_copy(model.network, size)
     weights = model.network.state_dict()
     for name, value in fresh.state_dict().items():
-        if "position" in name and value.ndim == 3 and value.shape != weights[name].shape:
+        if "pos" in name and value.ndim == 3 and value.shape != weights[name].shape:
             weights[name] = _interpolate(weights[name], value.shape[1])
     try:
         fresh.load_state_dict(weights)
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"model {model.name} cannot take images of {size} x {size}: {reason}") from error
-    changed = VisionModel(fresh, model.head, preprocessing, model.name).train(model.training)
+    changed = VisionModel(fresh, model.head, preprocessing, model.name, classes=model.classes, exact=model.exact)
+    changed.train(model.training)
     check_input(changed)
     return changed
 

@@ -9,7 +9,6 @@ from testdg.data.benchmarks import Benchmark
 from testdg.errors import UserError
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.alignment import detach
-from testdg.models.architectures import architecture_name
 from testdg.models.segformer import SEGFORMERS, random_segformer
 from testdg.models.transfer import with_classes, with_size
 
@@ -29,9 +28,6 @@ def starting_model(
     detach(start)  # statistics of a stream say nothing about other weights
     if start.task != benchmark.task:
         raise UserError(f"model {start.name} is for {start.task}; {benchmark.name} is for {benchmark.task}")
-    if not hasattr(start.network, "save_pretrained") and architecture_name(start.network) is None:
-        remedy = "use a model of transformers, or one of this package"
-        raise UserError(f"model {start.name} cannot be written as a folder that is read back: {remedy}")
     if start.classes != len(benchmark.classes):
         start = with_classes(start, benchmark.classes, seed)
     return start if size is None else with_size(start, size)

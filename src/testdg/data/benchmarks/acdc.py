@@ -36,8 +36,7 @@ class Acdc(WeatherBenchmark):
         super().__init__(data, options)
         if find_parent(self.data, "rgb_anon") is None:
             raise UserError(f"data folder {self.data} holds no ACDC: expected rgb_anon/fog/train/ (and so on) and gt/")
-        if self.options.severity != Options().severity:
-            raise UserError(f"acdc has no severities; got {self.options.severity}: leave out --severity")
+        self._refuse_seed(made=False)
         self._files: dict[str, PairFiles] = {}
         self._skipped: dict[str, list[str]] = {}
 

@@ -76,8 +76,10 @@ class Benchmark(ABC):
     embedded: ClassVar[bool] = False
     """True where the benchmark brings its images and its source model is trained on the spot."""
 
+    extras: ClassVar[tuple[str, ...]] = ()
+    """Of an embedded benchmark, what a data folder may add."""
     image_files: ClassVar[bool] = False
-    """True where the images are files, so that `subset` and `skip_unreadable` apply."""
+    """True where the images are files, so that `subset`, `skip_unreadable` and `workers` apply."""
     has_severities: ClassVar[bool] = False
     """True where the domains exist at severities 1 to 5."""
     paper: ClassVar[Mapping[str, Any]] = {}
@@ -90,10 +92,29 @@ class Benchmark(ABC):
             raise UserError(f"data folder {data} does not exist: expected a folder with {self.needs or 'images'}")
         self.data = data
         self.options = options or Options()
-        if not self.image_files and (self.options.subset is not None or self.options.skip_unreadable):
-            raise UserError(f"{self.name} is not made of image files: leave out subset and skip_unreadable")
-
+        self._refuse_without_effect()
         self._made: dict[tuple[str, int], Domain] = {}
+
+    def adopt(self, side: int | None, classes: Sequence[str]) -> None:  # noqa: B027
+        """Hear the size and the classes of the model, before any image is read."""
+
+    def _refuse_without_effect(self) -> None:
+        """Refuse what would be given for nothing."""
+        own, usual = self.options, Options()
+        if not self.image_files and (own.subset is not None or own.skip_unreadable):
+            raise UserError(f"{self.name} is not made of image files: leave out subset and skip_unreadable")
+        if not self.image_files and own.workers is not None:
+            raise UserError(f"{self.name} is not made of image files: leave out --workers")
+        if not self.has_severities and own.severity != usual.severity:
+            raise UserError(f"{self.name} has no severities; got {own.severity}: leave out --severity")
+        if self.data is not None and self.embedded and not any((self.data / name).is_dir() for name in self.extras):
+            used = f" (of a data folder, {' and '.join(self.extras)}/ alone would be used)" if self.extras else ""
+            raise UserError(f"{self.name} brings its own images: leave out --data{used}")
+
+    def _refuse_seed(self, made: bool) -> None:
+        """Refuse a seed of corruptions where none are made."""
+        if not made and self.options.corruption_seed != Options().corruption_seed:
+            raise UserError(f"the images of {self.name} are there and not made: leave out --corruption-seed")
 
     @property
     @abstractmethod

@@ -31,6 +31,7 @@ class CifarC(CorruptionBenchmark):
             clean = f"{cifar.folder}/{cifar.test} or {cifar.archive}"
             expected = f"expected {cifar.stored}/gaussian_noise.npy (and so on), {clean}"
             raise UserError(f"data folder {self.data} holds no {cifar.title}: {expected}")
+        self._refuse_seed(folder is None)
         return folder
 
     def train(self) -> Samples:

@@ -15,6 +15,7 @@ class DigitsC(CorruptionBenchmark):
     classes = CLASSES
     batch_size = 20
     embedded = True
+    extras = ("frost",)
 
     def train(self) -> Samples:
         """The first 1000 digits."""

@@ -9,9 +9,10 @@ import torch
 from testdg.data.benchmarks.base import Options, fingerprint
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
 from testdg.data.corrupted import CorruptedImages
+from testdg.data.corruptions import FrostTextures
 from testdg.data.corruptions.parameters import check_name
 from testdg.data.decoder import Decoder
-from testdg.data.image_files import ImageFiles, choose_images, list_images
+from testdg.data.image_files import ImageFiles, choose_images, list_images, spread
 from testdg.data.manifest import stored_origin
 from testdg.data.picture_sets import Pictures, PictureSet
 from testdg.data.stream import Domain, Samples
@@ -30,12 +31,24 @@ class PictureBenchmark(CorruptionBenchmark):
     def __init__(self, data: Path | None = None, options: Options | None = None) -> None:
         super().__init__(data, options)
         self.stored = self.data_set.find_stored(self.data)
-        if self.stored is None and not self.data_set.split_folder(self.data, self.data_set.test).is_dir():
+        plain = self.stored is None and self.data_set.is_plain(self.data)
+        if self.stored is None and not plain and not self._split_folder.is_dir():
             example = "gaussian_noise/5/<class>/ (and so on)"
             expected = self.data_set.needs.replace("<corruption>/<severity>/<class>/", example)
             raise UserError(f"data folder {self.data} holds no {self.data_set.title}: expected {expected}")
+        self._refuse_seed(self.stored is None)
         self.classes = self.data_set.find_classes(self.data)
         self._skipped: dict[Path, list[str]] = {}
+
+    @property
+    def _split_folder(self) -> Path:
+        return self.data_set.split_folder(self.data, self.data_set.test)
+
+    @cached_property
+    def frost(self) -> FrostTextures | None:
+        """Photographs of frost, where there are some; None for procedural textures."""
+        folder = self.data_set.frost_folder(self.data)
+        return FrostTextures.from_folder(folder) if folder.is_dir() else None
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -45,12 +58,23 @@ class PictureBenchmark(CorruptionBenchmark):
     @cached_property
     def test_pictures(self) -> Pictures:
         """All clean test pictures."""
-        return self.data_set.list_split(self.data, self.data_set.test)
+        return self.data_set.list_test(self.data)
 
     @cached_property
     def clean_files(self) -> ImageFiles:
         """The clean images of the stream, where it is made on the fly."""
-        return self._readable(self._choose(self.test_pictures).first(self.options.images))
+        return self._readable(self._ordered(self._choose(self.test_pictures)))
+
+    @property
+    def _listed(self) -> bool:
+        """Whether a file lists the images, in an order of its own."""
+        subset = str(self.options.subset or "all")
+        return subset != "all" and not subset.startswith("first:")
+
+    def _ordered(self, files: ImageFiles) -> ImageFiles:
+        """As many files as are wanted: spread over the classes, unless they are listed."""
+        count = self.options.images
+        return files.chosen(files.names[:count] if self._listed else spread(files.names, count))
 
     def make_domain(self, name: str, severity: int) -> Domain:
         """One corruption: from its files where there are any, else made from the clean images."""
@@ -60,8 +84,7 @@ class PictureBenchmark(CorruptionBenchmark):
             made = CorruptedImages(files, name, severity, self.corrupt, positions=positions, cache=self.cache)
             return Domain(name, severity, made, self._labels(files))
         folder = self.data_set.severity_folder(self.stored, name, severity)
-        files = self._choose(Pictures(folder, list_images(folder))).first(self.options.images)
-        files = self._readable(files)
+        files = self._readable(self._ordered(self._choose(Pictures(folder, list_images(folder)))))
         return Domain(name, severity, files, self._labels(files))
 
     @cached_property
@@ -107,7 +130,7 @@ class PictureBenchmark(CorruptionBenchmark):
         return self._load(self._choose(self.test_pictures))
 
     def _load(self, files: ImageFiles) -> Samples:
-        most = _MOST_BYTES // self.data_set.frame.image_bytes
+        most = _MOST_BYTES // self.decoder.frame.image_bytes
         if len(files) > most:
             counted = f"{files.folder} has {len(files)} images, more than the {most} that are held in memory"
             raise UserError(f"{counted}: choose some with the subset 'first:N'")
@@ -119,7 +142,14 @@ class PictureBenchmark(CorruptionBenchmark):
         published = f"published {self.data_set.stored}"
         text = super().origin() if self.stored is None else stored_origin(self.stored, published)
         counted = f"; {len(self.classes)} classes by {self._class_source()}"
-        return f"{text}; {self.options.describe_files(counted)}"
+        return f"{text}; {self.options.describe_files(counted)}{self._describe_order()}"
+
+    def _describe_order(self) -> str:
+        """In which order the images come, where it is not that of the files."""
+        if self.options.images is None:
+            return ""
+        how = "the first of the list" if self._listed else "spread over the classes, one of each in turn"
+        return f"; {self.options.images} images, {how}"
 
     def fingerprint(self) -> str:
         """Identify the images: names and labels of all, and the first one of each domain (or of the clean images)."""

@@ -14,7 +14,7 @@ from testdg.data.corruptions import FrostTextures, corrupt_uint8
 from testdg.data.decoder import Frame, decode
 from testdg.data.generate.folder import CorruptOptions, Count, Tell, claimed
 from testdg.data.generate.workers import workers
-from testdg.data.image_files import list_images
+from testdg.data.image_files import list_images, spread
 from testdg.data.picture_sets import Pictures, PictureSet
 from testdg.errors import UserError
 from testdg.files import replacing
@@ -26,6 +26,7 @@ _CHUNK = 16  # pictures of one task
 class _Source(NamedTuple):
     clean: Pictures
     names: list[str]
+    positions: list[int]
     frame: Frame
     corrupt: Corrupt
 
@@ -46,14 +47,15 @@ def write_pictures(
     frost are taken from a folder `frost` in the data folder, or beside the classes.
     """
     inside = data_set.split_folder(data, data_set.test).is_dir()
-    clean = data_set.list_split(data, data_set.test) if inside else Pictures(data, list_images(data))
-    names = list(clean.paths)[:images]
+    clean = data_set.list_test(data) if inside else Pictures(data, list_images(data))
+    names = spread(list(clean.paths), images)
     _check_names(names)
     photographs = (data if inside else data.resolve().parent) / "frost"
     frost = FrostTextures.from_folder(photographs) if photographs.is_dir() else None
     about = options.describe(_fingerprint(clean, names), len(names), frost, data_set.parameters)
     corrupt = partial(corrupt_uint8, seed=options.seed, parameters=data_set.parameters, frost=frost)
-    source = _Source(clean, names, data_set.frame, corrupt)
+    places_of = {name: place for place, name in enumerate(clean.paths)}  # noise does not depend on the choice
+    source = _Source(clean, names, [places_of[name] for name in names], data_set.frame, corrupt)
     with claimed(folder, about) as manifest, workers(options.jobs, _make, source) as make:
         levels = {severity: data_set.severities[severity - 1] for severity in options.severities}
         places = {(name, s): folder / name / level for name in options.corruptions for s, level in levels.items()}
@@ -92,8 +94,9 @@ def _fingerprint(clean: Pictures, names: list[str]) -> str:
 
 def _make(source: _Source, piece: _Piece) -> list[str]:
     """Corrupt some pictures and write those that are not there."""
-    names = source.names[piece.start : piece.start + _CHUNK]
-    for index, name in enumerate(names, piece.start):
+    part = slice(piece.start, piece.start + _CHUNK)
+    names = source.names[part]
+    for index, name in zip(source.positions[part], names, strict=True):
         target = piece.folder / _as_jpeg(name)
         if not target.exists():
             image = _read(source.clean.folder / source.clean.paths[name], source.frame)

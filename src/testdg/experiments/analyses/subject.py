@@ -155,6 +155,8 @@ def _encoders(adapter: Adapter, source: VisionModel, space: str) -> tuple[Encode
 
 def features_of(model: VisionModel) -> Encode:
     """The model's features, averaged over the places of a map."""
+    if model.head is None:
+        raise UserError(f"{model.name} has no layer that gives its logits, so its features are unknown")
 
     @torch.no_grad()
     def encode(images: Tensor) -> Tensor:

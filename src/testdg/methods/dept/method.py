@@ -72,12 +72,16 @@ class Dept(AddedLayersAdapter):
         """Prompts need transformer blocks of one width."""
         return refused(model)
 
+    def needs_features(self) -> bool:
+        """Neighbours are found by them."""
+        return True
+
     def build(self) -> None:
         """Put the prompts into the model; make projections, teacher, the ring of neighbours and the optimiser."""
         s, model, device = self.settings, self.model, self.model.device
         add_prompts(model, s.stages, s.prompts, self.generator)
-        head = model.network.get_submodule(model.head).requires_grad_(True)
-        size = head.get_parameter("weight").shape[1]
+        head = model.head_layer.requires_grad_(True)
+        size = model.head_weight.shape[1]
         widths = [prompts.get_parameter("tokens").shape[1] for prompts in added_layers(model)]
         widths += [] if size == widths[-1] else [size]  # features and last prompts share one where they can
         self.projections = nn.ModuleList(Projection(width, self.generator, device) for width in widths)

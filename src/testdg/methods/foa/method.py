@@ -118,7 +118,7 @@ class FOA(Adapter):
 
     def _shift(self) -> Tensor:
         """What the classifier makes of the gap between the source and the features of earlier batches, (C,)."""
-        weight = self.model.network.get_submodule(self.model.head).get_parameter("weight").float()
+        weight = self.model.head_weight.float()
         gap = self.source[0, -len(self.usual) :] - self.usual
         with torch.autocast(weight.device.type, enabled=False):
             return torch.where(self.begun, self.settings.shift * (weight @ gap), 0.0)

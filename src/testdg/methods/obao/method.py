@@ -87,6 +87,10 @@ class Obao(TeacherAdapter):
             return {"learning rate 0 is the source": "BatchNorm layers use the statistics of the batch"}
         return {}
 
+    def needs_features(self) -> bool:
+        """The relations of the classes are theirs."""
+        return True
+
     def build(self) -> None:
         """Make the teacher, the buffer (for maps, the anchor), the source graph and the optimiser."""
         s, model = self.settings, self.model
@@ -95,14 +99,14 @@ class Obao(TeacherAdapter):
         if s.batch_statistics and not self.dense:
             use_batch_statistics(model)
             use_batch_statistics(self.teacher)
-        head = model.network.get_submodule(model.head)
+        head = model.head_layer
         fixed = set() if self.dense else set(head.parameters())
         free = [p for p in weights_and_biases(model) if p not in fixed]
         for parameter in free:
             parameter.requires_grad_(True)
         self.source = Anchor(free if s.restore else [])
         self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
-        self.register_buffer("source_graph", relations(head.get_parameter("weight").detach().flatten(1)))
+        self.register_buffer("source_graph", relations(model.head_weight.detach()))
         self.memory = CertainMemory(0 if self.dense else s.capacity, model.device, strict=not s.as_released)
         self.augment = Augmentation(flip=s.flip)
         self.limit = largest_entropy(model.classes, s.margin)

@@ -28,7 +28,7 @@ def run_to_head(model: VisionModel, images: Tensor) -> AtHead:
     def note(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         seen.extend((inputs[0], output))
 
-    with hooked((model.network.get_submodule(model.head), note)):
+    with hooked((model.head_layer, note)):
         logits = model(images).logits
     return AtHead(logits, *seen)
 

@@ -32,6 +32,35 @@ def lacks_affine(model: VisionModel) -> str | None:
     return None if affine_parameters(model) else "it has no normalisation layer with scale and shift"
 
 
+def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the channels of a batch."""
+    variance, mean = torch.var_mean(images.float(), (0, 2, 3), correction=0)
+    return mean, variance
+
+
+class MixedBatchNorm(nn.BatchNorm2d):
+    """BatchNorm by the batch at hand, in which the source counts as `momentum` images (Schneider et al., 2020).
+
+    A batch of many images is nearly by itself, a single image nearly as the source has it. Gradients pass through
+    the statistics of the batch.
+    """
+
+    of_batch = True
+    momentum: float
+    running_mean: Tensor
+    running_var: Tensor
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) to the same."""
+        mean, variance = _moments(images)
+        share = len(images) / (self.momentum + len(images))
+        gap = (mean - self.running_mean).square()
+        variance = self.running_var.lerp(variance, share) + share * (1 - share) * gap
+        scale = self.weight * (variance + self.eps).rsqrt()
+        shift = self.bias - self.running_mean.lerp(mean, share) * scale
+        return images * scale[:, None, None] + shift[:, None, None]
+
+
 class SlowBatchNorm(nn.BatchNorm2d):
     """BatchNorm by its stored statistics, which in training mode first go a share of the way to those of the batch."""
 
@@ -55,7 +84,7 @@ class SlowBatchNorm(nn.BatchNorm2d):
 
     def followed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance with a batch."""
-        variance, mean = torch.var_mean(images.float(), (0, 2, 3), correction=0)
+        mean, variance = _moments(images)
         share = self.share(images)
         return self.running_mean.lerp(mean, share), self.running_var.lerp(variance, share)
 
@@ -77,6 +106,11 @@ class RunningBatchNorm(SlowBatchNorm):
         share, before = self.share(images), self.running_mean
         gap = (mean - before) / share if share else mean - before  # from the memory to the batch
         return mean, variance + share * (1 - share) * gap.square()
+
+
+def use_mixed_statistics(model: VisionModel, images: float) -> None:
+    """Put a MixedBatchNorm, for which the source counts as so many images, in the place of each such layer."""
+    _replace(model, lambda layer: MixedBatchNorm(layer.num_features, layer.eps, images, device=model.device))
 
 
 def use_slow_statistics(model: VisionModel, share: float) -> None:

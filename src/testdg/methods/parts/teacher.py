@@ -20,7 +20,9 @@ def frozen_copy(module: M) -> M:
 
 def uses_batch(layer: nn.Module) -> bool:
     """Whether a layer normalises by the statistics of the batch at hand."""
-    return isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and not layer.track_running_stats
+    if not isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        return False
+    return getattr(layer, "of_batch", False) or (layer.training and not layer.track_running_stats)
 
 
 @torch.no_grad()

@@ -33,7 +33,7 @@ def dropout_uncertainty(
     That is the sum over the classes of the variance of their probability. The network before runs once.
     """
     features = run_to_head(model, images).features
-    head = model.network.get_submodule(model.head)
+    head = model.head_layer
     probabilities = []
     for _ in range(passes):
         kept = torch.rand(features.shape, generator=generator, device=images.device) >= dropout

@@ -8,6 +8,7 @@ from torch import Tensor
 from testdg.data.augmentation import Augmentation
 from testdg.methods.parts.graphs import Recorded
 from testdg.methods.parts.learner import Learner
+from testdg.methods.parts.normalisation import follow_statistics
 from testdg.methods.registry import register
 from testdg.methods.testdg.detection import ChangeDetector
 from testdg.methods.testdg.learning import discrimination_loss, domain_accuracy, invariance_loss, self_training_loss
@@ -74,7 +75,7 @@ class TestDG(Networks):
         A recording cannot hand its gradients to another one: there, step 1 runs the student once more.
         """
         recording = self.settings.cuda_graphs and images.device.type == "cuda"
-        output = None if recording else self._encode(images)
+        output = None if recording else self._encode(images, self._run_first)
         if output is None:
             seen = self._recorded("observe", self._observe)(None, images)
         else:
@@ -97,16 +98,18 @@ class TestDG(Networks):
     @torch.no_grad()
     def _observe(self, images: Tensor, own: Tensor | None = None) -> Tensors:
         """The teacher's prediction, the one that is returned, and its mean confidence."""
-        taught = prediction = self._teach(images).logits
+        with follow_statistics(self.teacher):
+            taught = prediction = self._teach(images).logits
         if self.rules.predict == "student":
-            prediction = self._run(images).logits if own is None else own
+            prediction = self._run_first(images).logits if own is None else own
         confidence = prediction.float().softmax(1).amax(1).mean()
         return {"taught": taught, "prediction": prediction, "confidence": confidence}
 
     def _learn(self, images: Tensor, taught: Tensor, output: Output | None = None) -> Tensors:
         """Both steps, the prototypes, the queue and the teacher; `output` is the student's first pass."""
         diagnostics: Tensors = {}
-        output = self._encode(images) if output is None else output
+        if output is None:
+            output = self._encode(images, self._run if self.rules.predict == "student" else self._run_first)
         augmented = None if len(self.prototypes) or not self.learns_domains else self._augmented(images)
         before = self._step_1(diagnostics, output, taught, augmented)
         again = None if self.amplifier_learns else output  # what the pass depends on has not moved
@@ -163,13 +166,13 @@ class TestDG(Networks):
 
     # 3.3: the two steps
 
-    def _encode(self, images: Tensor) -> Output:
+    def _encode(self, images: Tensor, run: Callable[[Tensor], Output]) -> Output:
         """The student's first pass, with gradients for whichever step is the first to need them."""
         if self.amplifier is not None and self.amplifier_learns:
             with trained([self.amplifier], True):
-                return self._run(images)
+                return run(images)
         with trained([self.model], self.settings.self_training or self.settings.invariance):
-            return self._run(images)
+            return run(images)
 
     def _step_1(self, diagnostics: Tensors, output: Output, taught: Tensor, augmented: Output | None) -> Tensor:
         """Amplifier, extractor and discriminator learn to tell the domains apart; gives the embeddings before that."""

@@ -1,6 +1,6 @@
 """The networks of TestDG: student, amplifier, extractor, discriminator and teacher, and the passes through them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -8,7 +8,13 @@ from torch import Tensor, nn
 
 from testdg.methods.adapter import Adapter
 from testdg.methods.parts.bottleneck import Bottleneck
-from testdg.methods.parts.normalisation import use_batch_statistics
+from testdg.methods.parts.normalisation import (
+    batch_norms,
+    follow_statistics,
+    use_mixed_statistics,
+    use_running_statistics,
+    use_stored_statistics,
+)
 from testdg.methods.parts.restore import Anchor, restore
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.warm_up import supervised, train_on_source
@@ -16,6 +22,11 @@ from testdg.methods.testdg.learning import domain_features, mlp
 from testdg.methods.testdg.rules import RELEASED, TEXT
 from testdg.methods.testdg.settings import TestDGSettings
 from testdg.models import Output, VisionModel
+
+STREAM_MEMORY = 128
+"""Images that the statistics of BatchNorm layers are remembered from, where they follow the stream."""
+SOURCE_WEIGHT = 4
+"""Images that the source counts for in the statistics of a batch."""
 
 
 class Networks(Adapter):
@@ -27,6 +38,10 @@ class Networks(Adapter):
         """Make the networks of the paper's text, or of the released code."""
         self.rules = RELEASED if self.settings.as_released else TEXT
         s, rules, classes = self.settings, self.rules, self.model.classes
+        if self.batch_norm == "stream":
+            use_running_statistics(self.model, STREAM_MEMORY)
+        elif self.batch_norm == "batch":
+            use_mixed_statistics(self.model, SOURCE_WEIGHT)
         self.amplifier = Bottleneck(self.model, s.rank, self.generator) if s.amplifier else None
         inputs = classes if rules.embed_from == "logits" else self.model.feature_size
         widths = [inputs, rules.extractor_hidden or 2 * classes, rules.embedding_width]
@@ -34,14 +49,36 @@ class Networks(Adapter):
         widths = [rules.embedding_width, *rules.discriminator_hidden, 1]
         self.discriminator = mlp(widths, rules.discriminator_activation, self.generator)
         self.teacher = frozen_copy(self.model)
-        if s.batch_statistics:  # after all that looks for layers by a pass, which puts every layer into its old mode
-            use_batch_statistics(self.model)
-            use_batch_statistics(self.teacher)
         self.teacher_amplifier = None if self.amplifier is None else frozen_copy(self.amplifier)
         self.source = Anchor(list(self.model.parameters())) if rules.restore else None
         self.source_amplifier = None
         if rules.restore and self.amplifier is not None:
             self.source_amplifier = frozen_copy(self.amplifier)  # a warm-up moves it, so it is state
+
+    @property
+    def batch_norm(self) -> str:
+        """Whose statistics BatchNorm layers use; a model without them has the source's alone."""
+        if not batch_norms(self.model):
+            return "source"
+        wanted, own = self.settings.batch_norm, "batch" if self.model.task == "classification" else "source"
+        return own if wanted == "auto" else wanted
+
+    def remarks(self) -> list[str]:
+        """The paper has no network with BatchNorm."""
+        batch = f"of the batch, the source counting as {SOURCE_WEIGHT} images"
+        whose = {"stream": f"of the last {STREAM_MEMORY} images of the stream", "batch": batch}
+        return [f"BatchNorm by the statistics {whose[self.batch_norm]}"] if self.batch_norm in whose else []
+
+    @classmethod
+    def exceptions(cls, model: VisionModel) -> Mapping[str, str]:
+        """Batch statistics change the prediction even without learning."""
+        if model.task == "classification" and batch_norms(model):
+            return {"learning rate 0 is the source": "BatchNorm layers use the statistics of the batch"}
+        return super().exceptions(model)
+
+    def needs_features(self) -> bool:
+        """The text embeds features, the released code logits."""
+        return not self.settings.as_released
 
     def source_images(self) -> int:
         """How many source images the amplifier warms up on."""
@@ -78,12 +115,19 @@ class Networks(Adapter):
         amplifier = self.amplifier if student else self.teacher_amplifier
         if amplifier is not None:
             model.load_state_dict(amplifier.merged(model), strict=False)
+        if self.batch_norm == "stream":
+            use_stored_statistics(model)
         return model
 
     # Passes and averages
 
     def _run(self, images: Tensor) -> Output:
         return self.model(images) if self.amplifier is None else self.amplifier.run(self.model, images)
+
+    def _run_first(self, images: Tensor) -> Output:
+        """The pass of a batch in which the student's BatchNorm statistics follow the stream."""
+        with follow_statistics(self.model):
+            return self._run(images)
 
     def _teach(self, images: Tensor) -> Output:
         if self.teacher_amplifier is None:
@@ -103,7 +147,7 @@ class Networks(Adapter):
     def _move_teacher(self) -> None:
         """The moving average; then, in the student alone, some weights go back to the source."""
         s, share = self.settings, self.rules.restore
-        ema_update(self.teacher, self.model, s.momentum)
+        ema_update(self.teacher, self.model, s.momentum, buffers=self.batch_norm != "stream")
         if self.amplifier is not None and self.teacher_amplifier is not None:
             own = s.momentum if s.amplifier_momentum is None else s.amplifier_momentum
             ema_update(self.teacher_amplifier, self.amplifier, own)

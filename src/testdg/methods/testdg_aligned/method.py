@@ -122,6 +122,10 @@ class TestDGAligned(Align):
         self.learner = Learner([{"params": self.model.parameters(), "lr": s.learning_rate}])
         self.recorded: dict[str, Recorded] = {}
 
+    def needs_features(self) -> bool:
+        """L_inv compares them."""
+        return self.settings.invariance_weight > 0
+
     def source_images(self) -> int:
         """How many images the source is measured on."""
         return self.settings.source_images if self.settings.sketch == "source" else 0
@@ -131,6 +135,11 @@ class TestDGAligned(Align):
         """Measure the source: statistics of the tokens, scale of the features, a prototype of each class."""
         images = first_images((batch for batch, _ in batches), self.settings.source_images)
         self.measure(images)
+        if self.model.head is not None:
+            self._measure_features(images)
+        self.teacher.load_state_dict(self.model.state_dict())
+
+    def _measure_features(self, images: list[Tensor]) -> None:
         outputs = [self.model.run(batch) for batch in images]
         features = torch.cat([domain_features(output.features) for output in outputs])
         shares = torch.cat([class_shares(output.logits) for output in outputs])
@@ -138,7 +147,6 @@ class TestDGAligned(Align):
         self.source_std.copy_(features.std(0).clamp(min=1e-6))
         sums = torch.einsum("nc,nd->cd", shares, self._standardised(features))
         self.class_prototypes.copy_(sums / (shares.sum(0) + SHRINKAGE)[:, None])
-        self.teacher.load_state_dict(self.model.state_dict())
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict with the teacher."""

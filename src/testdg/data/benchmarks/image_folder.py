@@ -1,0 +1,64 @@
+"""image-folder: any pictures sorted by class, corrupted on the fly at the size of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from testdg.data.benchmarks.pictures import PictureBenchmark
+from testdg.data.benchmarks.registry import register
+from testdg.data.corruptions import IMAGENET as PARAMETERS
+from testdg.data.decoder import Frame
+from testdg.data.image_files import ImageFiles
+from testdg.data.picture_sets import PictureSet
+
+SIDE = 224
+"""Pixels of a picture's side where no model says otherwise."""
+
+IMAGE_FOLDER = PictureSet(
+    title="picture in folders of classes",
+    stored="image-folder-C",
+    class_count=0,
+    frame=Frame(SIDE, SIDE),
+    parameters=PARAMETERS,
+)
+
+
+@register
+class ImageFolder(PictureBenchmark):
+    """Pictures of a user's own, `<class>/<file>`, shuffled; with `val/` and `train/` in the folder, those of `val/`."""
+
+    name = "image-folder"
+    title = "pictures of your own, by class; 15 corruptions (and 4 extra)"
+    batch_size = 20
+    data_set = IMAGE_FOLDER
+    needs = "<class>/<file>, or val/<class>/<file> (and train/, for training)"
+
+    def adopt(self, side: int | None, classes: Sequence[str]) -> None:
+        """Read pictures at the size of a model, and take over its order of classes where it knows them all."""
+        self.decoder.frame = Frame(side or SIDE, side or SIDE)
+        if set(self.classes) <= set(classes):
+            self.classes = tuple(classes)
+        self._made.clear()
+
+    def _ordered(self, files: ImageFiles) -> ImageFiles:
+        """Drawn by the seed: as many as are wanted, spread over the classes, in an order that mixes them."""
+        if self._listed:
+            return super()._ordered(files)
+        generator = torch.Generator().manual_seed(self.options.corruption_seed)
+        drawn = _shuffled(files.names, generator)
+        chosen = super()._ordered(files.chosen(sorted(drawn, key=lambda name: name.split("/")[0])))
+        return chosen.chosen(_shuffled(chosen.names, generator))
+
+    def _describe_order(self) -> str:
+        """In which order the images come."""
+        if self._listed:
+            return super()._describe_order()
+        count = "" if self.options.images is None else f"; {self.options.images} images, spread over the classes"
+        side = self.decoder.frame.side
+        return f"{count}; shuffled by seed {self.options.corruption_seed}; read at {side} x {side} px"
+
+
+def _shuffled(names: Sequence[str], generator: torch.Generator) -> list[str]:
+    return [names[place] for place in torch.randperm(len(names), generator=generator).tolist()]

@@ -1,0 +1,128 @@
+"""Checkpoints of others, .pt and .pth: tensors alone are read, under the names that a network has for them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+import torch
+from torch import Tensor, nn
+
+from testdg.bounds import check_file
+from testdg.errors import UserError
+from testdg.models.untrusted import budget_of, first_line
+
+PICKLED = (".pt", ".pth", ".ckpt", ".bin", ".tar")
+_HOLDERS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params", "ema", "state_dict_ema")
+_WRAPPERS = ("module", "model", "_orig_mod", "network", "net", "encoder")
+_BRANCH = ("down", "up", "lora", "adapter", "scale", "amp")
+"""Words in the names of what stands beside a layer."""
+
+
+class Fitted(NamedTuple):
+    """Weights by the names of a network; branches beside its layers; names that have no place in it."""
+
+    weights: dict[str, Tensor]
+    branches: dict[str, Tensor]
+    unknown: list[str]
+
+
+def read_checkpoint(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, or of a pickle that holds nothing else; no code in it is executed."""
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        budget_of([path])  # an ordinary file with a header
+        tensors: dict[str, Tensor] = load_file(path)
+        return tensors
+    try:
+        check_file(path)
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        told = f"{path} holds more than tensors, which could execute code when it is read"
+        raise UserError(f"{told}: save the state_dict() of the module alone") from error
+    except (OSError, ValueError, RuntimeError, EOFError, BadZipFile, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} cannot be read: {first_line(error)}") from error
+    weights = _tensors(found)
+    if not weights:
+        raise UserError(f"{path} holds no weights: expected tensors by name, as state_dict() gives them")
+    return weights
+
+
+def _tensors(found: Any) -> dict[str, Tensor]:
+    """The tensors by name, wherever a training has put them."""
+    if not isinstance(found, Mapping):
+        return {}
+    for key in _HOLDERS:
+        if isinstance(found.get(key), Mapping) and (inner := _tensors(found[key])):
+            return inner
+    return {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def fit_weights(given: Mapping[str, Tensor], network: nn.Module) -> Fitted:
+    """Sort tensors by the place that they have in a network, however it was wrapped when they were saved."""
+    expected = network.state_dict()
+    fitted = Fitted({}, {}, [])
+    for name, value in given.items():
+        own = _unwrapped(name, expected)
+        layer = _layer_of(own, expected)
+        if own in expected:
+            fitted.weights.setdefault(own, value)
+        elif layer is not None and (inner := _inside(own, layer)) in expected and not _is_branch(own, layer):
+            fitted.weights.setdefault(inner, value)
+        elif layer is not None:
+            fitted.branches[own] = value
+        else:
+            fitted.unknown.append(name)
+    return fitted
+
+
+def _unwrapped(name: str, expected: Mapping[str, Tensor]) -> str:
+    """A name without what wrappers put before it."""
+    own = name
+    while own not in expected and _layer_of(own, expected) is None:
+        first, _, rest = own.partition(".")
+        if first not in _WRAPPERS or not rest:
+            return name
+        own = rest
+    return own
+
+
+def _layer_of(name: str, expected: Mapping[str, Tensor]) -> str | None:
+    """The layer of a network that a longer name lies in: `blocks.0.attn.qkv` of `blocks.0.attn.qkv.down.weight`."""
+    parts = name.split(".")
+    layers = (".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1))
+    return next((layer for layer in layers if f"{layer}.weight" in expected), None)
+
+
+def _inside(name: str, layer: str) -> str:
+    """Where a tensor belongs if its layer was wrapped: `qkv.linear_vida.weight` is `qkv.weight`."""
+    return f"{layer}.{name.rpartition('.')[2]}"
+
+
+def _is_branch(name: str, layer: str) -> bool:
+    own = name.removeprefix(layer)
+    return any(word in own for word in _BRANCH)
+
+
+def load_fitting(given: Mapping[str, Tensor], network: nn.Module, place: str, name: str) -> Fitted:
+    """Put tensors into a network; whatever lacks or has another shape is a sentence."""
+    fitted, expected = fit_weights(given, network), network.state_dict()
+    missing = [own for own in expected if own not in fitted.weights and not own.endswith("num_batches_tracked")]
+    if missing:
+        unknown = f" and has no place for {fitted.unknown[0]}" if fitted.unknown else ""
+        raise UserError(f"{place} does not fit {name}: it lacks {_some(missing)}{unknown}")
+    wrong = [own for own, value in fitted.weights.items() if value.shape != expected[own].shape]
+    if wrong:
+        shapes = f"{tuple(fitted.weights[wrong[0]].shape)}, not {tuple(expected[wrong[0]].shape)}"
+        raise UserError(f"{place} does not fit {name}: {_some(wrong)} of another shape ({shapes})")
+    with torch.no_grad():
+        network.load_state_dict(fitted.weights, strict=False)
+    return fitted
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

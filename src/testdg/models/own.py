@@ -1,0 +1,66 @@
+"""Weights of networks that only their user can make: a folder that `save` wrote, or a file of tensors."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from testdg.errors import UserError
+from testdg.models import timm_models
+from testdg.models.checkpoints import load_fitting, read_checkpoint
+from testdg.models.model import MODEL_TYPE, VisionModel
+from testdg.models.preprocessing import Preprocessing, read_preprocessor
+from testdg.models.untrusted import CONFIG, find_weights, read_config
+from testdg.models.wrapping import wrap
+
+__all__ = ["MODEL_TYPE", "load_into", "of_a_module", "without_network"]
+
+
+def load_into(
+    module: nn.Module | str, place: Path, preprocessing: Preprocessing | None, head: str | None
+) -> VisionModel:
+    """Put the weights of a folder or a file into a copy of a module, or into a network of timm."""
+    network = _network(module)
+    config = read_config(place) if (place / CONFIG).is_file() else {}
+    weights = find_weights(place)[0] if place.is_dir() else place
+    fitted = load_fitting(read_checkpoint(weights), network, str(weights), type(network).__name__)
+    if fitted.unknown or fitted.branches:
+        first, count = [*fitted.unknown, *fitted.branches][0], len(fitted.unknown) + len(fitted.branches)
+        raise UserError(f"{weights} has {count} tensors that {type(network).__name__} has no place for, first {first}")
+    name = place.name if place.is_dir() else place.stem
+    model = wrap(network, preprocessing or _preprocessing(place, network), head or config.get("head"), name)
+    if isinstance(config.get("classes"), list):
+        model.name_classes([str(label) for label in config["classes"]])
+    return model
+
+
+def _network(module: nn.Module | str) -> nn.Module:
+    if isinstance(module, nn.Module):
+        return copy.deepcopy(module).float()
+    return timm_models.make_network(module, pretrained=False)
+
+
+def _preprocessing(place: Path, network: nn.Module) -> Preprocessing:
+    """What lies beside the weights, or what a network of timm brings."""
+    found = read_preprocessor(place) if place.is_dir() else read_preprocessor(place.parent)
+    if found is not None:
+        return found
+    return timm_models.preprocessing_of(network) if hasattr(network, "pretrained_cfg") else Preprocessing()
+
+
+def without_network(path: Path) -> str:
+    """What to do with a file of tensors."""
+    if not path.is_file():
+        return f"{path} does not exist"
+    remedy = f"testdg convert {path} --timm NAME --out FOLDER, or load_model({str(path)!r}, module=...) from Python"
+    return f"{path} holds weights without their network: {remedy}"
+
+
+def of_a_module(folder: Path, config: dict[str, Any]) -> str:
+    """What to do with a folder of a module of the user's own."""
+    name = config.get("module") if str(config.get("module")).isidentifier() else "Module"
+    remedy = f"load_model({str(folder)!r}, module={name}()) in Python"
+    return f"{folder} holds the weights of {name}, a module that only its own code can make: {remedy}"

@@ -1,0 +1,164 @@
+"""Weights of own modules, files of tensors and published checkpoints find their network."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from testdg import Preprocessing, adapt, load_model
+from testdg.cli.app import execute
+from testdg.errors import UserError
+from testdg.models import TinyViT
+from testdg.models.checkpoints import read_checkpoint
+from testdg.models.timm_models import misfit
+
+IMAGES = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+SIZED = Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.25,) * 3)
+
+
+class MyNet(nn.Module):
+    """A network that this package knows nothing of."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.body, self.norm = nn.Conv2d(3, 4, 3, 2), nn.BatchNorm2d(4)
+        self.fc, self.auxiliary = nn.Linear(4, classes), nn.Linear(4, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(self.norm(self.body(images)).relu().mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def test_what_export_wrote_of_an_own_module_is_opened_with_it(tmp_path: Path) -> None:
+    adapter = adapt(MyNet(), "testdg", batch_norm="stream", preprocessing=SIZED, classes=["ant", "bee", "cat"])
+    adapter(IMAGES)
+    adapter.export(tmp_path / "mine")
+    given = MyNet()
+    before = {name: value.clone() for name, value in given.state_dict().items()}
+    again = load_model(tmp_path / "mine", module=given)
+    torch.testing.assert_close(again(again.prepare(IMAGES)).logits, adapter.predict(IMAGES))
+    assert (again.preprocessing, again.class_names, again.head) == (SIZED, ("ant", "bee", "cat"), "fc")
+    assert all(torch.equal(value, before[name]) for name, value in given.state_dict().items())
+    with pytest.raises(
+        UserError, match=r"the weights of MyNet, a module that only its own code can make: load_model\("
+    ):
+        load_model(tmp_path / "mine")
+    with pytest.raises(UserError, match=r"does not fit MyNet: fc\.bias and 1 more of another shape \(\(3,\), not"):
+        load_model(tmp_path / "mine", module=MyNet(classes=5))
+
+
+def layouts(weights: dict[str, Tensor]) -> dict[str, Any]:
+    def before(prefix: str) -> dict[str, Tensor]:
+        return {prefix + name: value for name, value in weights.items()}
+
+    return {
+        "plain": weights,
+        "parallel": {"model": before("module."), "epoch": 3},
+        "state_dict": {"state_dict": before("model."), "optimizer": {"lr": 0.1}},
+        "both": {"model_state_dict": before("model.module.")},
+        "compiled": before("_orig_mod."),
+    }
+
+
+@pytest.mark.parametrize("layout", ["plain", "parallel", "state_dict", "both", "compiled"])
+@pytest.mark.parametrize("suffix", [".pt", ".pth"])
+def test_files_of_tensors_go_into_a_module(layout: str, suffix: str, tmp_path: Path) -> None:
+    network = MyNet()
+    file = tmp_path / f"weights{suffix}"
+    torch.save(layouts(network.state_dict())[layout], file)
+    model = load_model(file, module=MyNet(), preprocessing=SIZED)
+    assert model.fingerprint() == load_model(network, preprocessing=SIZED).fingerprint()
+    assert model.name == "weights"
+
+
+class Harmful:
+    def __reduce__(self) -> Any:
+        return print, ("executed",)
+
+
+def test_nothing_in_a_file_is_executed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, harmful, empty, broken = (tmp_path / f"{name}.pth" for name in ("whole", "harmful", "empty", "broken"))
+    torch.save(MyNet(), whole)
+    harmful.write_bytes(pickle.dumps({"fc.weight": Harmful()}))
+    torch.save({"epoch": 3}, empty)
+    broken.write_bytes(whole.read_bytes()[:200])
+    for file in (whole, harmful):
+        with pytest.raises(UserError, match=r"holds more than tensors.*save the state_dict\(\) of the module alone"):
+            read_checkpoint(file)
+    with pytest.raises(UserError, match="holds no weights"):
+        read_checkpoint(empty)
+    with pytest.raises(UserError, match="broken"):
+        read_checkpoint(broken)
+    assert "executed" not in capsys.readouterr().out
+
+
+def tiny(folder: Path, classes: int = 4) -> TinyViT:
+    torch.manual_seed(1)
+    network = TinyViT(classes, width=16, depth=2, patch=8).eval()
+    load_model(network, preprocessing=SIZED).save(folder)
+    return network
+
+
+def published(network: TinyViT) -> dict[str, Tensor]:
+    """Weights as the field's repositories save them: wrapped twice, attention layers with branches inside."""
+    weights = {}
+    for name, value in network.state_dict().items():
+        layer, _, own = name.rpartition(".")
+        wrapped = f"{layer}.linear_vida.{own}" if ".attention.qkv" in name else name
+        weights[f"module.{wrapped}"] = value
+        if wrapped != name and own == "weight":
+            weights[f"module.{layer}.vida_down.weight"] = torch.randn(2, value.shape[1])
+            weights[f"module.{layer}.vida_up.weight"] = torch.zeros(value.shape[0], 2)
+    return weights
+
+
+def test_a_published_checkpoint_becomes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = TinyViT(7, width=16, depth=2, patch=8).eval()  # of the same kind, for other classes
+    tiny(tmp_path / "like")
+    file, out = tmp_path / "published.pth", tmp_path / "converted"
+    torch.save({"model": {**published(other), "mu": torch.zeros(3)}}, file)
+    assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "7 classes" in told
+    assert "4 tensors of branches beside layers are in branches.safetensors" in told
+    assert "the network has no place for them: mu" in told
+    model = load_model(out)
+    torch.testing.assert_close(model(IMAGES).logits, other(model.normalise(IMAGES)))
+    assert set(load_file(out / "branches.safetensors")) == {
+        f"blocks.{k}.attention.qkv.vida_{part}.weight" for k in range(2) for part in ("down", "up")
+    }
+    assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", str(out)]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network, file, out = tiny(tmp_path / "like"), tmp_path / "file.pth", str(tmp_path / "out")
+    weights = network.state_dict()
+    del weights["norm.weight"]
+    torch.save(weights, file)
+    assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", out, "--json"]) == 2
+    assert "does not fit like: it lacks norm.weight" in capsys.readouterr().err
+    assert execute(["convert", str(file), "--out", out]) == 2
+    assert "name the network of the weights: --timm NAME" in capsys.readouterr().err
+    torch.save(network.state_dict(), file)
+    assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unknown"] == []
+
+
+def test_a_file_of_tensors_as_a_model_points_to_convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "weights.pt"
+    torch.save(MyNet().state_dict(), file)
+    assert execute(["run", "--model", str(file), "--out", str(tmp_path / "runs")]) == 2
+    assert f"holds weights without their network: testdg convert {file} --timm NAME" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"nowhere\.pt does not exist"):
+        load_model(tmp_path / "nowhere.pt")
+
+
+def test_a_torchvision_that_does_not_fit_is_one_sentence() -> None:
+    told = misfit("timm:x needs timm, which does not import", RuntimeError("operator torchvision::nms does not exist"))
+    assert "torchvision does not fit torch" in told
+    assert told.endswith("install the one that does")
