@@ -1,0 +1,136 @@
+"""Pictures are decoded while the model is at work: threads, and a queue of bounded length between them."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from torch import Tensor
+
+from testdg.streaming.canvas import Canvas
+from testdg.streaming.frames import Frame, Frames
+from testdg.streaming.pictures import Unreadable, decode
+from testdg.streaming.predictor import Item
+
+_MOST_WORKERS = 4
+_TICK = 0.2  # seconds after which a thread that waits looks whether it should stop
+_PATIENCE = 1.0  # seconds that the pictures of a live stream wait for others to fill their batch
+
+
+class Loaded(NamedTuple):
+    """A picture, or the reason why there is none."""
+
+    item: Item
+    image: Tensor | None
+    reason: str = ""
+
+
+class Loader:
+    """Decodes frames for a model."""
+
+    def __init__(self, canvas: Canvas, channels: int, workers: int | None = None) -> None:
+        self.canvas, self.channels = canvas, channels
+        self.workers = workers or min(os.cpu_count() or 1, _MOST_WORKERS)
+
+    def load(self, index: int, frame: Frame) -> Loaded:
+        """Decode a picture, at the model's size where that is smaller."""
+        try:
+            image = decode(frame.picture, self.channels)
+            height, width = image.shape[-2:]
+            return Loaded(Item(index, frame.file, (height, width)), self.canvas.shrink(image))
+        except Unreadable as error:
+            return Loaded(Item(index, frame.file, (0, 0)), None, str(error))
+
+    def batches(
+        self, frames: Frames, size: int, start: int = 0, stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[list[Loaded]]:
+        """Decoded pictures, `size` at a time, numbered from `start`; those of a live stream do not wait for long."""
+        found: list[Loaded] = []
+        loaded = (
+            self._ahead(frames, start, 2 * size + self.workers, stop) if frames.ahead else self._here(frames, start)
+        )
+        for one in loaded:
+            found += [] if one is None else [one]
+            if len(found) == size or (one is None and found):
+                yield found
+                found = []
+        if found:
+            yield found
+
+    def _here(self, frames: Frames, start: int) -> Iterator[Loaded | None]:
+        """In the caller's own thread: an iterator of the caller's may know no other, and use its memory again."""
+        given = (frame for frame in frames if frame is not None)
+        for index, frame in enumerate(given, start):
+            one = self.load(index, frame)
+            yield one._replace(image=None if one.image is None else one.image.clone())
+
+    def _ahead(self, frames: Frames, start: int, most: int, stop: Callable[[], bool]) -> Iterator[Loaded | None]:
+        """None where nothing came for a while."""
+        coming: queue.Queue[Future[Loaded] | BaseException | None] = queue.Queue(most)
+        over = threading.Event()
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="decoder") as pool:
+            feeder = threading.Thread(target=self._feed, args=(frames, start, pool, coming, over), daemon=True)
+            feeder.start()
+            try:
+                yield from _taken(coming, frames.live, stop)
+            finally:
+                over.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _feed(
+        self,
+        frames: Frames,
+        start: int,
+        pool: ThreadPoolExecutor,
+        coming: queue.Queue[Future[Loaded] | BaseException | None],
+        over: threading.Event,
+    ) -> None:
+        last: BaseException | None = None
+        index = start
+        try:
+            for frame in frames:
+                if over.is_set():
+                    return
+                if frame is not None:
+                    _put(coming, pool.submit(self.load, index, frame), over)
+                    index += 1
+        except BaseException as error:  # told where the pictures are taken
+            last = error
+        _put(coming, last, over)
+
+
+def _put(
+    coming: queue.Queue[Future[Loaded] | BaseException | None],
+    one: Future[Loaded] | BaseException | None,
+    over: threading.Event,
+) -> None:
+    """Wait for room, unless nobody takes anything any more."""
+    while not over.is_set():
+        try:
+            return coming.put(one, timeout=_TICK)
+        except queue.Full:
+            continue
+
+
+def _taken(
+    coming: queue.Queue[Future[Loaded] | BaseException | None], live: bool, stop: Callable[[], bool]
+) -> Iterator[Loaded | None]:
+    waited = 0.0
+    while not stop():
+        try:
+            one = coming.get(timeout=_TICK)
+        except queue.Empty:
+            waited += _TICK
+            if live and waited >= _PATIENCE:
+                yield None
+            continue
+        waited = 0.0
+        if isinstance(one, BaseException):
+            raise one
+        if one is None:
+            return
+        yield one.result()
