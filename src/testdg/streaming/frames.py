@@ -6,9 +6,10 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sized
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -17,7 +18,7 @@ from testdg.bounds import read_text
 from testdg.errors import UserError, unknown
 from testdg.streaming.pictures import SUFFIXES
 
-Order = Literal["name", "time"]
+ORDERS = ("name", "time")
 LISTS = ("", ".txt", ".lst", ".list")
 _POLL = 0.5  # seconds between two looks at a growing folder
 _SETTLED = 2.0  # seconds without a change after which a file counts as complete
@@ -39,16 +40,18 @@ class Frames:
     """Whether somebody waits for predictions while pictures still come in: a batch then does not wait for long."""
     ahead = True
     """Whether they may be read in another thread, before they are asked for."""
-    replays = True
-    """Whether iterating again gives the same pictures, so that what was not finished can be done again."""
 
     def __iter__(self) -> Iterator[Frame | None]:
         """Give the pictures."""
         raise NotImplementedError
 
-    def find(self, file: str) -> Path | None:
-        """Where a picture lies, by its name; None where it lies in no file of its own, or is gone."""
+    def place(self, file: str) -> Path | None:
+        """Where a picture lies, by its name; None where it lies in no file of its own."""
         return None
+
+    def there(self, file: str) -> bool:
+        """Whether a picture can be had again."""
+        return (path := self.place(file)) is None or path.is_file()
 
     def remarks(self) -> list[str]:
         """What went wrong on the way, in words."""
@@ -59,7 +62,6 @@ class Given(Frames):
     """Tensors, arrays, PIL images, bytes or paths of the caller's; a batch, (N, C, H, W), counts as N pictures."""
 
     ahead = False
-    replays = False
 
     def __init__(self, pictures: Iterable[Any]) -> None:
         self.pictures = pictures
@@ -81,11 +83,11 @@ class Folder(Frames):
     """
 
     def __init__(
-        self, path: Path, order: Order = "name", *, follow: bool = False, idle: float | None = None,
+        self, path: Path, order: str = "name", *, follow: bool = False, idle: float | None = None,
         without: Path | None = None,
     ) -> None:  # fmt: skip
-        if order not in ("name", "time"):
-            raise unknown("order", order, ("name", "time"))
+        if order not in ORDERS:
+            raise unknown("order", order, ORDERS)
         self.path, self.order, self.live, self.idle = path, order, follow, idle
         self.without = None if without is None else without.resolve()
         self.total = None if follow else len(self._names())
@@ -131,9 +133,9 @@ class Folder(Frames):
             return sorted(found, key=natural)
         return sorted(found, key=lambda name: (_changed(self.path / name), natural(name)))
 
-    def find(self, file: str) -> Path | None:
+    def place(self, file: str) -> Path | None:
         """Where a picture lies."""
-        return path if (path := self.path / file).is_file() else None
+        return self.path / file
 
 
 class Listed(Frames):
@@ -152,39 +154,63 @@ class Listed(Frames):
 
     def __iter__(self) -> Iterator[Frame | None]:
         """Give them in the order of the list."""
-        yield from (Frame(name, self._place(name)) for name in self.names)
+        yield from (Frame(name, self.place(name)) for name in self.names)
 
-    def _place(self, name: str) -> Path:
-        beside = self.path.parent / name
-        return beside if beside.is_file() else Path(name)
-
-    def find(self, file: str) -> Path | None:
+    def place(self, file: str) -> Path:
         """Where a picture lies."""
-        return path if (path := self._place(file)).is_file() else None
+        beside = self.path.parent / file
+        return beside if beside.is_file() else Path(file)
 
 
 class Piped(Frames):
     """Pictures whose paths come on standard input, one per line."""
 
     live = True
-    replays = False
-
-    def __init__(self, lines: Iterable[str] | None = None) -> None:
-        self.lines = lines
 
     def __iter__(self) -> Iterator[Frame | None]:
-        """Give them as they come in."""
-        for line in sys.stdin if self.lines is None else self.lines:
-            if name := line.rstrip("\r\n"):
-                yield Frame(name, Path(name))
+        """Give them as they come in; read without a buffer of Python's, which a thread would hold to the end."""
+        left = b""
+        while data := os.read(sys.stdin.fileno(), 1 << 16):
+            *lines, left = (left + data).split(b"\n")
+            yield from map(_piped, filter(None, lines))
+        if left:
+            yield _piped(left)
 
-    def find(self, file: str) -> Path | None:
+    def place(self, file: str) -> Path:
         """Where a picture lies."""
-        return path if (path := Path(file)).is_file() else None
+        return Path(file)
+
+
+def _piped(line: bytes) -> Frame:
+    name = os.fsdecode(line.rstrip(b"\r"))
+    return Frame(name, Path(name))
+
+
+class Remaining(Frames):
+    """The pictures of others that are not done: some `again` first, then those that come, each done one left out."""
+
+    def __init__(self, frames: Frames, done: Iterable[str], again: Iterable[str]) -> None:
+        self.frames, self.done = frames, Counter(done)
+        self.again = [Frame(file, place) for file in again if (place := frames.place(file)) is not None]
+        self.total, self.live, self.ahead = frames.total, frames.live, frames.ahead
+
+    def __iter__(self) -> Iterator[Frame | None]:
+        """Give those that are not done."""
+        yield from self.again
+        left = self.done + Counter(frame.file for frame in self.again)
+        for frame in self.frames:
+            if frame is not None and left[frame.file] > 0:
+                left[frame.file] -= 1
+            else:
+                yield frame
+
+    def remarks(self) -> list[str]:
+        """What went wrong on the way."""
+        return self.frames.remarks()
 
 
 def open_frames(
-    frames: Any, order: Order = "name", *, follow: bool = False, idle: float | None = None, without: Path | None = None
+    frames: Any, order: str = "name", *, follow: bool = False, idle: float | None = None, without: Path | None = None
 ) -> Frames:
     """Find out what kind of thing pictures come from."""
     if isinstance(frames, Frames):

@@ -42,6 +42,7 @@ class Prediction:
     """Why nothing was learnt from it, or what else the guard did; empty where there is nothing to say."""
     map: Map | None = field(default=None, repr=False, compare=False)
     """The class of every pixel, (H, W), of a segmentation."""
+    source_map: Map | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Predictor:
                 learnt=learnt,
                 reason=reason,
                 map=own.maps[place],
+                source_map=source.maps[place],
             )
             for place, item in enumerate(items)
         ]

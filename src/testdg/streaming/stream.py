@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError, visible
 from testdg.streaming.ahead import Loaded, Loader
-from testdg.streaming.frames import Frames, Order, open_frames
+from testdg.streaming.frames import Frames, open_frames
 from testdg.streaming.predictor import Prediction
 from testdg.streaming.setup import Choices, Setup
 
@@ -111,7 +111,7 @@ def adapt_stream(
     batch_size: int | None = None,
     classes: str | Path | Sequence[str] | None = None,
     device: str = "auto",
-    order: Order = "name",
+    order: str = "name",
     strict: bool = False,
     load_state: str | Path | None = None,
     **settings: Any,
