@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from torch import Tensor
@@ -29,6 +29,10 @@ class Loaded(NamedTuple):
     reason: str = ""
 
 
+Share = Future[list[Loaded]]
+Coming = queue.Queue[Share | BaseException | None]
+
+
 class Loader:
     """Decodes frames for a model."""
 
@@ -45,15 +49,16 @@ class Loader:
         except Unreadable as error:
             return Loaded(Item(index, frame.file, (0, 0)), None, str(error))
 
+    def load_all(self, start: int, frames: Sequence[Frame]) -> list[Loaded]:
+        """Decode some pictures, numbered from `start`."""
+        return [self.load(index, frame) for index, frame in enumerate(frames, start)]
+
     def batches(
         self, frames: Frames, size: int, start: int = 0, stop: Callable[[], bool] = lambda: False
     ) -> Iterator[list[Loaded]]:
         """Decoded pictures, `size` at a time, numbered from `start`; those of a live stream do not wait for long."""
         found: list[Loaded] = []
-        loaded = (
-            self._ahead(frames, start, 2 * size + self.workers, stop) if frames.ahead else self._here(frames, start)
-        )
-        for one in loaded:
+        for one in self._ahead(frames, start, size, stop) if frames.ahead else self._here(frames, start):
             found += [] if one is None else [one]
             if len(found) == size or (one is None and found):
                 yield found
@@ -68,12 +73,13 @@ class Loader:
             one = self.load(index, frame)
             yield one._replace(image=None if one.image is None else one.image.clone())
 
-    def _ahead(self, frames: Frames, start: int, most: int, stop: Callable[[], bool]) -> Iterator[Loaded | None]:
-        """None where nothing came for a while."""
-        coming: queue.Queue[Future[Loaded] | BaseException | None] = queue.Queue(most)
+    def _ahead(self, frames: Frames, start: int, size: int, stop: Callable[[], bool]) -> Iterator[Loaded | None]:
+        """From other threads, two batches ahead; None where nothing came for a while."""
+        share = 1 if frames.live else -(-size // (2 * self.workers))  # of a batch, so that threads seldom meet
+        coming: Coming = queue.Queue(2 * size // share + self.workers)
         over = threading.Event()
         with ThreadPoolExecutor(self.workers, thread_name_prefix="decoder") as pool:
-            feeder = threading.Thread(target=self._feed, args=(frames, start, pool, coming, over), daemon=True)
+            feeder = threading.Thread(target=self._feed, args=(frames, start, share, pool, coming, over), daemon=True)
             feeder.start()
             try:
                 yield from _taken(coming, frames.live, stop)
@@ -82,32 +88,27 @@ class Loader:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _feed(
-        self,
-        frames: Frames,
-        start: int,
-        pool: ThreadPoolExecutor,
-        coming: queue.Queue[Future[Loaded] | BaseException | None],
-        over: threading.Event,
+        self, frames: Frames, start: int, share: int, pool: Executor, coming: Coming, over: threading.Event
     ) -> None:
+        """Hand out the work until it ends, or nobody wants it any more."""
         last: BaseException | None = None
-        index = start
+        waiting: list[Frame] = []
         try:
             for frame in frames:
                 if over.is_set():
                     return
-                if frame is not None:
-                    _put(coming, pool.submit(self.load, index, frame), over)
-                    index += 1
+                waiting += [] if frame is None else [frame]
+                if len(waiting) == share:
+                    _put(coming, pool.submit(self.load_all, start, waiting), over)
+                    start, waiting = start + share, []
+            if waiting:
+                _put(coming, pool.submit(self.load_all, start, waiting), over)
         except BaseException as error:  # told where the pictures are taken
             last = error
         _put(coming, last, over)
 
 
-def _put(
-    coming: queue.Queue[Future[Loaded] | BaseException | None],
-    one: Future[Loaded] | BaseException | None,
-    over: threading.Event,
-) -> None:
+def _put(coming: Coming, one: Share | BaseException | None, over: threading.Event) -> None:
     """Wait for room, unless nobody takes anything any more."""
     while not over.is_set():
         try:
@@ -116,9 +117,7 @@ def _put(
             continue
 
 
-def _taken(
-    coming: queue.Queue[Future[Loaded] | BaseException | None], live: bool, stop: Callable[[], bool]
-) -> Iterator[Loaded | None]:
+def _taken(coming: Coming, live: bool, stop: Callable[[], bool]) -> Iterator[Loaded | None]:
     waited = 0.0
     while not stop():
         try:
@@ -133,4 +132,4 @@ def _taken(
             raise one
         if one is None:
             return
-        yield one.result()
+        yield from one.result()

@@ -75,6 +75,9 @@ def _thinned(bins: Sequence[Bin]) -> list[Bin]:
         found.append(Bin())
         for one in bins[start : start + width]:
             found[-1].add(one)
+    if len(found) > 1 and 2 * found[-1].count < found[0].count:  # a few pictures would be a spike
+        last = found.pop()
+        found[-1].add(last)
     return found
 
 

@@ -63,18 +63,19 @@ class _Answer(NamedTuple):
 class Predictor:
     """Predicts batches with an adapter (or a guard around it), and with the source model in one pass more.
 
-    Without a `source`, the adapter learns nothing: its own prediction is the source's.
+    Where the method is `source` itself, that one pass is all.
     """
 
-    def __init__(self, adapter: Any, source: VisionModel | None, names: Sequence[str]) -> None:
+    def __init__(self, adapter: Any, source: VisionModel, names: Sequence[str]) -> None:
         self.adapter, self.source, self.names = adapter, source, list(names)
+        self.still = adapter.name == "source"
 
     def __call__(self, images: Tensor, items: Sequence[Item]) -> list[Prediction]:
         """Predict images in [0, 1], (N, C, H, W), and learn from them."""
         sizes = [item.size for item in items]
-        own = source = _answer(self.adapter(images), sizes)
-        if self.source is not None:
-            source = _answer(self._by_source(images), sizes)
+        own = None if self.still else _answer(self.adapter(images), sizes)
+        source = _answer(self._by_source(images), sizes)
+        own = own or source
         change, learnt, reason = self._told()
         return [
             Prediction(
@@ -98,7 +99,6 @@ class Predictor:
 
     @torch.no_grad()
     def _by_source(self, images: Tensor) -> Tensor:
-        assert self.source is not None
         with self.adapter.autocast():
             prepared = self.source.prepare(images.to(self.source.device))
             return self.source(prepared).logits.float()  # type: ignore[no-any-return]
@@ -107,7 +107,7 @@ class Predictor:
         """Whether the last batch began a new domain, whether it was learnt from, and what the guard says."""
         change = bool(self.adapter.diagnostics.get("change", False))
         if not isinstance(self.adapter, Guard):
-            return change, self.source is not None, ""
+            return change, not self.still, ""
         told = self.adapter.told
         pause = f"learning pauses for {told['guard_pause']} more images" if "guard_pause" in told else ""
         return change, self.adapter.learnt and not told, str(told.get("guard_reason", pause))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from testdg.files import replace_text, replacing, writing
+from testdg.files import replace_text, writing
 from testdg.streaming.maps import Maps
 from testdg.streaming.pictures import as_unit
 from testdg.streaming.predictor import Prediction
@@ -76,8 +76,7 @@ class Samples:
             self.folder.mkdir(exist_ok=True)
             for sample in (one for kept in self.kept.values() for one in kept):
                 if not (path := self._path(sample.index)).exists():
-                    with replacing(path) as fresh:
-                        Image.fromarray(sample.picture).save(fresh, "PNG")
+                    Image.fromarray(sample.picture).save(path)
             about = {k: [[s.index, s.file, s.before, s.after] for s in kept] for k, kept in self.kept.items()}
             values = {"seen": self.seen, "every": self.every, "kept": about}
             replace_text(self.folder / "samples.json", json.dumps(values) + "\n")

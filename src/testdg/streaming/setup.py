@@ -47,8 +47,7 @@ class Setup:
         self.notes: list[str] = []
         self.adapter: Any = self._loaded(choices, settings) or self._fresh(choices, settings)
         self.canvas = Canvas(self.model.preprocessing)
-        still = self.adapter.name == "source"
-        self.predictor = Predictor(self.adapter, None if still else self.model, self.names)
+        self.predictor = Predictor(self.adapter, self.model, self.names)
 
     @property
     def batch_size(self) -> int:
