@@ -166,7 +166,7 @@ class _Run:
         summary = self._summary(remarks)
         with writing(request.out):
             replace_text(request.out / SUMMARY, json.dumps(summary, indent=2) + "\n")
-        if tally.all.count:
+        if tally.all.count > self.before or (tally.all.count and not (request.out / FIGURE).exists()):
             title = f"{find_method(adapter.name).title} on {Path(request.frames).name}"
             draw_summary(request.out / FIGURE, tally, self.samples.chosen(), title, self.setup.model.name)
         return {**summary, "table": str(table), "figure": str(request.out / FIGURE), "out": str(request.out)}
