@@ -93,7 +93,7 @@ class Screen(Watcher):
         rate = (self.done - self.first) / max(time.monotonic() - self.begun, 1e-9)
         whole = f" of {self.total}" if self.total else ""
         return (
-            f"{self.done}{whole} pictures, {rate:.1f} a second, confidence {tally.all.mean('confidence'):.2f}, "
+            f"{self.done}{whole}, {rate:.1f}/s, confidence {tally.all.mean('confidence'):.2f}, "
             f"{tally.changes} changes, {100 * tally.all.mean('differs'):.1f} % changed by adaptation"
             + (f", {tally.skipped} left out" if tally.skipped else "")
         )

@@ -38,7 +38,7 @@ class Loader:
 
     def __init__(self, canvas: Canvas, channels: int, workers: int | None = None) -> None:
         self.canvas, self.channels = canvas, channels
-        self.workers = workers or min(os.cpu_count() or 1, _MOST_WORKERS)
+        self.workers = workers or min(max(1, (os.cpu_count() or 1) // 2), _MOST_WORKERS)  # the model needs cores, too
 
     def load(self, index: int, frame: Frame) -> Loaded:
         """Decode a picture, at the model's size where that is smaller."""

@@ -25,9 +25,10 @@ def draw_summary(path: Path, tally: Tally, samples: Sequence[Sample], title: str
 def _figure(tally: Tally, samples: Sequence[Sample], title: str, model: str) -> Any:
     from matplotlib.figure import Figure
 
-    columns = _COLUMNS[any(sample.picture.shape[1] > 2 * sample.picture.shape[0] for sample in samples)]
+    columns = _COLUMNS[any(sample.strip for sample in samples)]
     rows = -(-len(samples) // columns)
-    heights = [4.0, *([1.9 * rows] if rows else [])]
+    tallest = max((sample.picture.shape[0] / sample.picture.shape[1] for sample in samples), default=1.0)
+    heights = [4.0, *([rows * (0.95 * min(1.0, tallest) * _WIDTH / columns + 0.4) + 0.3] if rows else [])]
     figure = Figure(figsize=(_WIDTH, sum(heights) + 0.4), layout="constrained", dpi=130)
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     places = parts[0].add_gridspec(2, 2, width_ratios=(2, 1))
@@ -64,7 +65,7 @@ def _draw_curves(upper: Any, lower: Any, tally: Tally) -> None:
             axes.axvline(place, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
     if tally.changed_at:
         upper.plot([], [], color=GREY, linewidth=0.8, linestyle=":", label=f"change ({tally.changes})")
-    upper.legend(loc="lower left", ncols=3)
+    upper.legend(loc="best", ncols=3)
 
 
 def _thinned(bins: Sequence[Bin]) -> list[Bin]:
@@ -101,11 +102,21 @@ def _draw_samples(part: Any, samples: Sequence[Sample], rows: int, columns: int)
         axes.axis("off")
     for axes, sample in zip(grid.flat, samples, strict=False):
         axes.imshow(sample.picture)
-        told = _short(sample.before, 24)
-        told += f"\n\u2192 {_short(sample.after, 22)}" if sample.before != sample.after else "\nunchanged"
-        colour = PALETTE[0] if sample.before != sample.after else GREY
-        axes.set_title(told, fontsize=7.5, color=colour, loc="left")
-    part.suptitle("Samples: the source's prediction \u2192 the adapted one", x=0.01, ha="left", fontsize=9)
+        axes.set_title(_told(sample), fontsize=7.5, color=PALETTE[0] if sample.differs else GREY, loc="left")
+    strips = any(sample.strip for sample in samples)
+    told = (
+        "picture, the source's prediction, the adapted one"
+        if strips
+        else "the source's prediction \u2192 the adapted one"
+    )
+    part.suptitle(f"Samples: {told}", x=0.01, ha="left", fontsize=9)
+
+
+def _told(sample: Sample) -> str:
+    if sample.strip:
+        return f"{100 * sample.differs:.0f} % of the pixels changed"
+    changed = f"\u2192 {_short(sample.after, 22)}" if sample.differs else "unchanged"
+    return f"{_short(sample.before, 24)}\n{changed}"
 
 
 def _short(text: str, most: int) -> str:

@@ -90,14 +90,16 @@ class Folder(Frames):
             raise unknown("order", order, ORDERS)
         self.path, self.order, self.live, self.idle = path, order, follow, idle
         self.without = None if without is None else without.resolve()
-        self.total = None if follow else len(self._names())
+        self._first = None if follow else self._names()
+        self.total = None if self._first is None else len(self._first)
         if self.total == 0:
             raise UserError(f"{path} holds no pictures ({', '.join(SUFFIXES)}): name another folder")
 
     def __iter__(self) -> Iterator[Frame | None]:
         """Give them by name or by time."""
         if not self.live:
-            yield from (Frame(name, self.path / name) for name in self._names())
+            names, self._first = self._first or self._names(), None
+            yield from (Frame(name, self.path / name) for name in names)
             return
         seen: set[str] = set()
         sizes: dict[str, tuple[int, float]] = {}
@@ -127,8 +129,9 @@ class Folder(Frames):
         found = []
         for place, folders, files in os.walk(self.path):
             folders[:] = [f for f in folders if not f.startswith(".") and (Path(place, f).resolve() != self.without)]
-            names = (Path(place, file) for file in files if is_picture(file))
-            found += [name for path in names if (name := path.relative_to(self.path).as_posix()) not in but]
+            inside = Path(place).relative_to(self.path).as_posix()
+            start = "" if inside == "." else f"{inside}/"
+            found += [name for file in files if is_picture(file) and (name := start + file) not in but]
         if self.order == "name":
             return sorted(found, key=natural)
         return sorted(found, key=lambda name: (_changed(self.path / name), natural(name)))

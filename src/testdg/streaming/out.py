@@ -105,7 +105,7 @@ class OutFolder:
         `there` tells whether a picture can be had again.
         """
         batches = self._journal()
-        saved, note = self._load(adapter)
+        saved, note = (len(batches), {}) if _still(adapter) else self._load(adapter)
         if saved > len(batches):
             raise self._damaged(JOURNAL, f"{len(batches)} batches for a state of {saved}")
         late = batches[saved:]
@@ -203,7 +203,13 @@ class OutFolder:
         with self._writing():
             for file in self.files.values():
                 os.fsync(file.fileno())
-            adapter.save(self.path / STATE, note={**note, "batches": self.batches})
+            if not _still(adapter):
+                adapter.save(self.path / STATE, note={**note, "batches": self.batches})
+
+
+def _still(adapter: Any) -> bool:
+    """Whether an adapter learns nothing: then there is no state, and what is written is done."""
+    return bool(adapter.name == "source")
 
 
 def row_of(prediction: Prediction) -> dict[str, Any]:

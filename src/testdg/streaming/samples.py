@@ -31,6 +31,9 @@ class Sample:
     file: str
     before: str
     after: str
+    differs: float
+    strip: bool
+    """Whether two maps stand beside the picture: the source's and the adapted prediction."""
     picture: NDArray[np.uint8] = field(repr=False)
 
 
@@ -48,7 +51,8 @@ class Samples:
         kind = "changed" if prediction.class_index != prediction.source_index or prediction.differs > 0.1 else "alike"
         if self.seen[kind] % self.every[kind] == 0:
             picture = self._picture(prediction, image)
-            about = (prediction.index, prediction.file, prediction.source_name, prediction.class_name)
+            names = prediction.source_name, prediction.class_name
+            about = (prediction.index, prediction.file, *names, prediction.differs, prediction.map is not None)
             self.kept[kind].append(Sample(*about, picture))
             if len(self.kept[kind]) > _MOST:
                 self.kept[kind], self.every[kind] = self.kept[kind][::2], 2 * self.every[kind]
@@ -77,7 +81,10 @@ class Samples:
             for sample in (one for kept in self.kept.values() for one in kept):
                 if not (path := self._path(sample.index)).exists():
                     Image.fromarray(sample.picture).save(path)
-            about = {k: [[s.index, s.file, s.before, s.after] for s in kept] for k, kept in self.kept.items()}
+            about = {
+                kind: [[one.index, one.file, one.before, one.after, one.differs, one.strip] for one in kept]
+                for kind, kept in self.kept.items()
+            }
             values = {"seen": self.seen, "every": self.every, "kept": about}
             replace_text(self.folder / "samples.json", json.dumps(values) + "\n")
         self._tidy()
@@ -101,8 +108,8 @@ class Samples:
 
     def _read(self, about: list[Any]) -> Sample:
         with Image.open(self._path(about[0]), formats=("PNG",)) as picture:
-            index, file, before, after = about
-            return Sample(index, file, before, after, np.array(picture))
+            index, file, before, after, differs, strip = about
+            return Sample(index, file, before, after, differs, strip, np.array(picture))
 
 
 def _spread(samples: list[Sample], most: int) -> list[Sample]:
