@@ -97,6 +97,8 @@ class Setup:
             raise UserError(f"--load-state {folder} is of {method}, not of {choices.method}: leave out --method")
         if not guarded:
             return self._guarded(Adapter.load(folder, self.model), choices)
+        if self.source is not None:
+            raise UserError(f"--source has no effect: --load-state {folder} knows its clean pictures; leave it out")
         found = Guard.load(folder, self.model)
         return found if choices.guard else found.adapter
 
