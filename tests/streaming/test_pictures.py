@@ -121,8 +121,20 @@ def test_damaged_files_are_told(levels: np.ndarray, tmp_path: Path) -> None:
 def test_a_model_sees_the_same_on_the_canvas(preprocessing: Preprocessing, size: tuple[int, int]) -> None:
     image = torch.rand(3, *size, generator=torch.Generator().manual_seed(size[0]))
     expected = preprocessing.resize(image[None])
-    for placed in (Canvas(preprocessing).fit(image), Canvas(preprocessing).shrink(image)):
+    canvas = Canvas(preprocessing)
+    canvas.mixed = True
+    for placed in (canvas.fit(image), canvas.shrink(image), Canvas(preprocessing).shrink(image)):
         assert torch.equal(preprocessing.resize(placed[None]), expected)
+    many = torch.stack([image.flip(-1), image, image.flip(-2)])
+    assert torch.equal(preprocessing.resize(many)[1:2], expected)
+
+
+def test_large_pictures_are_resized_before_they_wait() -> None:
+    canvas = Canvas(Preprocessing((32, 32)))
+    assert canvas.shrink(torch.rand(3, 400, 300)).shape == (3, 32, 32)
+    assert canvas.shrink(torch.rand(3, 40, 30)).shape == (3, 40, 30)
+    canvas.batches([torch.rand(3, 40, 30), torch.rand(3, 30, 40)])
+    assert canvas.shrink(torch.rand(3, 40, 30)).shape == (3, 32, 32)
 
 
 def test_pictures_of_several_sizes_share_a_batch_where_the_model_has_one() -> None:

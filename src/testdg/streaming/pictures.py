@@ -95,7 +95,7 @@ def _from_pil(picture: Image.Image, channels: int) -> Tensor:
     if picture.mode == "F":
         raise Unreadable("its pixels are floating-point numbers, of which nobody knows the scale")
     levels = np.array(picture.convert(_MODES[channels]))
-    return torch.from_numpy(levels.reshape(*levels.shape[:2], channels)).permute(2, 0, 1)
+    return torch.from_numpy(levels.reshape(*levels.shape[:2], channels)).permute(2, 0, 1).contiguous()
 
 
 def _upright(picture: Image.Image) -> Image.Image:
@@ -122,6 +122,7 @@ def _from_values(values: Any, channels: int) -> Tensor:
             require_range(float(image.min()), float(image.max()))
     except ValueError as error:
         raise Unreadable(_reason(error)) from error
+    image = image.contiguous()
     return image if image.dtype == torch.uint8 else image.float().clamp(0, 1)
 
 
