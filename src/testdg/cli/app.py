@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import testdg
-from testdg.cli import data_commands, experiment_commands
+from testdg.cli import data_commands, experiment_commands, stream_commands
 from testdg.errors import UserError, visible
 from testdg.plugins import add_plugin
 
@@ -120,6 +120,7 @@ def _root(
 
 
 for command in (
+    stream_commands.adapt,
     experiment_commands.run,
     experiment_commands.bench,
     experiment_commands.ablate,

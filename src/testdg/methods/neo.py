@@ -45,6 +45,10 @@ class NEO(Adapter):
     home: Tensor
     seen: Tensor
 
+    def needs_features(self) -> bool:
+        """The shift is one of features."""
+        return True
+
     def build(self) -> None:
         """Make the mean of the stream, the place that it is moved to, and the number of images seen."""
         width, device = self.model.feature_size, self.model.device

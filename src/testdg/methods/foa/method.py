@@ -58,6 +58,10 @@ class FOA(Adapter):
         """Prompts stand beside a class token."""
         return None if class_tokens(model) else "it has no class token that prompts could stand beside"
 
+    def needs_features(self) -> bool:
+        """The shift is one of features."""
+        return True
+
     def build(self) -> None:
         """Make the first prompts, the evolution, and room for the statistics."""
         s, model, device = self.settings, self.model, self.model.device
