@@ -271,7 +271,7 @@ def test_a_state_of_an_older_guard_goes_on(digits: Digits) -> None:
         one(images)
     tensors = {key: value for key, value in one.tensors().items() if not key.startswith("guard.moved.")}
     values = one.values()
-    for key in ("passes", "counted", "one_sided"):
+    for key in ("passes", "counted", "trust", "one_sided"):
         del values["guard"][key]
     other = digits.guarded("tent", learning_rate=1e-3)
     other.load_state(tensors, values)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.guards import health
 from testdg.guards.decisions import Action, Decision, Decisions
-from testdg.guards.health import BACKWARD, COUNTED, JUMP, LIKE_ONE, RECENT, Movement, Probe, counting, learn_some
+from testdg.guards.health import Movement, Probe, counting, learn_some
 from testdg.guards.inputs import REASONS, Inputs
 from testdg.guards.mix import MIXED, Mix, spread
 from testdg.guards.snapshots import Snapshots
@@ -57,6 +58,7 @@ class Guard:
         self.pause = 0  # images that will not be learnt from
         self.passes = 0.0  # of an image through the model, as it is learnt from
         self.counted = 0  # batches that this is a mean of
+        self.trust = health.TRUST  # how far weights may move until the next look, in parts of what is far
         self.mix.forget()
         self.told: dict[str, Any] = {}  # of the last batch
         self.learnt = False
@@ -204,7 +206,7 @@ class Guard:
         if self.mix.look() and (answer := self._one_sided(images)) is not None:
             return answer
         logits = self._learn(images, worth)
-        self.seen += max(len(images), LIKE_ONE.get(images.device.type, 1))
+        self.seen += max(len(images), health.LIKE_ONE.get(images.device.type, 1))
         return logits if (trouble := self._trouble(logits)) is None else self._undo(images, trouble)
 
     def _one_sided(self, images: Tensor) -> Tensor | None:
@@ -223,11 +225,11 @@ class Guard:
     def _learn(self, images: Tensor, worth: Sequence[bool]) -> Tensor:
         """Learn from the images that are worth it, and predict the others."""
         self.learnt = True
-        if self.counted >= COUNTED:
+        if self.counted >= health.COUNTED:
             return learn_some(self.adapter, images, worth, self.probe)
         with counting(self.adapter) as passed:
             logits = learn_some(self.adapter, images, worth, self.probe)
-        passes = sum(passed) / len(images) + (BACKWARD if self.movement.before else 0)
+        passes = sum(passed) / len(images) + (health.BACKWARD if self.movement.before else 0)
         self.passes = (self.passes * self.counted + passes) / (self.counted + 1)
         self.counted += 1
         return logits
@@ -240,7 +242,7 @@ class Guard:
     def _note(self, images: Tensor) -> None:
         """Keep the last images, for a question to the source."""
         kept = self.recent if self.recent is not None and self.recent.shape[1:] == images.shape[1:] else images[:0]
-        self.recent = torch.cat([kept, images])[-RECENT[self.adapter.model.task] :]
+        self.recent = torch.cat([kept, images])[-health.RECENT[self.adapter.model.task] :]
 
     def _skip(self, images: Tensor, reason: str) -> Tensor:
         logits = self._predict(images)
@@ -254,9 +256,9 @@ class Guard:
             return "predictions or weights are not finite"
         self.mix.add(step.classes)
         jump, self.moved = step.moved - self.moved, step.moved
-        if jump > JUMP:
+        if jump > health.JUMP:
             return "the weights jumped further in one step than any step should take them: is the rate too high?"
-        if not self.probe.ready or not (step.moved > 1 or self.probe.due(self.seen, self.passes)):
+        if not self.probe.ready or not (step.moved > self.trust or self.probe.due(self.seen, self.passes)):
             return None
         return self._look()
 
@@ -270,13 +272,14 @@ class Guard:
             whose = "source images" if self.probe.origin == "source" else "the first images of the stream"
             return f"only {agreement:.0%} of {whose} are predicted as before"
         self.healthy += 1
+        self.trust = min(1.0, health.MORE_TRUST * self.trust)
         self.troubles = 0 if self.healthy >= self.patience else self.troubles
         self.snapshots.keep(self.adapter)
         return None
 
     def _undo(self, images: Tensor, reason: str) -> Tensor:
         """Go back to the last healthy state, from which trouble came; after several times, to the source."""
-        self.troubles, self.healthy = self.troubles + 1, 0
+        self.troubles, self.healthy, self.trust = self.troubles + 1, 0, health.TRUST
         if self.troubles >= self.patience:
             self.pause = PAUSE * 2 ** self.counts["fall back"]
             self.adapter.reset()

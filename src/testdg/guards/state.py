@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from testdg.guards.guarded import Guard
 
 PREFIX = "guard."
-COUNTS = ("batch", "seen", "troubles", "healthy", "pause", "passes", "counted", "moved")
+COUNTS = ("batch", "seen", "troubles", "healthy", "pause", "passes", "counted", "trust", "moved")
 
 
 def own_tensors(guard: Guard) -> dict[str, Tensor]:
@@ -56,7 +56,13 @@ def put_back(guard: Guard, tensors: Mapping[str, Tensor], values: Mapping[str, A
     if guard.snapshots:
         for name in guard.movement.before.keys() & {key.removeprefix("moved.") for key in tensors}:
             guard.movement.before[name].copy_(tensors[f"moved.{name}"])
-    known = {"passes": 0.0, "counted": 0, "one_sided": False, **values}  # a state from before these were known
+    known = {
+        "passes": 0.0,
+        "counted": 0,
+        "trust": 1.0,
+        "one_sided": False,
+        **values,
+    }  # a state from before these were known
     for key in COUNTS:
         setattr(guard, key, known[key])
     guard.mix.window, guard.mix.one_sided = list(known["window"]), known["one_sided"]
