@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testdg.data.benchmarks import benchmarks
-from testdg.methods import Adapter, Settings, describe_settings, find_method, methods
+from testdg.methods import Adapter, describe_settings, find_method, first_things_first, methods
 
 
 def list_methods(as_json: bool) -> None:
@@ -94,21 +94,14 @@ def show_method(name: str, as_json: bool) -> None:
         print(json.dumps({**_about(kind), "settings": settings, "presets": presets}, indent=2))
         return
     console = Console(width=_width(), highlight=False, markup=False)
-    described = " ".join((kind.__doc__ or "").split())
+    described = " ".join((kind.__doc__ or "").partition("Example:")[0].split())
     console.print(f"{kind.title} ({kind.name}): {described}\n{kind.citation}")
     console.print(
         f"tasks: {', '.join(kind.tasks)}; needs: {kind.needs or 'nothing'}; source data: {kind.source_data or 'none'}"
     )
-    _show([{**one, "default": _plain(one["default"])} for one in _first_things_first(kind.Settings)], False)
+    _show([{**one, "default": _plain(one["default"])} for one in first_things_first(kind.Settings)], False)
     for benchmark, values in presets.items():
         console.print(f"preset {benchmark}{_applied(benchmark)}: {', '.join(f'{k}={v}' for k, v in values.items())}")
-
-
-def _first_things_first(kind: type[Settings]) -> list[dict[str, Any]]:
-    """What belongs to a method itself and its learning rate, before what it has in common with others."""
-    kinds = [{field.name for field in fields(parent)} for parent in kind.__mro__ if is_dataclass(parent)]
-    own = {one["name"]: sum(one["name"] in names for names in kinds) for one in describe_settings(kind)}
-    return sorted(describe_settings(kind), key=lambda one: 1 if one["name"] == "learning_rate" else own[one["name"]])
 
 
 def _plain(value: Any) -> str:

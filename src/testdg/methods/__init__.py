@@ -2,7 +2,7 @@
 
 from testdg.methods.adapter import Adapter
 from testdg.methods.registry import adapt, find_method, methods, register
-from testdg.methods.settings import Settings, describe_settings, option, parse_settings
+from testdg.methods.settings import Settings, describe_settings, first_things_first, option, parse_settings
 
 __all__ = [
     "Adapter",
@@ -10,6 +10,7 @@ __all__ = [
     "adapt",
     "describe_settings",
     "find_method",
+    "first_things_first",
     "methods",
     "option",
     "parse_settings",

@@ -25,7 +25,10 @@ def register(method_class: T) -> T:
     return _METHODS.add(method_class)
 
 
-methods, find_method = _METHODS.all, _METHODS.find
+methods = _METHODS.all
+"""Every method, by name."""
+find_method = _METHODS.find
+"""The method of a name, or a sentence that names those that there are."""
 
 
 def adapt(

@@ -4,7 +4,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
 from testdg.errors import UserError, unknown
@@ -60,6 +60,14 @@ def describe_settings(settings_class: type[Settings]) -> list[dict[str, Any]]:
         for f in fields(settings_class)
         if f.default is not MISSING
     ]
+
+
+def first_things_first(settings_class: type[Settings]) -> list[dict[str, Any]]:
+    """Describe what belongs to a method itself and its learning rate, before what it has in common with others."""
+    kinds = [{f.name for f in fields(parent)} for parent in settings_class.__mro__ if is_dataclass(parent)]
+    described = describe_settings(settings_class)
+    own = {one["name"]: sum(one["name"] in names for names in kinds) for one in described}
+    return sorted(described, key=lambda one: 1 if one["name"] == "learning_rate" else own[one["name"]])
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:

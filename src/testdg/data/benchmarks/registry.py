@@ -9,7 +9,12 @@ from testdg.errors import unknown
 from testdg.registry import Registry
 
 _BENCHMARKS: Registry[type[Benchmark]] = Registry("benchmark", "testdg.data.benchmarks")
-register, benchmarks, find_benchmark = _BENCHMARKS.add, _BENCHMARKS.all, _BENCHMARKS.find
+register = _BENCHMARKS.add
+"""Make a benchmark known under its `name` (a class decorator)."""
+benchmarks = _BENCHMARKS.all
+"""Every benchmark, by name."""
+find_benchmark = _BENCHMARKS.find
+"""The benchmark of a name, or a sentence that names those that there are."""
 
 
 def load_benchmark(name: str, data: str | Path | None = None, **options: Any) -> Benchmark:
