@@ -121,7 +121,7 @@ def facts(kind: type[Adapter]) -> str:
 
 def code_part(kind: type[Adapter]) -> str:
     """Example, settings and presets of a method."""
-    example = (getdoc(kind) or "").partition("Example:\n")[2]
+    example = (getdoc(kind) or "").partition("Examples:\n")[2]
     shown = f"## Example\n\n```pycon\n{_dedent(example)}\n```\n\n" if example else ""
     rows = [
         [f"`{one['name']}`", _value(one["default"]), one["type"], one["help"]]

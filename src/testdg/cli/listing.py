@@ -94,7 +94,7 @@ def show_method(name: str, as_json: bool) -> None:
         print(json.dumps({**_about(kind), "settings": settings, "presets": presets}, indent=2))
         return
     console = Console(width=_width(), highlight=False, markup=False)
-    described = " ".join((kind.__doc__ or "").partition("Example:")[0].split())
+    described = " ".join((kind.__doc__ or "").partition("Examples:")[0].split())
     console.print(f"{kind.title} ({kind.name}): {described}\n{kind.citation}")
     console.print(
         f"tasks: {', '.join(kind.tasks)}; needs: {kind.needs or 'nothing'}; source data: {kind.source_data or 'none'}"

@@ -50,13 +50,34 @@ def run(
 ) -> Result:
     """Adapt a model to a benchmark's stream and give the scores.
 
-    `protocol` is a name, a TOML file or a value (docs/protocols.md); left out, the benchmark's own. `preset` names the
-    published settings of a benchmark ("none" for the method's defaults; left out, an embedded benchmark applies its
-    own), and `settings` win over it. `source` is a folder of clean images for methods that measure the source, in
-    place of the benchmark's training images. `guard` puts a guard around the method, as the record says, with a
-    few clean images of the source as its probe. `options` are those of the benchmark (images, severity, domains,
-    corruption_seed). A run that was stopped goes on where its folder under `out` left off, and a complete one is read
-    back.
+    A run that was stopped goes on where its folder under `out` left off, and a complete one is read back.
+
+    Args:
+        benchmark: The name of a benchmark, or what `load_benchmark` gives.
+        method: The name of a method.
+        model: Whatever `load_model` takes; an embedded benchmark has one of its own.
+        data: The data folder of the benchmark.
+        settings: Settings of the method; they win over those of the preset.
+        preset: The published settings of a benchmark ("none" for the method's defaults); left out, an embedded
+            benchmark applies its own.
+        protocol: A name, a TOML file or a value (docs/protocols.md); left out, the benchmark's own.
+        batch_size: Images of a batch; left out, the benchmark's own.
+        device: Where the model runs; "auto" takes a GPU where there is one.
+        source: A folder of clean images for methods that measure the source, in place of the benchmark's training
+            images.
+        guard: Put a guard around the method, with a few clean images of the source as its probe; the record says so.
+        out: The folder that run folders lie in.
+        observer: Hears what happens meanwhile.
+        save_every: Seconds between two saved states.
+        **options: Those of the benchmark: images, severity, domains, corruption_seed.
+
+    Examples:
+        >>> from testdg.evaluation import run
+        >>> result = run("digits-c", "testdg_aligned", images=100, domains=["snow", "frost"])
+        >>> for domain in result.domains:
+        ...     print(f"{domain.name} {domain.error:.1f} %")
+        snow 9.0 %
+        frost 10.0 %
     """
     observer = observer or Observer()
     method_class = find_method(method)

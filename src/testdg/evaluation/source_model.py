@@ -19,7 +19,22 @@ def source_model(
     observer: Observer | None = None,
     preprocessing: str = "model",
 ) -> VisionModel:
-    """Load the model to adapt, with its own preprocessing or the "paper"'s, and check that it fits the benchmark."""
+    """Load the model to adapt, and check that it fits the benchmark.
+
+    Args:
+        benchmark: What `load_benchmark` gives.
+        model: Whatever `load_model` takes; left out, the model of an embedded benchmark, trained once and kept.
+        device: Where it should lie.
+        observer: Hears how the training goes.
+        preprocessing: "model" for the model's own, "paper" for that of the published tables.
+
+    Examples:
+        >>> import testdg
+        >>> from testdg.evaluation import source_model
+        >>> model = source_model(testdg.load_benchmark("digits-c"))
+        >>> model.classes, model.preprocessing.size
+        (10, (32, 32))
+    """
     if preprocessing not in ("model", "paper"):
         raise unknown("preprocessing", preprocessing, ("model", "paper"))
     if preprocessing == "paper" and not benchmark.paper:

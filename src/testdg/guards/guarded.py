@@ -328,11 +328,15 @@ def guard(
 ) -> Guard:
     """Put a guard around an adapter, to be used in its place.
 
-    `probe` are clean images in [0, 1] of the kind that the model was trained on, without labels, 100 at most (4 street
-    scenes): the model must go on predicting them as it did at first. Left out, they are the first that `warm_up`
-    shows, or the first sure ones of the stream. `snapshots` healthy states are kept in memory. After `patience`
-    unhealthy looks without as many healthy ones between, the source predicts, and nothing is learnt for a while.
-    `on_decision` is told everything that the guard does; `counts` and `decisions` have it, too.
+    Args:
+        adapter: What `adapt` gives.
+        probe: Clean images in [0, 1] of the kind that the model was trained on, without labels, 100 at most (4 street
+            scenes): the model must go on predicting them as it did at first. Left out, they are the first that
+            `warm_up` shows, or the first sure ones of the stream.
+        patience: After so many unhealthy looks without as many healthy ones between, the source predicts, and
+            nothing is learnt for a while.
+        snapshots: Healthy states that are kept in memory.
+        on_decision: Is told everything that the guard does; `counts` and `decisions` have it, too.
     """
     for name, value in (("patience", patience), ("snapshots", snapshots)):
         if value < 1:

@@ -36,7 +36,14 @@ class CottaSettings(Settings):
 
 @register
 class Cotta(TeacherAdapter):
-    """Follow an averaged teacher, which looks at many views where the source is unsure; restore weights at random."""
+    """Follow an averaged teacher, which looks at many views where the source is unsure; restore weights at random.
+
+    Examples:
+        >>> from testdg.evaluation import run
+        >>> result = run("digits-c", "cotta", images=100, domains=["snow", "frost"])
+        >>> print(f"error {result.mean_score:.1f} %")
+        error 23.0 %
+    """
 
     name = "cotta"
     title = "CoTTA"

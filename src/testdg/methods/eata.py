@@ -62,7 +62,14 @@ def _flat(tensors: Iterable[Tensor]) -> Tensor:
 
 @register
 class Eata(AffineAdapter):
-    """Lower the entropy of predictions that are reliable and unlike those before, without forgetting the source."""
+    """Lower the entropy of predictions that are reliable and unlike those before, without forgetting the source.
+
+    Examples:
+        >>> from testdg.evaluation import run
+        >>> result = run("digits-c", "eata", images=100, domains=["snow", "frost"])
+        >>> print(f"error {result.mean_score:.1f} %")
+        error 21.5 %
+    """
 
     name = "eata"
     title = "EATA"

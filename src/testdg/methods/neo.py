@@ -31,7 +31,14 @@ class NEOSettings(Settings):
 
 @register
 class NEO(Adapter):
-    """Move the mean of the features that enter the classifier to where it belongs."""
+    """Move the mean of the features that enter the classifier to where it belongs.
+
+    Examples:
+        >>> from testdg.evaluation import run
+        >>> result = run("digits-c", "neo", images=100, domains=["snow", "frost"])
+        >>> print(f"error {result.mean_score:.1f} %")
+        error 15.0 %
+    """
 
     name = "neo"
     title = "NEO"

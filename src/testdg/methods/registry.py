@@ -41,10 +41,26 @@ def adapt(
     classes: Sequence[str] | None = None,
     **settings: Any,
 ) -> Adapter:
-    """Wrap a model (or the id or folder of one) so that it adapts to what it sees.
+    """Wrap a model so that it adapts to what it sees.
 
-    `preset` names the published settings of a benchmark; keyword arguments win over it. `preprocessing`, `head` and
-    `classes` are those of `load_model`.
+    Args:
+        model: A module, or the id or folder of a model: whatever `load_model` takes.
+        method: The name of a method; `testdg methods` lists them.
+        preset: The published settings of a benchmark, by its name.
+        preprocessing: Size, mean and deviation of the model's input; left out, the model's own.
+        head: The name of the layer that gives the logits, where it is not found by itself.
+        classes: The names of the model's classes.
+        **settings: Settings of the method; they win over those of the preset.
+
+    Examples:
+        >>> import testdg
+        >>> from testdg.evaluation import source_model
+        >>> benchmark = testdg.load_benchmark("digits-c", images=100, domains=["frost"])
+        >>> adapter = testdg.adapt(source_model(benchmark), "testdg_aligned", preset="digits-c")
+        >>> adapter.warm_up([benchmark.train().images[:256] / 255])
+        >>> right = [adapter(batch.images).argmax(1) == batch.labels for batch in benchmark.stream(batch_size=20)]
+        >>> print(f"right {100 * sum(float(one.sum()) for one in right) / 100:.1f} %")
+        right 87.0 %
     """
     from testdg.models import load_model
 

@@ -9,7 +9,14 @@ from testdg.methods.registry import register
 
 @register
 class Source(Adapter):
-    """Predict with the source model and learn nothing."""
+    """Predict with the source model and learn nothing.
+
+    Examples:
+        >>> from testdg.evaluation import run
+        >>> result = run("digits-c", "source", images=100, domains=["snow", "frost"])
+        >>> print(f"error {result.mean_score:.1f} %")
+        error 23.0 %
+    """
 
     name = "source"
     title = "Source"

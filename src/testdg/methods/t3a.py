@@ -24,7 +24,14 @@ class T3ASettings(Settings):
 
 @register
 class T3A(Adapter):
-    """Predict by the product with class templates: means of the features that the source classifier is surest of."""
+    """Predict by the product with class templates: means of the features that the source classifier is surest of.
+
+    Examples:
+        >>> from testdg.evaluation import run
+        >>> result = run("digits-c", "t3a", images=100, domains=["snow", "frost"])
+        >>> print(f"error {result.mean_score:.1f} %")
+        error 20.5 %
+    """
 
     name = "t3a"
     title = "T3A"

@@ -48,12 +48,23 @@ def load_model(
 ) -> VisionModel:
     """Load a model, in evaluation mode and single precision; a module of the caller's is copied and left as it was.
 
-    `source` is a folder with `config.json` and safetensors weights, a hub id (`google/vit-base-patch16-224`),
-    a timm model (`timm:vit_base_patch16_384`), the weights of a CIFAR ResNet (`resnet20.safetensors`, or a folder
-    with that file alone), or any module that gives logits. Weights of a network that nothing here knows (a folder that
-    `export` wrote, a .pt or .pth file of tensors) go into `module`, a network of their kind or the name of a timm
-    model. The model's own size, mean and standard deviation are used unless `preprocessing` is given; `head` names the
-    classifier of an unusual module, `classes` its classes.
+    Args:
+        source: A folder with `config.json` and safetensors weights, a hub id (`google/vit-base-patch16-224`), a timm
+            model (`timm:vit_base_patch16_384`), the weights of a CIFAR ResNet (`resnet20.safetensors`, or a folder
+            with that file alone), or any module that gives logits.
+        module: Where weights of a network that nothing here knows go (a folder that `export` wrote, a .pt or .pth
+            file of tensors): a network of their kind, or the name of a timm model.
+        preprocessing: Size, mean and deviation in place of the model's own.
+        head: The name of the classifier of an unusual module.
+        name: What the model is called in records.
+        classes: The names of its classes.
+
+    Examples:
+        >>> import testdg
+        >>> from testdg.models import TinyViT
+        >>> model = testdg.load_model(TinyViT(), preprocessing=testdg.Preprocessing((32, 32)), name="mine")
+        >>> model.name, model.classes, model.task
+        ('mine', 10, 'classification')
     """
     if isinstance(source, str) and (make := find_make(source)) is not None:
         made = make()

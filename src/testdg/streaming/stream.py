@@ -118,12 +118,31 @@ def adapt_stream(
 ) -> AdaptedStream:
     """Adapt a model to a stream of pictures, and give a prediction for each: `for prediction in adapt_stream(...)`.
 
-    `model` is whatever `load_model` takes. `frames` is a folder, a list file, a video file, or any iterable of paths,
-    bytes, PIL images, arrays or tensors: (H, W, C) or (C, H, W), uint8 or float in [0, 1]. `source` is a folder of
-    clean pictures for methods that need such; without one, the default method, testdg_aligned, is aligned to the
-    beginning of the stream. A `guard` keeps the model from harm (docs/guard.md). `classes` names the classes, or a file
-    that does. Pictures that cannot be read are skipped (`stream.skipped`), or refused if `strict`. `settings` are those
-    of the method.
+    Args:
+        model: Whatever `load_model` takes.
+        frames: A folder, a list file, a video file, or any iterable of paths, bytes, PIL images, arrays or tensors:
+            (H, W, C) or (C, H, W), uint8 or float in [0, 1].
+        method: The name of a method; left out, testdg_aligned.
+        source: A folder of clean pictures, for methods that need such; without one, the default method is aligned to
+            the beginning of the stream.
+        guard: Keep the model from harm (docs/guard.md).
+        batch_size: Pictures that are predicted together; 1 answers every picture at once.
+        classes: The names of the classes, or a file that has them.
+        device: Where the model runs, such as `cuda`.
+        order: The order of the pictures of a folder.
+        strict: Refuse pictures that cannot be read; else they are skipped (`stream.skipped`).
+        load_state: A folder that `stream.adapter.save` wrote, to go on from.
+        **settings: Those of the method.
+
+    Examples:
+        >>> import testdg
+        >>> from testdg.evaluation import source_model
+        >>> benchmark = testdg.load_benchmark("digits-c", images=100, domains=["frost"])
+        >>> images, labels = benchmark.domain("frost").read(0, 100)
+        >>> stream = testdg.adapt_stream(source_model(benchmark), images, "tent", batch_size=20)
+        >>> right = [prediction.class_index == label for prediction, label in zip(stream, labels)]
+        >>> print(f"right {100 * sum(map(int, right)) / len(right):.1f} %")
+        right 63.0 %
     """
     choices = Choices(
         method=method,

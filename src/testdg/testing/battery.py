@@ -14,10 +14,23 @@ CHECKS: dict[str, Check] = {}
 
 
 def check_adapter(make_adapter: MakeAdapter, *, only: str | None = None) -> list[str]:
-    """Run the battery on `make_adapter(**settings)`, which builds a fresh adapter around the same model each time.
+    """Run the laws that every adapter keeps; AssertionError, with the name of the check, where one does not hold.
 
-    Raises AssertionError, with the name of the check, at the first law that does not hold. Checks that the method
-    declares as exceptions for this model are left out. Returns the names of the checks that ran.
+    Args:
+        make_adapter: Called with settings, it builds a fresh adapter around the same model each time.
+        only: The name of one check.
+
+    Returns:
+        The names of the checks that ran: all but those that the method declares as exceptions for this model.
+
+    Examples:
+        >>> from functools import partial
+        >>> import testdg
+        >>> from testdg.models import TinyViT
+        >>> from testdg.testing import check_adapter
+        >>> model = testdg.load_model(TinyViT(width=16, depth=1), preprocessing=testdg.Preprocessing((32, 32)))
+        >>> check_adapter(partial(testdg.adapt, model, "tent"), only="reset is exact")
+        ['reset is exact']
     """
     make_adapter = warmed_up(make_adapter)
     adapter = make_adapter()

@@ -37,8 +37,17 @@ def fine_tune(
 ) -> dict[str, Any]:
     """Train a model on a benchmark's clean images and give what `training.json` in the new folder says.
 
-    `out` appears when the model is complete; until then the state is in `<out>.training`, and the same call goes on
-    from there. A complete folder of the same training is read back.
+    A training that was stopped goes on with the same call, and a complete folder of the same training is read back.
+
+    Args:
+        benchmark: What `load_benchmark` gives.
+        model: The model to start from: whatever `load_model` takes.
+        out: The folder of the new model. It appears when the model is complete; until then the state is in
+            `<out>.training`.
+        recipe: Rates, epochs, views and all else that the weights depend on; left out, the recipe of the task.
+        device: Where the model runs.
+        tell: Hears how far the training is.
+        save_every: Seconds between two saved states.
     """
     recipe, place = recipe or make_recipe(benchmark.task, {}), find_device(device)
     if recipe.task != benchmark.task:

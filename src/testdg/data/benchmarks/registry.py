@@ -18,7 +18,19 @@ find_benchmark = _BENCHMARKS.find
 
 
 def load_benchmark(name: str, data: str | Path | None = None, **options: Any) -> Benchmark:
-    """Make a benchmark ready: its data folder where it needs one, and the options of `Options`."""
+    """Make a benchmark ready.
+
+    Args:
+        name: The name of a benchmark; `testdg benchmarks` lists them.
+        data: Its data folder, where it needs one.
+        **options: Those of `Options`: images of each domain, severity, domains, ...
+
+    Examples:
+        >>> import testdg
+        >>> benchmark = testdg.load_benchmark("digits-c", images=100, domains=["fog", "frost"])
+        >>> [tuple(batch.images.shape) for batch in benchmark.stream(batch_size=100)]
+        [(100, 3, 32, 32), (100, 3, 32, 32)]
+    """
     benchmark_class = find_benchmark(name)
     known = {field.name for field in fields(Options)}
     for option in options:

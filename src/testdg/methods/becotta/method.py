@@ -43,7 +43,14 @@ class BecottaSettings(Settings):
 
 @register
 class Becotta(AddedLayersAdapter):
-    """Blend experts by what an image looks like, and lower the entropy of sure predictions with them."""
+    """Blend experts by what an image looks like, and lower the entropy of sure predictions with them.
+
+    Examples:
+        >>> from testdg.evaluation import run
+        >>> result = run("digits-c", "becotta", images=100, domains=["snow", "frost"])
+        >>> print(f"error {result.mean_score:.1f} %")
+        error 22.5 %
+    """
 
     name = "becotta"
     title = "BECoTTA"

@@ -51,7 +51,15 @@ class Seen(NamedTuple):
 
 @register
 class Dept(AddedLayersAdapter):
-    """Learn the prompts of a frozen transformer from its neighbours' labels and from an averaged teacher."""
+    """Learn the prompts of a frozen transformer from its neighbours' labels and from an averaged teacher.
+
+    Examples:
+        >>> from testdg.evaluation import run
+        >>> few = {"source_images": 200}
+        >>> result = run("digits-c", "dept", settings=few, images=100, domains=["snow", "frost"])
+        >>> print(f"error {result.mean_score:.1f} %")
+        error 31.5 %
+    """
 
     name = "dept"
     title = "DePT"

@@ -35,7 +35,14 @@ class FOASettings(Settings):
 
 @register
 class FOA(Adapter):
-    """Find prompts for the frozen network by CMA-ES, and shift its last features to the source."""
+    """Find prompts for the frozen network by CMA-ES, and shift its last features to the source.
+
+    Examples:
+        >>> from testdg.evaluation import run
+        >>> result = run("digits-c", "foa", images=100, domains=["snow", "frost"])
+        >>> print(f"error {result.mean_score:.1f} %")
+        error 15.5 %
+    """
 
     name = "foa"
     title = "FOA"

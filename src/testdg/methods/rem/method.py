@@ -37,7 +37,14 @@ class REMSettings(EarlierAffineSettings):
 
 @register
 class REM(EarlierAffineAdapter):
-    """Predict an image without its most attended patches as with them, but less surely."""
+    """Predict an image without its most attended patches as with them, but less surely.
+
+    Examples:
+        >>> from testdg.evaluation import run
+        >>> result = run("digits-c", "rem", images=100, domains=["snow", "frost"])
+        >>> print(f"error {result.mean_score:.1f} %")
+        error 21.5 %
+    """
 
     name = "rem"
     title = "REM"

@@ -46,7 +46,14 @@ def timeliness(ages: Tensor) -> Tensor:
 
 @register
 class Rotta(TeacherAdapter):
-    """Learn from a memory that is balanced over classes, and let BatchNorm statistics follow it slowly."""
+    """Learn from a memory that is balanced over classes, and let BatchNorm statistics follow it slowly.
+
+    Examples:
+        >>> from testdg.evaluation import run
+        >>> result = run("digits-c", "rotta", images=100, domains=["snow", "frost"])
+        >>> print(f"error {result.mean_score:.1f} %")
+        error 22.5 %
+    """
 
     name = "rotta"
     title = "RoTTA"

@@ -37,7 +37,17 @@ class SvdpSettings(Settings):
 
 @register
 class Svdp(TeacherAdapter):
-    """Follow a teacher that looks at many views, with learnt offsets on the most uncertain pixels."""
+    """Follow a teacher that looks at many views, with learnt offsets on the most uncertain pixels.
+
+    Examples:
+        >>> import testdg
+        >>> from testdg.models.tiny import tiny_segformer
+        >>> streets = testdg.load_benchmark("streets", images=2, domains=["fog"])
+        >>> adapter = testdg.adapt(tiny_segformer(9), "svdp", prompts=15, preprocessing=testdg.Preprocessing())
+        >>> for batch in streets.stream(batch_size=2):
+        ...     tuple(adapter(batch.images).argmax(1).shape)  # a class for every pixel
+        (2, 96, 160)
+    """
 
     name = "svdp"
     title = "SVDP"

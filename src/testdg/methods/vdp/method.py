@@ -37,7 +37,14 @@ class VDPSettings(Settings):
 
 @register
 class VDP(Adapter):
-    """Learn two patches of pixels that follow their own moving average; the network never changes."""
+    """Learn two patches of pixels that follow their own moving average; the network never changes.
+
+    Examples:
+        >>> from testdg.evaluation import run
+        >>> result = run("digits-c", "vdp", images=100, domains=["snow", "frost"])
+        >>> print(f"error {result.mean_score:.1f} %")
+        error 22.5 %
+    """
 
     name = "vdp"
     title = "VDP"
