@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test lint docs clean
+.PHONY: run test lint docs coverage wheel clean
 
 run: .venv/installed  ## adapt the small model to the embedded benchmark
 	$(BIN)/testdg run --method testdg,testdg_aligned
@@ -19,6 +19,14 @@ lint: .venv/installed
 docs: .venv/docs  ## the site, strictly, into site/; nothing in it is loaded from elsewhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+coverage: .venv/docs  ## all tests, with the branches that they take; docs/coverage.md says what is left out, and why
+	$(BIN)/pytest -n 2 --cov=testdg --cov-branch --cov-report=term:skip-covered --cov-report=html:site-coverage
+
+wheel: .venv/installed  ## wheel and sdist in dist/, and the wheel tried in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	scripts/try_wheel.sh $(BIN)/python
+
 .venv/docs: .venv/installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
 	touch $@
@@ -29,4 +37,4 @@ docs: .venv/docs  ## the site, strictly, into site/; nothing in it is loaded fro
 	touch $@
 
 clean:
-	rm -rf .venv runs site dist build
+	rm -rf .venv runs site site-coverage dist build .coverage*
