@@ -10,7 +10,7 @@ from pathlib import Path
 
 WIDTH = 120
 ITEM = re.compile(r"(\s*(?:[-*]|\d+\.) )")
-FIXED = re.compile(r"\||#|```|    |---|<|!!!")
+FIXED = re.compile(r"\s*\||#|```|    |---|<|!!!")
 
 
 def wrap(text: str) -> str:
@@ -33,8 +33,9 @@ def wrap(text: str) -> str:
 def _wrapped(block: list[str]) -> list[str]:
     if max(map(len, block), default=0) <= WIDTH:
         return block
-    item = ITEM.match(block[0])
-    first = item[1] if item else ""
+    item = ITEM.match(block[0]) or re.match(r"(\s*)", block[0])
+    assert item is not None
+    first = item[1]
     words = " ".join([block[0][len(first) :], *(line.strip() for line in block[1:])])
     return textwrap.wrap(
         words,
