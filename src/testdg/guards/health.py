@@ -41,7 +41,7 @@ FAR = {"vectors": 0.015, "matrices": 0.05}
 """How far weights may move, in parts of their size, before the probe is passed again, whatever the schedule says."""
 TRUST = 0.1
 """Part of that after which the probe is passed as long as little is known of a method, and after trouble."""
-MORE_TRUST = 1.5
+MORE_TRUST = 1.2
 """How many times as far weights may move after each healthy look, until they may go all the way."""
 JUMP = 0.5
 """Part of that which no single step takes: a rate that high ruins a model before the probe shows it."""
