@@ -32,7 +32,7 @@ def _check_names(result: Result) -> None:
     {**result.method["settings"], **result.versions}
     words = [result.record[key] for key in ("benchmark", "kind", "order", "device", "tuning")]
     if not all(isinstance(word, str) for word in [*words, result.method["name"], *result.classes]):
-        raise TypeError("a name is no text")
+        raise TypeError("a name must be a text")
     if not isinstance(result.record["seed"], int):
         raise TypeError("its seed is no number")
 
