@@ -18,6 +18,7 @@ from testdg.methods import Adapter, first_things_first, methods
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)]*)?\)")
+ELSEWHERE = {"README.md": "index.md", "results/README.md": "results/files.md"}  # what has another place on the site
 LINKED = InclusionLevel.NOT_IN_NAV  # it need not be there
 FIRST = ["testdg_aligned", "testdg", "align", "source"]
 PACKAGES = ["evaluation", "methods", "models", "data.benchmarks", "guards", "streaming", "testing"]
@@ -73,15 +74,16 @@ def _outside(file: File) -> list[str]:
 
 def _in_repository(place: str) -> str:
     """Where a page of the site lies in the repository."""
-    if place == "index.md":
-        return "README.md"
+    for path, found in ELSEWHERE.items():
+        if place == found:
+            return path
     outside = (ROOT / place).is_file() and not (ROOT / "docs" / place).exists()
     return place if outside else f"docs/{place}"
 
 
 def _on_site(path: str) -> str:
     """Where a file of the repository lies on the site."""
-    return "index.md" if path == "README.md" else path.removeprefix("docs/")
+    return ELSEWHERE.get(path) or path.removeprefix("docs/")
 
 
 def _resolve(place: str, link: str) -> str:
