@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from PIL import Image
 
 from testdg.methods import methods, registry
 from testdg.models import Preprocessing, TinyCNN, TinyViT, VisionModel, load_model
@@ -53,3 +54,15 @@ def test_the_links_of_the_documents_lead_somewhere() -> None:
     for page in DOCS.rglob("*.md"):
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_example_of_own_pictures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "adapt.md").read_text(encoding="utf-8"), re.DOTALL)
+    models()[0].save(tmp_path / "models" / "mine")
+    for folder in ("frames", "clean"):
+        (tmp_path / folder).mkdir()
+        for number, pixels in enumerate(torch.randint(0, 256, (64, 20, 20, 3), dtype=torch.uint8)):
+            Image.fromarray(pixels.numpy()).save(tmp_path / folder / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "adapt.md", "exec"), {})
+    assert (tmp_path / "state" / "state.json").is_file()

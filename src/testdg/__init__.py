@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from testdg.guards import guard
     from testdg.methods import Adapter, adapt
     from testdg.models import Preprocessing, load_model
+    from testdg.streaming import adapt_stream
 
-__all__ = ["Adapter", "Preprocessing", "__version__", "adapt", "guard", "load_benchmark", "load_model"]
+__all__ = ["Adapter", "Preprocessing", "__version__", "adapt", "adapt_stream", "guard", "load_benchmark", "load_model"]
 
 _HOMES = {
     "Adapter": "testdg.methods",
@@ -22,6 +23,7 @@ _HOMES = {
     "load_model": "testdg.models",
     "load_benchmark": "testdg.data.benchmarks",
     "guard": "testdg.guards",
+    "adapt_stream": "testdg.streaming",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import testdg
-from testdg.cli import data_commands, experiment_commands
+from testdg.cli import data_commands, experiment_commands, stream_commands
 from testdg.errors import UserError, visible
 
 INTERRUPTED = 130
@@ -78,6 +78,7 @@ def _root(
 
 
 for command in (
+    stream_commands.adapt,
     experiment_commands.run,
     experiment_commands.bench,
     experiment_commands.ablate,

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-import testdg
 from testdg.errors import UserError
 from testdg.evaluation.plan import Visit
 from testdg.evaluation.scores import Metric, Score, find_score, metric_keys
+from testdg.version import __version__
 
 
 @dataclass(frozen=True)
@@ -210,4 +210,4 @@ def versions() -> dict[str, str]:
     import torch
 
     found = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
-    return {"testdg": testdg.__version__, **found}
+    return {"testdg": __version__, **found}

@@ -1,0 +1,74 @@
+"""Commands for a stream of a user's own pictures: their options, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from testdg.choices import CHOICES
+from testdg.cli import options as given
+from testdg.cli.options import prepare_torch
+
+
+def adapt(
+    frames: Annotated[
+        str, typer.Argument(metavar="FRAMES", help="Folder of pictures, list of paths, video, or - for paths on stdin.")
+    ],
+    model: Annotated[str, typer.Option(help="Model: a folder, a hub id or a timm name.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the predictions; goes on where it stopped.")],
+    method: Annotated[str | None, typer.Option(help="Method; see `testdg methods` (testdg_aligned).")] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Clean pictures to align to; in folders of their classes if need be."),
+    ] = None,
+    settings: given.Settings = None,
+    guard: Annotated[bool, typer.Option("--guard/--no-guard", help=CHOICES["guard"].help)] = True,
+    classes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Names of the classes, one per line; the model's if left out.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Pictures per batch (32; of segmentation 1).")] = None,
+    order: Annotated[str, typer.Option(metavar="name|time", help="Order of the pictures of a folder.")] = "name",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for more pictures in the folder, until Ctrl-C.")
+    ] = False,
+    idle: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="With --follow: end after so long without a new picture.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at a picture that cannot be read.")] = False,
+    load_state: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Begin with an adapter that was saved before.")
+    ] = None,
+    save_state: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Save the adapter at the end.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the adapted model as an ordinary one at the end.")
+    ] = None,
+    format: Annotated[str, typer.Option(metavar="csv|parquet", help="Parquet beside the CSV, by pyarrow.")] = "csv",
+    device: Annotated[str, typer.Option(help=CHOICES["device"].help)] = "auto",
+    json: given.Json = False,
+) -> None:
+    """Predict your own pictures with your own model while it adapts to them; no labels."""
+    pairs = settings or []
+    prepare_torch(bf16=any("precision=bf16" in pair for pair in pairs))
+    from testdg.cli.adapt import adapt_command, settings_of
+    from testdg.streaming.run import Request
+    from testdg.streaming.setup import Choices
+
+    choices = Choices(method=method, source=source, guard=guard, classes=classes, device=device, load_state=load_state)
+    request = Request(
+        frames=frames,
+        model=model,
+        out=out,
+        choices=choices,
+        settings=settings_of(method, pairs),
+        batch_size=batch_size,
+        order=order,
+        follow=follow,
+        idle=idle,
+        strict=strict,
+        save_state=save_state,
+        export=export,
+        format=format,
+    )
+    adapt_command(request, as_json=json)

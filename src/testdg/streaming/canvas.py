@@ -1,0 +1,62 @@
+"""The size at which decoded pictures wait for a model: no larger than it needs, and nothing that it sees is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from testdg.models import Preprocessing
+from testdg.streaming.pictures import Unreadable, as_unit
+
+
+class Canvas:
+    """Resizes pictures as the model would; what the model makes of the result is what it would make of the picture."""
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        self.size, self.crop = preprocessing.size, preprocessing.crop
+        self._plain = replace(preprocessing, crop=None)
+
+    def shrink(self, image: Tensor) -> Tensor:
+        """A picture at the model's size, if that is smaller; small ones stay as they are, which takes less room."""
+        height, width = image.shape[-2:]
+        if isinstance(self.size, int):
+            smaller = min(height, width) > self.size
+        else:
+            smaller = self.size is not None and self.size[0] * self.size[1] < height * width
+        return self.fit(image) if smaller else image
+
+    def fit(self, image: Tensor) -> Tensor:
+        """A picture at the model's size."""
+        if self.size is None:
+            return image
+        try:
+            resized = self._plain.resize(as_unit(image)[None])[0]
+        except ValueError as error:
+            raise Unreadable(str(error)) from error
+        if isinstance(self.size, int) and self.crop is not None and max(self.crop) <= self.size:
+            return _cut(resized, self.size, self.crop)
+        return resized
+
+    def batches(self, images: Sequence[Tensor]) -> list[tuple[list[int], Tensor]]:
+        """Pictures as batches in [0, 1], with their places: one if they can share a size, else one for each size."""
+        if len({image.shape for image in images}) > 1:
+            images = [self.fit(image) for image in images]
+        places = sorted(range(len(images)), key=lambda place: images[place].shape)
+        groups = [list(group) for _, group in groupby(places, key=lambda place: images[place].shape)]
+        return [(group, _stacked([images[place] for place in group])) for group in groups]
+
+
+def _stacked(images: Sequence[Tensor]) -> Tensor:
+    if all(image.dtype == torch.uint8 for image in images):
+        return as_unit(torch.stack(list(images)))
+    return torch.stack([as_unit(image) for image in images])
+
+
+def _cut(image: Tensor, side: int, crop: tuple[int, int]) -> Tensor:
+    """The square in the middle, placed so that its own middle is the one that the model would have cut out."""
+    top, left = ((have - want) // 2 - (side - want) // 2 for have, want in zip(image.shape[-2:], crop, strict=True))
+    return image[..., top : top + side, left : left + side]

@@ -1,0 +1,258 @@
+"""The folder of a stream: predictions are appended batch by batch, and a kill at any moment loses or repeats none.
+
+A journal names the pictures of every batch and how long the tables are after it; its line is written last. The state of
+the adapter is saved now and then with its number of batches. Going on, tables and journal are cut where the state is,
+and the pictures after it are predicted again; if some of them are gone, their rows stay and the state lags behind.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+
+from testdg.errors import UserError
+from testdg.files import Lock, locked, remove_leftovers, replace_text, writing
+from testdg.methods.state import read_folder, tidy
+from testdg.report.safe import cell
+from testdg.streaming.predictor import Prediction
+from testdg.streaming.stream import Answered, Skipped
+from testdg.streaming.tally import Tally
+
+ROWS, SKIPPED, JOURNAL = "predictions.csv", "skipped.csv", ".batches.jsonl"
+CONFIG, STATE = "config.toml", "state"
+COLUMNS = (
+    "index", "file", "class", "class_index", "confidence", "source_class", "source_class_index", "source_confidence",
+    "differs", "change", "learnt", "reason",
+)  # fmt: skip
+_HEADS = {ROWS: COLUMNS, SKIPPED: ("index", "file", "reason"), JOURNAL: ()}
+
+
+class Behind(NamedTuple):
+    """What lies behind a stream that goes on: pictures that are done, and those that were not saved."""
+
+    done: list[str]
+    again: list[str]
+    note: dict[str, Any]
+
+
+class OutFolder:
+    """One stream on disk. `config` is everything that its predictions depend on, in plain values."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self.path, self.config = path, dict(config)
+        self.files: dict[str, io.FileIO] = {}
+        self.batches = 0
+        self.tally = Tally()
+        self.lock: Lock | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder, or check the one that is there, and keep others out of it."""
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        busy = f"{self.path} is being written by another run: wait for it, or choose another --out"
+        with locked(self.path / ".lock", busy) as self.lock:
+            remove_leftovers(self.path)
+            self._check_config()
+            try:
+                with writing(self.path):
+                    for name, head in _HEADS.items():
+                        self.files[name] = self._opened(name, head)
+                yield
+            finally:
+                for file in self.files.values():
+                    with suppress(OSError):  # it was told already
+                        file.close()
+
+    def _opened(self, name: str, head: Sequence[str]) -> io.FileIO:
+        file = (self.path / name).open("ab", buffering=0)  # what a full disk refuses must not be written later
+        if head and file.tell() == 0:
+            _write(file, _line(head))
+        return file
+
+    def _check_config(self) -> None:
+        path = self.path / CONFIG
+        if not path.exists():
+            others = [one.name for one in self.path.iterdir() if one.name != ".lock"]
+            if ROWS in others or JOURNAL in others:
+                raise UserError(f"{path} is missing beside {ROWS}: choose another --out, or delete {self.path}")
+            with writing(self.path):
+                replace_text(path, tomli_w.dumps(self.config))
+            return
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} is damaged ({error}): choose another --out, or delete {self.path}") from error
+        for key in sorted({*found, *self.config}):
+            if found.get(key) != self.config.get(key):
+                told = f"{key} was {found.get(key)!r}, and is {self.config.get(key)!r} now"
+                raise UserError(f"{self.path} holds the predictions of another run ({told}): choose another --out")
+
+    # Going on
+
+    def resume(self, adapter: Any, there: Callable[[str], bool]) -> Behind:
+        """Bring the adapter to the last saved state, cut what was written after it, and say what is done.
+
+        `there` tells whether a picture can be had again.
+        """
+        batches = self._journal()
+        saved, note = (len(batches), {}) if _still(adapter) else self._load(adapter)
+        if saved > len(batches):
+            raise self._damaged(JOURNAL, f"{len(batches)} batches for a state of {saved}")
+        late = batches[saved:]
+        redo = all(there(file) for one in late for file in one["files"] if file not in one["skipped"])
+        kept = batches[:saved] if redo else batches
+        self._cut(kept)
+        self.batches = len(kept)
+        self._count()
+        again = [file for one in late for file in one["files"]] if redo else []
+        return Behind([file for one in kept for file in one["files"]], again, note)
+
+    def _journal(self) -> list[dict[str, Any]]:
+        """The batches that were written to their end."""
+        lines = (self.path / JOURNAL).read_bytes().split(b"\n")[:-1]
+        try:
+            found = [json.loads(line) for line in lines]
+            for one in found:
+                one["files"], one["skipped"], one["sizes"][ROWS], one["sizes"][SKIPPED], one["sizes"][JOURNAL]
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._damaged(JOURNAL, error) from error
+        return found
+
+    def _load(self, adapter: Any) -> tuple[int, dict[str, Any]]:
+        """Batches behind the saved state, and its note; 0 where nothing was saved."""
+        state = self.path / STATE
+        if not state.exists() and not state.with_name(f"{STATE}.old").exists():
+            return 0, {}
+        try:
+            with writing(self.path):
+                tidy(state)
+            tensors, about = read_folder(state)
+            adapter.check_origin(about)
+            adapter.load_state(tensors, about["values"])
+            return int(about["note"]["batches"]), about["note"]
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise self._damaged(STATE, error) from error
+
+    def _cut(self, batches: Sequence[Mapping[str, Any]]) -> None:
+        """Cut tables and journal after some batches."""
+        heads = {name: len(_line(head)) if head else 0 for name, head in _HEADS.items()}
+        sizes = batches[-1]["sizes"] if batches else heads
+        for name, file in self.files.items():
+            if file.seek(0, io.SEEK_END) < sizes[name]:
+                raise self._damaged(name, f"it has {file.tell()} bytes; {sizes[name]} were written")
+            _truncate(file, sizes[name])
+
+    def _count(self) -> None:
+        self.tally = Tally()
+        for row in read_rows(self.path / ROWS):
+            self.tally.add(row)
+        self.tally.skipped = sum(1 for _ in read_rows(self.path / SKIPPED))
+
+    def _damaged(self, name: str, reason: object) -> UserError:
+        return UserError(f"{self.path / name} is damaged ({reason}): delete {self.path} to start again")
+
+    # Writing
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        if self.lock is not None:
+            self.lock.check()
+        with writing(self.path):
+            yield
+
+    def append(self, answered: Answered) -> None:
+        """Add a batch: rows, what was skipped, and the line of the journal; all of them, or none."""
+        rows = [row_of(prediction) for prediction in answered.predictions]
+        before = {name: file.tell() for name, file in self.files.items()}
+        skipped = [one.file for one in answered.skipped]
+        with self._writing():
+            try:
+                _write(self.files[ROWS], b"".join(_line([row[key] for key in COLUMNS]) for row in rows))
+                _write(self.files[SKIPPED], b"".join(_line(_skipped_row(one)) for one in answered.skipped))
+                _write(self.files[JOURNAL], self._batch({"files": answered.files, "skipped": skipped}))
+            except BaseException:
+                for name, size in before.items():
+                    with suppress(OSError):  # what stays behind is cut by the next run
+                        _truncate(self.files[name], size)
+                raise
+        self.batches += 1
+        for row in rows:
+            self.tally.add(row)
+        self.tally.skipped += len(skipped)
+
+    def _batch(self, about: dict[str, Any]) -> bytes:
+        """The line of a batch, which names its own end: of a fixed width, so that it is known before."""
+        sizes = {name: self.files[name].tell() for name in (ROWS, SKIPPED)}
+        start = self.files[JOURNAL].tell()
+        blank = json.dumps({**about, "sizes": {**sizes, JOURNAL: 10**15}}) + "\n"
+        line = json.dumps({**about, "sizes": {**sizes, JOURNAL: start + len(blank)}})
+        return (line.ljust(len(blank) - 1) + "\n").encode()
+
+    def save(self, adapter: Any, note: Mapping[str, Any]) -> None:
+        """Save the adapter with the number of batches behind it; their rows are on disk before."""
+        with self._writing():
+            for file in self.files.values():
+                os.fsync(file.fileno())
+            if not _still(adapter):
+                adapter.save(self.path / STATE, note={**note, "batches": self.batches})
+
+
+def _still(adapter: Any) -> bool:
+    """Whether an adapter learns nothing: then there is no state, and what is written is done."""
+    return bool(adapter.name == "source")
+
+
+def row_of(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as a row; names stay texts for a spreadsheet."""
+    return {
+        "index": prediction.index,
+        "file": cell(prediction.file),
+        "class": cell(prediction.class_name),
+        "class_index": prediction.class_index,
+        "confidence": f"{prediction.confidence:.4f}",
+        "source_class": cell(prediction.source_name),
+        "source_class_index": prediction.source_index,
+        "source_confidence": f"{prediction.source_confidence:.4f}",
+        "differs": f"{prediction.differs:.4g}",
+        "change": int(prediction.change),
+        "learnt": int(prediction.learnt),
+        "reason": cell(prediction.reason),
+    }
+
+
+def read_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Rows of a table, one after the other."""
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _skipped_row(one: Skipped) -> list[Any]:
+    return [one.index, cell(one.file), cell(one.reason)]
+
+
+def _write(file: io.FileIO, data: bytes) -> None:
+    """Write all of it: a file without a buffer may take a part."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _truncate(file: io.FileIO, size: int) -> None:
+    file.truncate(size)
+    file.seek(0, io.SEEK_END)
+
+
+def _line(values: Sequence[Any]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue().encode()
