@@ -166,11 +166,9 @@ class Routes:
         return Response(metrics(self.service), media_type="text/plain; version=0.0.4")
 
     async def health(self) -> Response:
-        """Whether all is well."""
+        """Whether all is well; always 200, since a restart would not help a server that goes on in memory."""
         problems = self.service.problems()
-        return JSONResponse(
-            {"status": "degraded" if problems else "ok", "problems": problems}, 503 if problems else 200
-        )
+        return JSONResponse({"status": "degraded" if problems else "ok", "problems": problems})
 
     async def events(self, request: Request, stream: str = MAIN) -> Response:
         """What happens in a stream, as server-sent events; a lost connection goes on after `Last-Event-ID`."""

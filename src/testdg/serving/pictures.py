@@ -42,6 +42,8 @@ def _check_pixels(data: bytes, kind: str, limits: Limits) -> None:
     try:
         with Image.open(io.BytesIO(data), formats=[kind]) as opened:
             width, height = opened.size
+    except Image.DecompressionBombError as error:
+        raise Unreadable(f"at most {limits.pixels} pixels are taken, and it has many more") from error
     except Exception as error:  # a damaged head raises nearly anything
         raise Unreadable(f"it is a damaged {kind}") from error
     if width * height > limits.pixels:

@@ -18,14 +18,14 @@ _PREDICTION = {
     "source_index": 1,
     "source_confidence": 0.412917,
     "differs": 1.0,
-    "learnt": None,
+    "learnt": True,
     "reason": "",
 }
 _ANSWER = {
     "stream": "main",
     "change": False,
-    "learning": "queued",
-    "last_learning": {"learnt": False, "reason": "one colour"},
+    "learning": "done",
+    "last_learning": {"learnt": True, "reason": ""},
     "predictions": [_PREDICTION],
 }
 _ACTED = {"stream": "main", "action": "rollback", "done": "back to snapshot 2", "forgotten": 12}
@@ -114,10 +114,9 @@ EVENTS = {
 }
 HEALTH = {
     "responses": {
-        "200": _json({"status": "ok", "problems": []}, "All is well; no token is needed to ask."),
-        "503": _json(
+        "200": _json(
             {"status": "degraded", "problems": ["states are not being saved: No space left on device"]},
-            "It predicts and learns, but something is wrong.",
+            "`ok`, or `degraded`: it predicts and learns, and something is wrong. No token is needed to ask.",
         ),
     }
 }
