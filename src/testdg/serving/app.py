@@ -87,9 +87,9 @@ class Routes:
     async def predict(self, request: Request, stream: str = MAIN, wait: bool = False) -> Response:
         """Predict pictures; they are learnt from afterwards. `wait` until that is done to hear what came of it."""
         check_name(stream)
+        files = await read_files(request, self.service.limits)
         with self.service.admitted():
             async with asyncio.timeout(self.service.limits.seconds):
-                files = await read_files(request, self.service.limits)
                 read = await self._run(self.service.read, files)
                 if not any(isinstance(one, Picture) for one in read):
                     return _error(422, str(read[0]))

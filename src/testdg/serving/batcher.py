@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -21,6 +21,7 @@ from testdg.serving.stream import Stream
 from testdg.streaming.predictor import Answer, answer, difference
 
 Size = tuple[int, int]
+_LARGE = 8  # pictures whose two passes are worth a thread each
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Job:
 
 
 class Batcher:
-    """One thread that predicts, so that passes never wait for each other's cores."""
+    """One thread that predicts with adapted models, and one beside it for the source."""
 
     def __init__(self, factory: Factory, limits: Limits) -> None:
         self.factory, self.limits = factory, limits
@@ -56,6 +57,7 @@ class Batcher:
         """Requests that have begun and are not answered yet."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="predictions", daemon=True)
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="source")  # predicts at the same time
 
     def start(self) -> None:
         """Begin to predict."""
@@ -67,13 +69,14 @@ class Batcher:
         return job.done
 
     def busy(self) -> bool:
-        """Whether a prediction waits."""
-        return not self._jobs.empty()
+        """Whether somebody waits for a prediction."""
+        return self.coming > 0
 
     def close(self, seconds: float) -> None:
         """Predict what waits, and end."""
         self._jobs.put(None)
         self._thread.join(seconds)
+        self._beside.shutdown()
 
     def _work(self) -> None:
         while (jobs := self._gathered()) is not None:
@@ -117,13 +120,21 @@ class Batcher:
         found: dict[int, Answered] = {}
         for places, batch in self.factory.canvas.batches(flat):
             wanted = [flat_sizes[place] for place in places]
-            source = answer(stream.predictor.by_source(batch), wanted)
-            own = answer(stream.predict(batch), wanted) if self.factory.learns else source
+            own, source = self._both(stream, batch, wanted)
             if not all(map(_finite, own.confidences)):
                 raise UserError("the adapted model's answer is not a finite number: roll the stream back, or reset it")
             found.update({place: Answered(own, source, number) for number, place in enumerate(places)})
         order = iter(range(len(flat)))
         return [[found[next(order)] for _ in part] for part in images]
+
+    def _both(self, stream: Stream, batch: Tensor, sizes: Sequence[Size]) -> tuple[Answer, Answer]:
+        """The adapted model's answer and the source's; of small batches one after the other, as threads cost more."""
+        if not self.factory.learns:
+            return (answer(stream.predictor.by_source(batch), sizes),) * 2
+        beside = self._beside.submit(stream.predictor.by_source, batch) if len(batch) >= _LARGE else None
+        own = stream.predict(batch)
+        source = stream.predictor.by_source(batch) if beside is None else beside.result()
+        return answer(own, sizes), answer(source, sizes)
 
 
 def _finite(value: float) -> bool:

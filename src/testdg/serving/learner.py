@@ -20,9 +20,9 @@ from testdg.serving.streams import Streams
 
 PATIENCE = 0.5
 """Seconds that pictures wait for others to fill their batch."""
-STEP_BACK = 1.0
-"""Seconds that learning waits, at most, while predictions are waiting."""
-_NICE = 10  # of the thread, where the system has such: predictions go first
+SHARE = 0.2
+"""Part of a core that learning takes, about, while predictions are waiting; all that is idle otherwise."""
+_NICE = 5  # of the thread, where the system has such: predictions go first
 
 
 class Waiting(NamedTuple):
@@ -54,7 +54,8 @@ class Learner:
         self._change = threading.Condition()
         self._bytes = self._length = 0
         self._ending = False
-        self._stepped = 0.0
+        self._rest = 0.0
+        """When learning goes on, whoever waits for predictions."""
         self._thread = threading.Thread(target=self._work, name="learner", daemon=True)
 
     def start(self) -> None:
@@ -89,8 +90,10 @@ class Learner:
     def forget(self, stream: Stream) -> int:
         """Throw away what waits of a stream, whose model has become another; says how much it was."""
         with self._change:
-            queue = self._queues.get(stream.name)
+            queue = self._queues.pop(stream.name, None)
             thrown = [] if queue is None else self._taken(queue, len(queue.pictures))
+        if queue is not None:
+            self.streams.leave(stream)
         for one in thrown:
             one.tell(Fate(False, False, "the model was put back meanwhile"))
         return len(thrown)
@@ -106,11 +109,13 @@ class Learner:
         with suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while (queue := self._next()) is not None:
+            begun = time.thread_time()
             with self._change:
                 batch = self._taken(queue, self.batch_size)
             if batch:
                 self._learn(queue.stream, batch)
-            self._stepped = queue.served = time.monotonic()
+            queue.served = time.monotonic()
+            self._rest = queue.served + (time.thread_time() - begun) * (1 / SHARE - 1)
             self._tidy(queue)
 
     def _next(self) -> _Queue | None:
@@ -119,11 +124,11 @@ class Learner:
             while True:
                 ready = [queue for queue in self._queues.values() if self._ready(queue)]
                 now = time.monotonic()
-                if ready and (self._ending or not self.busy() or now - self._stepped >= STEP_BACK):
+                if ready and (self._ending or not self.busy() or now >= self._rest):
                     return min(ready, key=lambda queue: queue.served)
                 if self._ending and not self._length:
                     return None
-                self._change.wait(0.05 if self._length else None)
+                self._change.wait(0.02 if self._length else None)
 
     def _ready(self, queue: _Queue) -> bool:
         if not queue.pictures:
@@ -155,7 +160,7 @@ class Learner:
     def _tidy(self, queue: _Queue) -> None:
         """Let a stream go from which nothing waits."""
         with self._change:
-            if queue.pictures:
+            if queue.pictures or self._queues.get(queue.stream.name) is not queue:
                 return
             del self._queues[queue.stream.name]
         self.streams.leave(queue.stream)

@@ -11,6 +11,8 @@ class Limits:
 
     body: int = 16 << 20
     """Bytes of a request."""
+    bodies: int = 256 << 20
+    """Bytes of all requests that are being read or answered."""
     pixels: int = 1 << 24
     """Pixels of a picture."""
     pictures: int = 64
@@ -23,7 +25,7 @@ class Limits:
     """Streams in memory; the least recently used ones wait on disk."""
     queue: int = 512
     """Pictures that wait to be learnt from; others are predicted and not learnt from."""
-    queue_of_stream: int = 128
+    queue_of_stream: int = 64
     """The part of the queue that one stream may take."""
     queue_bytes: int = 256 << 20
     """Memory of the pictures that wait to be learnt from."""

@@ -92,6 +92,8 @@ class Gate:
 
     def __init__(self, app: ASGIApp, token: Token | None, limits: Limits) -> None:
         self.app, self.token, self.limits = app, token, limits
+        self.held = 0
+        """Bytes of the requests that are being read or answered."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
@@ -99,7 +101,7 @@ class Gate:
             return await self.app(scope, receive, send)
         if scope["type"] != "http":  # nothing here speaks web sockets
             return await send({"type": "websocket.close", "code": 1008})
-        begun = False
+        body, begun = _Body(receive, self), False
 
         async def answer(message: Message) -> None:
             nonlocal begun
@@ -110,10 +112,12 @@ class Gate:
 
         try:
             self.check(scope)
-            await self.app(scope, _Body(receive, self.limits).receive, answer)
+            await self.app(scope, body.receive, answer)
         except Refusal as refusal:
             if not begun:
                 await _refuse(refusal, answer)
+        finally:
+            self.held -= body.bytes
 
     def check(self, scope: Scope) -> None:
         """Refuse a request by its head."""
@@ -144,9 +148,9 @@ class Gate:
 class _Body:
     """Counts the bytes of a request, and the seconds that they take."""
 
-    def __init__(self, receive: Receive, limits: Limits) -> None:
-        self._receive, self.limits = receive, limits
-        self._bytes, self._until, self._whole = 0, time.monotonic() + limits.seconds, False
+    def __init__(self, receive: Receive, gate: Gate) -> None:
+        self._receive, self.gate, self.limits = receive, gate, gate.limits
+        self.bytes, self._until, self._whole = 0, time.monotonic() + gate.limits.seconds, False
 
     async def receive(self) -> Message:
         """The next part."""
@@ -156,11 +160,17 @@ class _Body:
             message = await asyncio.wait_for(self._receive(), max(0.0, self._until - time.monotonic()))
         except TimeoutError:
             raise Refusal(408, f"the request took more than {self.limits.seconds:g} seconds to arrive") from None
-        self._bytes += len(message.get("body", b""))
-        if self._bytes > self.limits.body:
-            raise Refusal(413, f"a request may have {self.limits.body} bytes at most")
+        self._count(len(message.get("body", b"")))
         self._whole = not message.get("more_body", False)
         return message
+
+    def _count(self, more: int) -> None:
+        self.bytes += more
+        self.gate.held += more
+        if self.bytes > self.limits.body:
+            raise Refusal(413, f"a request may have {self.limits.body} bytes at most")
+        if self.gate.held > self.limits.bodies:
+            raise Refusal(503, "too much is being read at one time: come again")
 
 
 def _check_site(headers: Mapping[str, str], host: str, *, page: bool) -> None:

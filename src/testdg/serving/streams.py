@@ -32,7 +32,7 @@ class Streams:
         self.store, self.limits = store, limits
         self._lock = threading.Lock()
         self._resident: OrderedDict[str, Stream] = OrderedDict()
-        self._loading: dict[str, threading.Lock] = {}
+        self._loading = threading.Lock()
         self._known = set(store.known())
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Streams:
         """A stream, held in memory until `leave`; from disk, or new if it may be made."""
         if (stream := self.at_hand(check_name(name))) is not None:
             return stream
-        with self._alone(name):
+        with self._loading:  # one at a time, so that none is there twice
             if (stream := self.at_hand(name)) is not None:
                 return stream
             self._check_new(name, make)
@@ -101,16 +101,6 @@ class Streams:
             yield stream
         finally:
             self.leave(stream)
-
-    @contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
-        """Let one thread load a stream, while others wait for it."""
-        with self._lock:
-            lock = self._loading.setdefault(name, threading.Lock())
-        with lock:
-            yield
-        with self._lock:
-            self._loading.pop(name, None)
 
     def _make_room(self) -> None:
         """Write streams that nobody uses to disk until there is room for one more."""
