@@ -200,7 +200,7 @@ def test_after_a_kill_the_last_state_goes_on_and_the_loss_is_told(start: Start, 
     again = start(tmp_path / "killed")
     with again.streams.using("a") as other:
         assert same(weights(other), kept)
-        assert f"what was learnt from {lost} of 96 pictures" in other.saved.lost
+        assert f"what was learnt from {lost} pictures after" in other.saved.lost
         assert other.timeline.marks[-1].kind == "note"
 
 

@@ -118,10 +118,9 @@ class Store:
         if seen is None:
             return stream
         learnt = seen["learnt"] - stream.counts.learnt
-        if learnt > 0 or seen["pictures"] > stream.counts.pictures:
+        if learnt > 0:
             since = "its beginning" if stream.saved.time is None else _clock(stream.saved.time)
-            told = f"what was learnt from {max(0, learnt)} of {seen['pictures'] - stream.counts.pictures} pictures"
-            stream.saved.lost = f"the server was killed: {told} after {since} is lost"
+            stream.saved.lost = f"the server was killed: what was learnt from {learnt} pictures after {since} is lost"
             stream.timeline.mark("note", stream.saved.lost)
         return stream
 
