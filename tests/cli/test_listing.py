@@ -54,7 +54,13 @@ def test_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "digits-c" in capsys.readouterr().out
 
 
-def test_a_data_folder_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room enough for any line, whatever COLUMNS the tests were started with."""
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def test_a_data_folder_is_checked(wide: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "cifar10.npz", x_test=np.zeros((2, 32, 32, 3), np.uint8), y_test=[0, 1])
     assert execute(["benchmarks", "--check", str(tmp_path)]) == 1
     shown = capsys.readouterr().out
@@ -145,7 +151,9 @@ def test_lists_fit_into_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         ("tent", ["learning_rate", "steps", "loss", "optimizer", "batch_statistics"]),
     ],
 )
-def test_the_settings_that_matter_come_first(method: str, first: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_settings_that_matter_come_first(
+    wide: None, method: str, first: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert execute(["methods", method]) == 0
     rows = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith(" ") and line.split()]
     start = rows.index("name") + 2

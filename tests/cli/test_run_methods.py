@@ -80,8 +80,11 @@ def test_the_source_can_be_a_folder(
     found = json.loads(capsys.readouterr().out)
     assert found["protocol"]["tuning"] == f"the method's defaults; source images of {folder}"
     assert found["source"] == str(folder)
-    assert execute([*arguments, "--method", "tent", "--source", str(folder), "--json"]) == 0
-    assert "source" not in json.loads(capsys.readouterr().out)
+    assert execute([*arguments, "--method", "tent,align", "--source", str(folder), "--json"]) == 0
+    tent = next(run for run in json.loads(capsys.readouterr().out) if run["method"]["name"] == "tent")
+    assert "source" not in tent
+    assert execute([*arguments, "--method", "tent", "--source", str(folder)]) == 2
+    assert "--source) is for methods that measure clean images" in capsys.readouterr().err
 
 
 def test_too_few_source_images_are_refused_with_the_number(

@@ -76,7 +76,7 @@ def test_a_run_from_a_tree_and_from_what_corrupt_made_of_it(tmp_path: Path) -> N
     settings = {"domains": NAMES, "workers": 1, "batch_size": 6, "device": "cpu", "out": tmp_path / "runs"}
     first = run("image-folder", "tent", model=model(), data=tree, **settings)
     assert [domain.images for domain in first.domains] == [12, 12]
-    assert first.protocol["data"].endswith("read at 16 x 16 px")
+    assert first.record["data"].endswith("read at 16 x 16 px")
     words = ["corrupt", "--benchmark", "image-folder", "--data", str(tree), "--out", str(made), "--severities", "5"]
     assert execute([*words, "--corruptions", ",".join(NAMES)]) == 0
     stored = load_benchmark("image-folder", made, domains=NAMES, workers=1)

@@ -178,6 +178,22 @@ def test_reset_begins_anew(digits: Digits) -> None:
     assert torch.equal(adapter(images), fresh(images))
 
 
+def test_a_healthy_state_comes_back_on_request(digits: Digits) -> None:
+    adapter = digits.guarded("tent", learning_rate=1e-4)
+    with pytest.raises(UserError, match="no healthy state"):
+        adapter.roll_back("too early")
+    before = {name: value.clone() for name, value in adapter.adapter.tensors().items()}
+    for images in digits.shuffled(3):
+        adapter(images)
+    moved = adapter.adapter.tensors()
+    assert not all(torch.equal(value, moved[name]) for name, value in before.items())
+    adapter.roll_back("somebody wants it")
+    back = adapter.adapter.tensors()
+    assert all(torch.equal(value, back[name]) for name, value in before.items())
+    assert adapter.counts["roll back"] == 1
+    assert adapter.decisions[-1].reason == "somebody wants it"
+
+
 def test_a_batch_that_is_refused_changes_nothing(digits: Digits) -> None:
     adapter = digits.guarded("tent")
     adapter(next(digits.shuffled(1)))

@@ -121,6 +121,7 @@ def _root(
 
 for command in (
     stream_commands.adapt,
+    stream_commands.serve,
     experiment_commands.run,
     experiment_commands.bench,
     experiment_commands.ablate,

@@ -72,3 +72,35 @@ def adapt(
         format=format,
     )
     adapt_command(request, as_json=json)
+
+
+def serve(
+    model: Annotated[str | None, typer.Option(help="Model: a folder, a hub id or a timm name.")] = None,
+    source: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Clean pictures to align to.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method; see `testdg methods` (testdg_aligned).")] = None,
+    settings: given.Settings = None,
+    classes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Names of the classes, one per line; the model's if left out.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address; any that others can reach needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port.")] = 8000,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the token; TESTDG_TOKEN if left out.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the states; goes on from them.")] = Path(
+        "serve"
+    ),
+    resident: Annotated[int, typer.Option(min=1, help="Streams in memory; others wait on disk.")] = 8,
+    demo: Annotated[bool, typer.Option("--demo", help="Play the embedded stream: nothing else is needed.")] = False,
+    device: Annotated[str, typer.Option(help=CHOICES["device"].help)] = "auto",
+) -> None:
+    """Serve a model that adapts, with a page to watch it; predictions at once, learning beside them."""
+    pairs = settings or []
+    prepare_torch(bf16=any("precision=bf16" in pair for pair in pairs))
+    from testdg.cli.adapt import settings_of
+    from testdg.cli.serve import serve_command
+    from testdg.streaming.setup import Choices
+
+    choices = Choices(method=method, source=source, classes=classes, device=device)
+    place = {"out": out, "host": host, "port": port, "token_file": token_file, "resident": resident}
+    serve_command(model, choices, settings_of(method, pairs), place, demo=demo)

@@ -107,6 +107,14 @@ class Guard:
         self.adapter.reset()
         self._start()
 
+    def roll_back(self, reason: str) -> None:
+        """Go back to the last healthy state because somebody wants it."""
+        if not self.snapshots:
+            raise UserError("there is no healthy state to go back to yet: it is kept before the first batch")
+        self.snapshots.restore(self.adapter)
+        self._decide("roll back", reason)
+        self._settle()
+
     def save(self, folder: str | Path, note: Mapping[str, Any] | None = None) -> None:
         """Write the adapter and the guard: everything that the next batch depends on."""
         whole: Any = self
@@ -290,10 +298,14 @@ class Guard:
         else:
             self.snapshots.restore(self.adapter)
             self._decide("roll back", reason)
+        self._settle()
+        return self._predict(images)
+
+    def _settle(self) -> None:
+        """Begin to watch a state that has come back."""
         self._mark()
         self.seen = 0
         self.mix.forget()  # of a model that is gone
-        return self._predict(images)
 
     def _decide(self, action: Action, reason: str) -> None:
         self.told = self._decisions.add(self.batch, action, reason)

@@ -54,7 +54,9 @@ class Item:
     size: tuple[int, int]
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
+    """What a model says of a batch, picture by picture."""
+
     classes: list[int]
     confidences: list[float]
     maps: list[Map | None]
@@ -73,10 +75,10 @@ class Predictor:
     def __call__(self, images: Tensor, items: Sequence[Item]) -> list[Prediction]:
         """Predict images in [0, 1], (N, C, H, W), and learn from them."""
         sizes = [item.size for item in items]
-        own = None if self.still else _answer(self.adapter(images), sizes)
-        source = _answer(self._by_source(images), sizes)
+        own = None if self.still else answer(self.adapter(images), sizes)
+        source = answer(self.by_source(images), sizes)
         own = own or source
-        change, learnt, reason = self._told()
+        change, learnt, reason = self.told()
         return [
             Prediction(
                 index=item.index,
@@ -87,7 +89,7 @@ class Predictor:
                 source_index=source.classes[place],
                 source_name=self.names[source.classes[place]],
                 source_confidence=source.confidences[place],
-                differs=_difference(own, source, place),
+                differs=difference(own, source, place),
                 change=change and place == 0,
                 learnt=learnt,
                 reason=reason,
@@ -98,12 +100,13 @@ class Predictor:
         ]
 
     @torch.no_grad()
-    def _by_source(self, images: Tensor) -> Tensor:
+    def by_source(self, images: Tensor) -> Tensor:
+        """Logits of the source model."""
         with self.adapter.autocast():
             prepared = self.source.prepare(images.to(self.source.device))
             return self.source(prepared).logits.float()  # type: ignore[no-any-return]
 
-    def _told(self) -> tuple[bool, bool, str]:
+    def told(self) -> tuple[bool, bool, str]:
         """Whether the last batch began a new domain, whether it was learnt from, and what the guard says."""
         change = bool(self.adapter.diagnostics.get("change", False))
         if not isinstance(self.adapter, Guard):
@@ -113,7 +116,8 @@ class Predictor:
         return change, self.adapter.learnt and not told, str(told.get("guard_reason", pause))
 
 
-def _difference(own: _Answer, source: _Answer, place: int) -> float:
+def difference(own: Answer, source: Answer, place: int) -> float:
+    """How far two answers differ about a picture: 0 or 1; of maps, the share of pixels."""
     mine, theirs = own.maps[place], source.maps[place]
     if mine is None or theirs is None:
         return float(own.classes[place] != source.classes[place])
@@ -121,12 +125,13 @@ def _difference(own: _Answer, source: _Answer, place: int) -> float:
 
 
 @torch.no_grad()
-def _answer(logits: Tensor, sizes: Sequence[tuple[int, int]]) -> _Answer:
+def answer(logits: Tensor, sizes: Sequence[tuple[int, int]]) -> Answer:
+    """Classes and confidences of pictures that have these heights and widths."""
     if logits.ndim == 2:
         confidences, classes = logits.float().softmax(1).max(1)
-        return _Answer(classes.tolist(), confidences.tolist(), [None] * len(classes))
+        return Answer(classes.tolist(), confidences.tolist(), [None] * len(classes))
     found = [_answer_map(one, size) for one, size in zip(logits, sizes, strict=True)]
-    return _Answer(*(list(part) for part in zip(*found, strict=True)))
+    return Answer(*(list(part) for part in zip(*found, strict=True)))
 
 
 def _answer_map(logits: Tensor, size: tuple[int, int]) -> tuple[int, float, Map]:

@@ -1,0 +1,47 @@
+"""Predictions as the JSON of an answer."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+from testdg.serving.batcher import Answered
+from testdg.serving.pictures import index_png
+from testdg.serving.stream import Fate, Stream
+
+WHY_NOT = {
+    "dropped": "the queue of pictures to learn from is full",
+    "frozen": "the stream is frozen",
+    "off": "the method learns nothing",
+}
+
+
+def picture_json(one: Answered, names: Sequence[str], learning: str, fate: Fate | None) -> dict[str, Any]:
+    """What is told of one picture; `learnt` is null while nobody knows yet."""
+    own, source, place = one.own, one.source, one.place
+    told = {
+        "class": names[own.classes[place]],
+        "class_index": own.classes[place],
+        "confidence": round(own.confidences[place], 6),
+        "source_class": names[source.classes[place]],
+        "source_index": source.classes[place],
+        "source_confidence": round(source.confidences[place], 6),
+        "differs": round(one.differs, 6),
+        "learnt": None if learning == "queued" and fate is None else fate is not None and fate.learnt,
+        "reason": WHY_NOT.get(learning, "") if fate is None else fate.reason,
+    }
+    values = own.maps[place]
+    return told if values is None else {**told, "map": base64.b64encode(index_png(values, len(names))).decode()}
+
+
+def answer_json(stream: Stream, learning: str, predictions: Sequence[dict[str, Any]], change: bool) -> dict[str, Any]:
+    """The answer to a request."""
+    last = stream.last
+    return {
+        "stream": stream.name,
+        "change": change,
+        "learning": learning,
+        "last_learning": None if last is None else {"learnt": last.learnt, "reason": last.reason},
+        "predictions": list(predictions),
+    }

@@ -1,0 +1,202 @@
+"""The address: routes of the server, as an application for uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import ASGIApp
+
+import testdg
+from testdg.errors import UserError
+from testdg.serving import texts
+from testdg.serving.answers import answer_json, picture_json
+from testdg.serving.batcher import Answered
+from testdg.serving.bodies import read_action, read_files, read_json
+from testdg.serving.failures import Refused, TooMany
+from testdg.serving.metrics import metrics
+from testdg.serving.page import PAGE, PAGE_POLICY
+from testdg.serving.pictures import Picture, index_png
+from testdg.serving.security import COOKIE, Gate, Refusal, Token
+from testdg.serving.service import ACTIONS, Service
+from testdg.serving.stream import Fate, Stream
+from testdg.serving.streams import check_name
+
+T = TypeVar("T")
+MAIN = "main"
+_TICK = 1.0  # seconds between two messages to a page
+
+
+def make_app(service: Service, token: Token | None = None) -> ASGIApp:
+    """The application behind its gate."""
+    app = FastAPI(
+        title="testdg", version=testdg.__version__, description=texts.ABOUT, docs_url=None, redoc_url=None, debug=False
+    )
+    routes = Routes(service, token)
+    app.get("/", include_in_schema=False)(routes.page)
+    app.post("/predict", openapi_extra=texts.PREDICT)(routes.predict)
+    for action in ACTIONS:
+        app.post(f"/{action}", name=action, openapi_extra=texts.action(texts.EXAMPLES[action]))(routes.action(action))
+    app.get("/state", openapi_extra=texts.STATE)(routes.state)
+    app.get("/events", openapi_extra=texts.EVENTS)(routes.events)
+    app.get("/metrics", openapi_extra=texts.METRICS)(routes.metrics)
+    app.get("/healthz", openapi_extra=texts.HEALTH)(routes.health)
+    app.post("/login", openapi_extra=texts.LOGIN)(routes.login)
+    for kind in (UserError, Refusal, HTTPException, TimeoutError):
+        app.add_exception_handler(kind, _told)
+    return Gate(app, token, service.limits)
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    """Whatever was wrong, as one sentence."""
+    if isinstance(error, HTTPException):
+        return _error(error.status_code, str(error.detail))
+    if isinstance(error, TimeoutError):
+        return _error(503, "it took too long: come again")
+    if isinstance(error, Refusal):
+        return _error(error.status, error.reason)
+    return _error(getattr(error, "status", 400), str(error))
+
+
+def _error(status: int, sentence: str) -> Response:
+    return JSONResponse({"error": sentence}, status, {"retry-after": "1"} if status == 503 else None)
+
+
+class Routes:
+    """What each address does."""
+
+    def __init__(self, service: Service, token: Token | None) -> None:
+        self.service, self.token = service, token
+        self.boot = secrets.token_hex(4)
+        self.watchers = 0
+
+    async def _run(self, function: Callable[..., T], *values: Any) -> T:
+        """Call what may take a while on a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.service.workers, function, *values)
+
+    # Predictions
+
+    async def predict(self, request: Request, stream: str = MAIN, wait: bool = False) -> Response:
+        """Predict pictures; they are learnt from afterwards. `wait` until that is done to hear what came of it."""
+        check_name(stream)
+        files = await read_files(request, self.service.limits)
+        with self.service.admitted():
+            async with asyncio.timeout(self.service.limits.seconds):
+                read = await self._run(self.service.read, files)
+                if not any(isinstance(one, Picture) for one in read):
+                    return _error(422, str(read[0]))
+                at_hand = self.service.streams.at_hand(stream)
+                found = at_hand if at_hand is not None else await self._run(self.service.streams.enter, stream)
+                try:
+                    return await self._answer(found, read, wait, request.headers.get("accept", ""))
+                finally:
+                    self.service.streams.leave(found)
+
+    async def _answer(self, stream: Stream, read: list[Picture | str], wait: bool, accept: str) -> Response:
+        service, good = self.service, [one for one in read if isinstance(one, Picture)]
+        answers = await asyncio.wrap_future(service.ask(stream, good))
+        service.note(stream, good, answers)
+        learning, waiting = service.learn(stream, good, wait=wait)
+        fates = [await asyncio.wrap_future(one) for one in waiting]
+        if accept == "image/png":
+            return self._map(answers)
+        return JSONResponse(self._told(stream, read, answers, learning, fates))
+
+    def _told(
+        self, stream: Stream, read: list[Picture | str], answers: list[Answered], learning: str, fates: list[Fate]
+    ) -> dict[str, Any]:
+        names = self.service.factory.names
+        known: list[Fate | None] = [*fates] if fates else [None] * len(answers)
+        told = iter([picture_json(one, names, learning, fate) for one, fate in zip(answers, known, strict=True)])
+        predictions = [{"error": one} if isinstance(one, str) else next(told) for one in read]
+        change = any(fate.change for fate in fates)
+        return answer_json(stream, "done" if fates else learning, predictions, stream.take_change() or change)
+
+    def _map(self, answers: list[Answered]) -> Response:
+        values = answers[0].own.maps[answers[0].place]
+        if values is None or len(answers) > 1:
+            raise Refused("image/png is the answer to one picture, of a segmentation: accept application/json")
+        return Response(index_png(values, len(self.service.factory.names)), media_type="image/png")
+
+    # Actions
+
+    def action(self, name: str) -> Callable[..., Any]:
+        """The route of an action."""
+
+        async def act(request: Request, stream: str = MAIN) -> Response:
+            values, reason = await read_action(request)
+            return JSONResponse(await self._run(self.service.act, check_name(stream), name, values, reason))
+
+        act.__doc__ = _ABOUT[name]
+        return act
+
+    async def login(self, request: Request) -> Response:
+        """Keep the token in a cookie, for the page."""
+        given = (await read_json(request)).get("token")
+        if self.token is None:
+            return JSONResponse({"status": "ok"})
+        if not isinstance(given, str) or not self.token.fits(given):
+            await asyncio.sleep(0.3)
+            return _error(401, "this is not the token")
+        response = JSONResponse({"status": "ok"})
+        secure = request.url.scheme == "https"
+        response.set_cookie(COOKIE, self.token.cookie, httponly=True, samesite="strict", secure=secure)
+        return response
+
+    # What there is to see
+
+    async def page(self) -> Response:
+        """The page."""
+        return Response(PAGE, media_type="text/html", headers={"content-security-policy": PAGE_POLICY})
+
+    async def state(self, stream: str | None = None) -> Response:
+        """The server, and a stream if one is named."""
+        return JSONResponse(await self._run(self.service.state, stream and check_name(stream)))
+
+    async def metrics(self) -> Response:
+        """The numbers for Prometheus."""
+        return Response(metrics(self.service), media_type="text/plain; version=0.0.4")
+
+    async def health(self) -> Response:
+        """Whether all is well; always 200, since a restart would not help a server that goes on in memory."""
+        problems = self.service.problems()
+        return JSONResponse({"status": "degraded" if problems else "ok", "problems": problems})
+
+    async def events(self, request: Request, stream: str = MAIN) -> Response:
+        """What happens in a stream, as server-sent events; a lost connection goes on after `Last-Event-ID`."""
+        check_name(stream)
+        if self.watchers >= self.service.limits.watchers:
+            raise TooMany(f"{self.watchers} pages are watching, which is the most")
+        boot, _, number = request.headers.get("last-event-id", "").rpartition("-")
+        last = int(number) if boot == self.boot and number.isdecimal() else 0
+        return StreamingResponse(self._watch(stream, last), media_type="text/event-stream")
+
+    async def _watch(self, name: str, number: int) -> AsyncIterator[str]:
+        self.watchers += 1
+        first = number == 0
+        try:
+            while not self.service.closing.is_set():
+                told = await self._run(partial(self.service.news, name, number))
+                number = told.pop("number")
+                yield f"id: {self.boot}-{number}\ndata: {json.dumps({**told, 'first': first})}\n\n"
+                first = False
+                await asyncio.sleep(_TICK)
+        finally:
+            self.watchers -= 1
+
+
+_ABOUT = {
+    "reset": "Put the model of a stream back to the source.",
+    "rollback": "Put it back to a snapshot (`to`, else the last), or to the state that the guard last found healthy.",
+    "snapshot": "Keep the model as it is now.",
+    "freeze": "Predict and learn nothing, or learn again (`frozen: false`).",
+    "export": "Write the adapted model as an ordinary one, in the folder of the server.",
+}

@@ -1,0 +1,80 @@
+"""What a request holds: one picture as it is, several as a form, or base64 in JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from testdg.errors import visible
+from testdg.serving.failures import Refused
+from testdg.serving.limits import Limits
+
+_MOST_REASON = 200  # characters
+
+
+async def read_files(request: Request, limits: Limits) -> list[bytes]:
+    """The pictures of a request, as the bytes of their files."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        files = await _form(request, limits)
+    elif kind == "application/json":
+        files = _from_json(await read_json(request), limits)
+    else:
+        files = [await request.body()]
+    if not files or not any(files):
+        raise Refused("there is no picture in the request: send a PNG or JPEG file, a form of files, or base64 in JSON")
+    return files
+
+
+async def _form(request: Request, limits: Limits) -> list[bytes]:
+    try:
+        async with request.form(max_files=limits.pictures, max_fields=16, max_part_size=limits.body) as form:
+            return [await value.read() for _, value in form.multi_items() if isinstance(value, UploadFile)]
+    except HTTPException as error:
+        raise Refused(f"the form cannot be read: {error.detail}") from error
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """A JSON object; an empty body is an empty one."""
+    body = await request.body()
+    try:
+        found = json.loads(body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the request is not JSON: {type(error).__name__}") from error
+    if not isinstance(found, dict):
+        raise Refused(f"the request must be a JSON object; got {type(found).__name__}")
+    return found
+
+
+def _from_json(values: dict[str, Any], limits: Limits) -> list[bytes]:
+    given = values.get("pictures", values.get("picture"))
+    texts: list[Any] = given if isinstance(given, list) else [given]
+    if len(texts) > limits.pictures:
+        raise Refused(f"a request may have {limits.pictures} pictures; got {len(texts)}")
+    if not all(isinstance(text, str) for text in texts):
+        raise Refused('pictures must be base64 texts, as in {"pictures": ["iVBORw0..."]}')
+    try:
+        return [base64.b64decode(text, validate=True) for text in texts]
+    except (binascii.Error, ValueError) as error:
+        raise Refused(f"a picture is not base64: {error}") from error
+
+
+async def read_action(request: Request) -> tuple[dict[str, Any], str]:
+    """The values of an action, and its reason; JSON alone, which no form of another site can send."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused("an action is sent as JSON (Content-Type: application/json), {} where there is nothing to say")
+    values = await read_json(request)
+    reason = values.get("reason", "")
+    if not isinstance(reason, str) or not isinstance(values.get("frozen", True), bool):
+        raise Refused("reason must be a text, frozen true or false")
+    to = values.get("to")
+    if to is not None and to != "healthy" and type(to) is not int:
+        raise Refused('to must be the number of a snapshot, or "healthy"')
+    return {key: values[key] for key in ("to", "frozen") if key in values}, visible(reason[:_MOST_REASON])

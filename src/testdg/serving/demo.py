@@ -1,0 +1,136 @@
+"""The embedded stream, played through a server: clean digits, fog that comes and goes, a black camera, frost."""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from itertools import chain, cycle, islice, repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from testdg.data.benchmarks import Benchmark, load_benchmark
+from testdg.data.stream import Samples, to_float
+from testdg.evaluation import source_model
+from testdg.files import writing
+from testdg.methods import find_method
+from testdg.serving.factory import Factory
+from testdg.serving.failures import Refused
+from testdg.serving.pictures import Picture
+from testdg.serving.service import Service
+from testdg.streaming.setup import DEFAULT_METHOD, Choices
+
+NAME = "demo"
+BENCHMARK = "digits-c"
+SCENES = (("clean", 8), ("fog", 20), ("clean", 8), ("black", 4), ("frost", 16), ("clean", 6), ("brightness", 14))
+"""What is shown, and for how many seconds."""
+SEVERITY = {"fog": 3}
+"""Of what would be too much for a small model at 5."""
+RATE = 40
+"""Pictures a second."""
+_CLEAN = 256
+
+
+class Shown(NamedTuple):
+    """A picture of the demonstration, with its label, for the curve of right answers alone."""
+
+    scene: str
+    data: bytes
+    label: int | None
+
+
+def demo_factory(out: Path, method: str | None, settings: dict[str, Any] | None, device: str) -> Factory:
+    """The small model of the embedded benchmark, trained once, with clean digits in a folder as its source."""
+    benchmark = load_benchmark(BENCHMARK)
+    folder = write_clean(benchmark, out / "demo-clean")
+    chosen = find_method(method or DEFAULT_METHOD)
+    preset = chosen.presets.get(BENCHMARK, {})
+    clean = folder if chosen.name != "source" else None
+    choices = Choices(method=chosen.name, source=clean, device=device, classes=benchmark.classes)
+    return Factory(source_model(benchmark), choices, {**preset, **(settings or {})})
+
+
+def write_clean(benchmark: Benchmark, folder: Path) -> Path:
+    """Write clean digits, once."""
+    samples = benchmark.train()
+    with writing(folder):
+        for number in range(_CLEAN):
+            place = folder / str(int(samples.labels[number])) / f"{number}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if not place.exists():
+                place.write_bytes(png(to_float(samples.images[number])))
+    return folder
+
+
+def png(image: Tensor) -> bytes:
+    """An image in [0, 1], (3, H, W), as the bytes of a PNG file."""
+    file = io.BytesIO()
+    Image.fromarray((image * 255).round().byte().permute(1, 2, 0).numpy()).save(file, "PNG")
+    return file.getvalue()
+
+
+def scenes(benchmark: Benchmark) -> Iterator[Shown]:
+    """One picture after the other, for ever."""
+    test = benchmark.test()
+    for number, (scene, seconds) in enumerate(chain.from_iterable(repeat(SCENES))):
+        order = torch.randperm(len(test), generator=torch.Generator().manual_seed(number)).tolist()
+        for place in islice(cycle(order), seconds * RATE):
+            yield Shown(
+                scene,
+                png(_picture(benchmark, test, scene, place)),
+                None if scene == "black" else int(test.labels[place]),
+            )
+
+
+def _picture(benchmark: Benchmark, test: Samples, scene: str, place: int) -> Tensor:
+    if scene == "clean":
+        return to_float(test.images[place])
+    if scene == "black":
+        return torch.zeros(test.images.shape[1:])
+    return benchmark.domain(scene, SEVERITY.get(scene)).take([place])[0][0]
+
+
+class Player:
+    """Plays the scenes on a thread of its own, at an even pace; what the server refuses is left out."""
+
+    def __init__(self, service: Service, rate: float = RATE) -> None:
+        self.service, self.rate = service, rate
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._play, name="demo", daemon=True)
+
+    def start(self) -> None:
+        """Begin to play."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End."""
+        self._over.set()
+        self._thread.join(5)
+
+    def _play(self) -> None:
+        scene, due = "", time.monotonic()
+        for shown in scenes(load_benchmark(BENCHMARK)):
+            due = max(due + 1 / self.rate, time.monotonic() - 1)
+            if self._over.wait(max(0.0, due - time.monotonic())):
+                return
+            try:
+                scene = self._show(shown, scene)
+            except Refused as error:
+                logging.getLogger(__name__).warning("the demonstration: %s", error)
+
+    def _show(self, shown: Shown, before: str) -> str:
+        service = self.service
+        with service.admitted(), service.streams.using(NAME, make=True) as stream:
+            if shown.scene != before:
+                stream.timeline.mark("scene", f"the demonstration shows: {shown.scene}")
+            pictures = [one for one in service.read([shown.data]) if isinstance(one, Picture)]
+            answers = service.ask(stream, pictures).result(service.limits.seconds)
+            service.note(stream, pictures, answers, shown.label)
+            service.learn(stream, pictures)
+        return shown.scene

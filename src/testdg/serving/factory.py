@@ -1,0 +1,56 @@
+"""Adapters around one shared source model: warmed up once, made as often as there are streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from testdg.guards import Guard, guard
+from testdg.methods import Adapter, find_method
+from testdg.methods.state import read_folder
+from testdg.streaming.setup import Choices, Setup
+
+
+class Factory:
+    """A model, a method and its settings, ready to make adapters with a guard around each."""
+
+    def __init__(
+        self, model: str | Path | nn.Module, choices: Choices, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self.setup = Setup(model, choices, settings or {})
+        self.setup.warm_up()
+        self.model, self.names, self.canvas = self.setup.model, self.setup.names, self.setup.canvas
+        self._first: Any = self.setup.adapter
+        self.method = find_method(self._first.name)
+        self.guarded = isinstance(self._first, Guard)
+        self.learns = self.method.name != "source"
+
+    def describe(self) -> dict[str, Any]:
+        """What the states of these adapters belong to."""
+        settings = asdict(self._first.settings)
+        return {"method": self.method.name, "settings": settings, **self._first.origin, "classes": self.names}
+
+    def fresh(self) -> Any:
+        """An adapter that has seen nothing but the source."""
+        adapter = self.method(self.model, **asdict(self._first.settings))
+        if self._first.warm:
+            adapter.load_warm(self._first.warm)
+        return guard(adapter, self._first.probe.images) if self.guarded else adapter
+
+    def load(self, folder: Path) -> tuple[Any, dict[str, Any]]:
+        """An adapter from a saved state, and the note in it."""
+        adapter = self.fresh()
+        return adapter, put_back(adapter, folder)
+
+
+def put_back(adapter: Any, folder: Path) -> dict[str, Any]:
+    """Put a saved state into an adapter; gives the note that was saved with it."""
+    tensors, about = read_folder(folder)
+    inner: Adapter = adapter.adapter if isinstance(adapter, Guard) else adapter
+    inner.check_origin(about)
+    adapter.load_state(tensors, about["values"])
+    return dict(about.get("note", {}))

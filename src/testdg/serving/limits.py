@@ -1,0 +1,41 @@
+"""Bounds of a server: whatever comes from outside has one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much of everything there may be at most."""
+
+    body: int = 16 << 20
+    """Bytes of a request."""
+    bodies: int = 256 << 20
+    """Bytes of all requests that are being read or answered."""
+    pixels: int = 1 << 24
+    """Pixels of a picture."""
+    pictures: int = 64
+    """Pictures of one request."""
+    requests: int = 256
+    """Requests for predictions at one time; more are told to come again."""
+    streams: int = 1000
+    """Named streams, those on disk included."""
+    resident: int = 8
+    """Streams in memory; the least recently used ones wait on disk."""
+    queue: int = 512
+    """Pictures that wait to be learnt from; others are predicted and not learnt from."""
+    queue_of_stream: int = 64
+    """The part of the queue that one stream may take."""
+    queue_bytes: int = 256 << 20
+    """Memory of the pictures that wait to be learnt from."""
+    seconds: float = 30.0
+    """Time that a request may take, and that its body may take to arrive."""
+    gather: float = 0.004
+    """Seconds that a prediction waits for others to share a batch with, if others are on their way."""
+    watchers: int = 32
+    """Pages that are watching at one time."""
+    save_every: float = 30.0
+    """Seconds between two saved states of a stream that learns."""
+    snapshots: int = 5
+    """Snapshots and exports that are kept of a stream; the oldest makes room."""

@@ -1,0 +1,67 @@
+"""Pictures from outside: PNG and JPEG alone, looked at before they are decoded; and small ones for the page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from testdg.serving.limits import Limits
+from testdg.streaming.canvas import Canvas
+from testdg.streaming.pictures import Unreadable, as_unit, decode
+from testdg.streaming.predictor import Map
+
+_SIDE = 72  # pixels of the longer side of a picture on the page
+_BEGINNINGS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG"}
+
+
+class Picture(NamedTuple):
+    """A decoded picture at the size of the canvas, and its own height and width."""
+
+    image: Tensor
+    size: tuple[int, int]
+
+
+def open_picture(data: bytes, limits: Limits, canvas: Canvas, channels: int) -> Picture:
+    """Decode the bytes of a PNG or JPEG file; Unreadable with the reason where that is not to be."""
+    kind = next((kind for beginning, kind in _BEGINNINGS.items() if data.startswith(beginning)), None)
+    if kind is None:
+        raise Unreadable("it is neither PNG nor JPEG")
+    _check_pixels(data, kind, limits)
+    image = decode(data, channels)
+    height, width = image.shape[-2:]
+    return Picture(canvas.shrink(image), (height, width))
+
+
+def _check_pixels(data: bytes, kind: str, limits: Limits) -> None:
+    """Refuse by what the head of the file says, before anything of that size is made."""
+    try:
+        with Image.open(io.BytesIO(data), formats=[kind]) as opened:
+            width, height = opened.size
+    except Image.DecompressionBombError as error:
+        raise Unreadable(f"at most {limits.pixels} pixels are taken, and it has many more") from error
+    except Exception as error:  # a damaged head raises nearly anything
+        raise Unreadable(f"it is a damaged {kind}") from error
+    if width * height > limits.pixels:
+        raise Unreadable(f"it has {width} x {height} px: at most {limits.pixels} pixels are taken")
+
+
+def thumbnail(image: Tensor) -> str:
+    """A small picture as a data URL."""
+    levels = (as_unit(image) * 255).round().byte().permute(1, 2, 0).numpy()
+    picture = Image.fromarray(levels if levels.shape[2] == 3 else levels[..., 0]).convert("RGB")
+    picture.thumbnail((_SIDE, _SIDE))
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=85)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def index_png(values: Map, classes: int) -> bytes:
+    """The class of every pixel as a PNG, 8 bits where that is enough."""
+    file = io.BytesIO()
+    Image.fromarray(values.astype(np.uint8 if classes <= 256 else np.uint16)).save(file, "PNG")
+    return file.getvalue()

@@ -1,0 +1,95 @@
+"""`serve`: the server at an address, until it is asked to end."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from testdg.errors import UserError
+from testdg.evaluation.interrupts import noticed
+from testdg.files import locked, writing
+from testdg.serving.demo import Player
+from testdg.serving.factory import Factory
+from testdg.serving.limits import Limits
+from testdg.serving.security import Token, is_loopback
+from testdg.serving.service import Service
+
+if TYPE_CHECKING:
+    import uvicorn
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a server listens and what it keeps."""
+
+    out: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: Token | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    def check(self) -> None:
+        """Refuse an address that others can reach without a token."""
+        if not is_loopback(self.host) and self.token is None:
+            raise UserError(
+                f"--host {self.host} can be reached by others, and there is no token: set TESTDG_TOKEN or --token-file"
+            )
+
+
+def serve(factory: Factory, place: Place, *, demo: bool = False) -> None:
+    """Serve until SIGINT or SIGTERM; then learn from what waits, and save everything."""
+    place.check()
+    with writing(place.out):
+        place.out.mkdir(parents=True, exist_ok=True)
+    with locked(place.out / ".lock", f"another server uses {place.out}: stop it, or choose another folder with --out"):
+        service = Service(factory, place.out, place.limits)
+        server = make_server(service, place)
+        player = Player(service) if demo else None
+        with noticed():  # uvicorn sends itself the signal once more at its end
+            _run(service, server, player, place)
+
+
+def _run(service: Service, server: uvicorn.Server, player: Player | None, place: Place) -> None:
+    service.start()
+    if player is not None:
+        player.start()
+    try:
+        server.run()
+    except SystemExit as error:  # what uvicorn does where it cannot listen
+        raise UserError(f"cannot listen at {place.host}:{place.port}: is the port in use?") from error
+    finally:
+        service.closing.set()
+        if player is not None:
+            player.close()
+        service.close()
+
+
+def make_server(service: Service, place: Place) -> uvicorn.Server:
+    """A server of uvicorn that tells the pages when it is asked to end."""
+    import uvicorn
+
+    from testdg.serving.app import make_app
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            service.closing.set()
+            super().handle_exit(sig, frame)
+
+    config = uvicorn.Config(
+        make_app(service, place.token),
+        host=place.host,
+        port=place.port,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        limit_concurrency=2 * place.limits.requests,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=10,
+        ws="none",
+        lifespan="off",
+    )
+    return Server(config)

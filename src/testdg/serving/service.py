@@ -1,0 +1,251 @@
+"""The server without its address: streams, predictions, learning, saving and actions."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from testdg.errors import UserError, visible
+from testdg.serving.batcher import Answered, Batcher, Job
+from testdg.serving.factory import Factory
+from testdg.serving.failures import Conflict, NotFound, TooMany
+from testdg.serving.learner import Learner
+from testdg.serving.limits import Limits
+from testdg.serving.pictures import Picture, open_picture, thumbnail
+from testdg.serving.store import Store
+from testdg.serving.stream import Fate, Stream
+from testdg.serving.streams import Streams
+from testdg.serving.timeline import Row
+from testdg.streaming.pictures import Unreadable
+
+LOG = logging.getLogger("testdg.serving")
+ACTIONS = ("reset", "rollback", "snapshot", "freeze", "export")
+_SHOWN_EVERY = 0.25  # seconds between two pictures on the page
+_LAST_LEARNING = 20.0  # seconds that the end waits for learning
+
+
+class Service:
+    """Everything behind the address; used from any thread."""
+
+    def __init__(self, factory: Factory, folder: Path, limits: Limits) -> None:
+        self.factory, self.limits = factory, limits
+        self.store = Store(folder, factory)
+        self.streams = Streams(self.store, limits)
+        self.batcher = Batcher(factory, limits)
+        self.learner = Learner(self.streams, limits, factory.setup.batch_size, self.batcher.busy)
+        self.workers = ThreadPoolExecutor(4, thread_name_prefix="worker")  # decode, load, act
+        self.begun = time.time()
+        self.refused = 0
+        """Requests that were turned away, as there were too many."""
+        self._counting, self._shown = threading.Lock(), 0.0
+        self.closing = threading.Event()
+        """Set when the server is asked to end, so that pages let go."""
+        self._over = threading.Event()
+        self._saver = threading.Thread(target=self._keep_saving, name="saver", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self.batcher.start()
+        self.learner.start()
+        self._saver.start()
+
+    def close(self) -> None:
+        """Finish what waits, save everything, and end: nothing is lost."""
+        self.batcher.close(_LAST_LEARNING)
+        self.learner.close(_LAST_LEARNING)
+        self._over.set()
+        self._saver.join()
+        self.workers.shutdown()
+        unsaved = [stream.name for stream in self.streams.resident() if stream.dirty and not self.store.save(stream)]
+        for name in unsaved:
+            LOG.error("%s could not be saved: %s", name, self.store.problem)
+        self.store.sign(self.streams.resident(), ended=not unsaved)
+
+    # Predictions
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Let a request in, if there are not too many."""
+        with self._counting:
+            if self.batcher.coming >= self.limits.requests:
+                self.refused += 1
+                raise TooMany(f"{self.limits.requests} requests are waiting, which is the most: come again")
+            self.batcher.coming += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self.batcher.coming -= 1
+
+    def read(self, files: Sequence[bytes]) -> list[Picture | str]:
+        """Decode pictures; of those that cannot be read, the reason."""
+        return [self._read(data) for data in files]
+
+    def _read(self, data: bytes) -> Picture | str:
+        try:
+            return open_picture(data, self.limits, self.factory.canvas, self.factory.model.channels)
+        except Unreadable as error:
+            return str(error)
+
+    def ask(self, stream: Stream, pictures: Sequence[Picture]) -> Future[list[Answered]]:
+        """Have pictures predicted."""
+        return self.batcher.submit(Job(stream, [one.image for one in pictures], [one.size for one in pictures]))
+
+    def note(
+        self, stream: Stream, pictures: Sequence[Picture], answers: Sequence[Answered], label: int | None = None
+    ) -> None:
+        """Count predictions, and show one now and then; a demonstration knows the label of its picture."""
+        rows = [_row(one, label) for one in answers]
+        with self._counting:
+            stream.counts.pictures += len(rows)
+            stream.counts.changed_by_adaptation += sum(row.differs for row in rows)
+            show = time.monotonic() - self._shown >= _SHOWN_EVERY
+            self._shown = time.monotonic() if show else self._shown
+        stream.timeline.add(rows)
+        if show:
+            place = max(range(len(rows)), key=lambda place: rows[place].differs)
+            self.workers.submit(self._show, stream, pictures[place], rows[place])
+
+    def _show(self, stream: Stream, picture: Picture, row: Row) -> None:
+        names = self.factory.names
+        sample = {
+            "picture": thumbnail(picture.image),
+            "before": names[row.source_index],
+            "after": names[row.class_index],
+            "confidence": row.confidence,
+            "source_confidence": row.source_confidence,
+            "differs": row.differs,
+        }
+        stream.timeline.show(sample)
+
+    def learn(
+        self, stream: Stream, pictures: Sequence[Picture], *, wait: bool = False
+    ) -> tuple[str, list[Future[Fate]]]:
+        """Have pictures learnt from, later; says what becomes of them, with a future for each to `wait` for."""
+        if not self.factory.learns or stream.frozen:
+            return "frozen" if stream.frozen else "off", []
+        fates = self.learner.offer(stream, [one.image for one in pictures], wait=wait)
+        return ("queued", fates) if fates is not None else ("dropped", [])
+
+    # Actions
+
+    def act(self, name: str, action: str, values: dict[str, Any], reason: str) -> dict[str, Any]:
+        """Do something to the model of a stream, and log it."""
+        with self.streams.using(name) as stream:
+            told = getattr(self, f"_{action}")(stream, values, reason)
+            stream.timeline.mark("action", f"{told['done']}{f': {reason}' if reason else ''}")
+            record = {"time": time.time(), "stream": name, "action": action, "reason": reason, **told}
+            self.store.log(record)
+            self.store.save(stream)  # a kill must not bring back what somebody has undone
+            LOG.info("%s %s: %s (%s)", name, action, told["done"], visible(reason) or "no reason given")
+            return {"stream": name, "action": action, **told}
+
+    def _reset(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
+        forgotten = self.learner.forget(stream)
+        stream.reset()
+        return {"done": "back to the source", "forgotten": forgotten}
+
+    def _rollback(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
+        numbers = self.store.numbers(stream.name, "snapshots")
+        number = values.get("to", numbers[-1] if numbers else None)
+        if number == "healthy":
+            number = None
+        elif number is not None and number not in numbers:
+            raise NotFound(f"{stream.name} has no snapshot {number}; it has {', '.join(map(str, numbers)) or 'none'}")
+        forgotten = self.learner.forget(stream)
+        folder = None if number is None else self.store.path(stream.name) / "snapshots" / str(number)
+        told = stream.roll_back(folder, reason or "somebody asked for it")
+        return {"done": f"back to {told}", "forgotten": forgotten}
+
+    def _snapshot(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
+        folder = self.store.place(stream.name, "snapshots", self.limits.snapshots)
+        self._written(lambda: self._save_snapshot(stream, folder))
+        return {"done": f"snapshot {folder.name}", "number": int(folder.name)}
+
+    def _save_snapshot(self, stream: Stream, folder: Path) -> None:
+        with stream.lock:
+            stream.adapter.save(folder, stream.note())
+            stream.saved.snapshot = time.time()
+            stream.version += 1
+
+    def _freeze(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
+        stream.frozen = bool(values.get("frozen", True))
+        stream.version += 1
+        return {"done": "frozen: it predicts and learns nothing" if stream.frozen else "learning again"}
+
+    def _export(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
+        folder = self.store.place(stream.name, "exports", self.limits.snapshots)
+        self._written(lambda: stream.export(folder))
+        place = folder.relative_to(self.store.folder).as_posix()
+        return {"done": f"exported to {place} in the folder of the server", "folder": place}
+
+    def _written(self, write: Any) -> None:
+        try:
+            write()
+        except Conflict:
+            raise
+        except (UserError, OSError) as error:
+            raise Conflict(f"it could not be written: {getattr(error, 'strerror', None) or error}") from error
+
+    # Health
+
+    def problems(self) -> list[str]:
+        """What is wrong with the server as a whole, in words; nothing where all is well."""
+        return [self.store.problem] if self.store.problem else []
+
+    def state(self, name: str | None) -> dict[str, Any]:
+        """The server, and one of its streams."""
+        about = self.factory.describe()
+        state: dict[str, Any] = {
+            "model": self.factory.model.name,
+            "method": about["method"],
+            "guard": self.factory.guarded,
+            "classes": self.factory.names,
+            "streams": self.streams.names(),
+            "in_memory": [stream.name for stream in self.streams.resident()],
+            "queue": len(self.learner),
+            "uptime": round(time.time() - self.begun, 1),
+            "problems": self.problems(),
+        }
+        if name is None:
+            return state
+        with self.streams.using(name) as stream:
+            kept = {kind: self.store.numbers(name, kind) for kind in ("snapshots", "exports")}
+            return {**state, "settings": about["settings"], **stream.state(), **kept}
+
+    def news(self, name: str, number: int) -> dict[str, Any]:
+        """What a page does not know yet of a stream, and the state; a stream begins with its first picture."""
+        if name not in self.streams.names():
+            return {"state": self.state(None), "number": number}
+        with self.streams.using(name) as stream:
+            return {"state": self.state(name), **stream.timeline.since(number)}
+
+    def _keep_saving(self) -> None:
+        """Once a second a sign of life; states when it is time."""
+        while not self._over.wait(1.0):
+            streams = self.streams.resident()
+            self.store.sign(streams)
+            for stream in streams:
+                last = stream.saved.time
+                if stream.dirty and (last is None or time.time() - last >= self.limits.save_every):
+                    self._save_quietly(stream)
+
+    def _save_quietly(self, stream: Stream) -> None:
+        try:
+            self.store.save(stream)
+        except Exception:  # the others must be saved all the same
+            LOG.exception("%s could not be saved", stream.name)
+            self.store.problem = "states are not being saved: see the log of the server"
+
+
+def _row(one: Answered, label: int | None) -> Row:
+    own, source, place = one.own, one.source, one.place
+    return Row(
+        own.classes[place], own.confidences[place], source.classes[place], source.confidences[place], one.differs, label
+    )

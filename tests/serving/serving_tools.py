@@ -1,0 +1,32 @@
+"""What tests of the server share."""
+
+import socket
+import time
+from collections.abc import Callable
+
+from testdg.data.benchmarks import load_benchmark
+from testdg.data.stream import to_float
+from testdg.serving.demo import BENCHMARK, png
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def digits(count: int, scene: str = "clean", start: int = 0) -> list[bytes]:
+    """PNG files of test digits."""
+    benchmark = load_benchmark(BENCHMARK)
+    if scene == "clean":
+        images = to_float(benchmark.test().images[start : start + count])
+    else:
+        images = benchmark.domain(scene).read(start, start + count)[0]
+    return [png(image) for image in images]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)

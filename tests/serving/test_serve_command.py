@@ -1,0 +1,133 @@
+"""`testdg serve` as a process of its own: kills, an end in order, and mistakes of the user."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from serving_tools import digits, free_port, wait_for
+
+from testdg.cli.app import execute
+
+Launch = Callable[..., tuple[subprocess.Popen[str], httpx.Client]]
+
+
+@pytest.fixture
+def launch(shared_cache: Path, tmp_path: Path) -> Iterator[Launch]:
+    """Starts `testdg serve` and waits until it answers."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def start(*options: str, **environment: str) -> tuple[subprocess.Popen[str], httpx.Client]:
+        port = free_port()
+        command = [sys.executable, "-c", "from testdg.cli import main; main()", "serve", "--demo", "--port", str(port)]
+        process = subprocess.Popen(
+            [*command, "--out", str(tmp_path / "out"), *options],
+            env={**os.environ, **environment},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        begun.append(process)
+        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+        wait_for(lambda: process.poll() is not None or answers(client), 60)
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        return process, client
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def teach(client: httpx.Client, batches: int, start: int = 0) -> dict:
+    for number in range(batches):
+        files = [("p", data) for data in digits(32, "frost", start + 32 * number)]
+        client.post("/predict", params={"stream": "cam", "wait": True}, files=files)
+    return client.get("/state", params={"stream": "cam"}).json()
+
+
+@pytest.mark.slow
+def test_a_kill_costs_what_was_not_saved_and_an_end_in_order_nothing(launch: Launch) -> None:
+    process, client = launch()
+    teach(client, 2)
+    client.post("/snapshot", params={"stream": "cam"}, json={"reason": "now"})  # saves, too
+    saved = client.get("/state", params={"stream": "cam"}).json()
+    state = teach(client, 3, 64)
+    assert state["learnt"] > saved["learnt"]
+    time.sleep(1.5)  # a sign of life
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+    process, client = launch()
+    after = client.get("/state", params={"stream": "cam"}).json()
+    lost = state["learnt"] - saved["learnt"]
+    assert after["learnt"] == saved["learnt"]
+    assert f"the server was killed: what was learnt from {lost} pictures after" in after["lost"]
+    assert after["snapshots"] == [1]
+
+    taught = teach(client, 2, 200)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(40) == 0
+    process, client = launch()
+    again = client.get("/state", params={"stream": "cam"}).json()
+    assert {key: again[key] for key in ("learnt", "pictures", "steps", "lost")} == {
+        **{key: taught[key] for key in ("learnt", "pictures", "steps")},
+        "lost": "",
+    }
+
+
+def test_the_demonstration_shows_a_change_and_the_folder_has_one_server(launch: Launch, tmp_path: Path) -> None:
+    secret = "a-long-secret-of-our-own"
+    process, client = launch(TESTDG_TOKEN=secret)
+    assert client.get("/state").status_code == 401
+    client.headers["authorization"] = f"Bearer {secret}"
+    wait_for(lambda: client.get("/state", params={"stream": "demo"}).json().get("pictures", 0) > 20)
+    code = execute(["serve", "--demo", "--out", str(tmp_path / "out"), "--port", str(free_port())])
+    assert code == 2
+    process.send_signal(signal.SIGINT)
+    assert process.wait(40) == 0
+    assert process.stderr is not None
+    told = process.stderr.read()
+    assert "everything is saved" in told
+    assert secret not in told
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--demo", "--host", "0.0.0.0"], "there is no token"),
+        (["--model", "x", "--host", "example.com"], "there is no token"),
+        (["--demo", "--token-file", "missing"], "cannot be read"),
+        ([], "name a model with --model"),
+        (["--demo", "--model", "x"], "name a model with --model"),
+        (["--demo", "--source", "."], "brings its own"),
+        (["--model", "./missing"], "missing"),
+        (["--demo", "--method", "nonsense"], "unknown method"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    options: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TESTDG_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert execute(["serve", *options]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_folder_of_another_server_is_refused(
+    shared_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "server.json").write_text('{"method": "tent"}')
+    assert execute(["serve", "--demo", "--out", str(tmp_path), "--port", str(free_port())]) == 2
+    assert "belongs to a server with another method" in capsys.readouterr().err
