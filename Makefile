@@ -19,7 +19,7 @@ lint: .venv/installed
 docs: .venv/docs  ## the site, strictly, into site/; nothing in it is loaded from elsewhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-coverage: .venv/docs  ## all tests, with the branches that they take; docs/coverage.md says what is left out, and why
+coverage: .venv/docs  ## all tests, with the branches that they take; site-coverage/ shows what they leave out
 	$(BIN)/pytest -n 2 --cov=testdg --cov-branch --cov-report=term:skip-covered --cov-report=html:site-coverage
 
 wheel: .venv/installed  ## wheel and sdist in dist/, and the wheel tried in an empty environment
