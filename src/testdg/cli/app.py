@@ -123,6 +123,7 @@ for command in (
     stream_commands.adapt,
     experiment_commands.run,
     experiment_commands.bench,
+    experiment_commands.tune,
     experiment_commands.ablate,
     experiment_commands.analyze,
     experiment_commands.report,

@@ -46,7 +46,29 @@ def bench(
         raise typer.Exit(1)
 
 
-@with_choices("method")
+@with_choices("method", "tuned", several=False, benchmark="digits-c")
+@with_bench_options
+def tune(
+    values: dict[str, Any],
+    places: BenchOptions,
+    methods: Annotated[
+        list[str] | None, typer.Argument(metavar="METHOD...", help="As in tent sar:come; all methods if left out.")
+    ] = None,
+    settings: given.Settings = None,
+    write: Annotated[Path, typer.Option(metavar="FILE", help="The choice; rows of an earlier one stay.")] = Path(
+        "tuned.toml"
+    ),
+    json: given.Json = False,
+) -> None:
+    """Choose settings: twelve configurations a method, on the extra corruptions (exit code 1 where a run failed)."""
+    prepare_torch(bf16=True)  # some of the runs may be
+    from testdg.cli.tune import tune_command
+
+    if not tune_command(methods or [], values, settings or [], places, write, as_json=json):
+        raise typer.Exit(1)
+
+
+@with_choices("method", "tuned")
 @with_bench_options
 def ablate(
     values: dict[str, Any],
