@@ -124,6 +124,7 @@ for command in (
     experiment_commands.run,
     experiment_commands.bench,
     experiment_commands.tune,
+    experiment_commands.leaderboard,
     experiment_commands.ablate,
     experiment_commands.analyze,
     experiment_commands.report,

@@ -68,6 +68,29 @@ def tune(
         raise typer.Exit(1)
 
 
+@with_choices("method", "protocol", benchmark="digits-c")
+@with_bench_options
+def leaderboard(
+    values: dict[str, Any],
+    places: BenchOptions,
+    methods: Annotated[
+        list[str] | None, typer.Argument(metavar="METHOD...", help="As in tent sar:come; all of --tuned if left out.")
+    ] = None,
+    best: Annotated[int, typer.Option(min=0, help="Methods that get all seeds and the longest stream.")] = 8,
+    report: Annotated[Path, typer.Option(help="Folder of table, page, figures and runs.")] = Path("leaderboard"),
+    cost: Annotated[bool, typer.Option(help="Measure time and memory of a batch, after the runs.")] = True,
+    show: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Run nothing: write again what it holds.")] = None,
+    json: given.Json = False,
+) -> None:
+    """Run all methods on all streams and compare them: errors, worst case, cost (exit code 1 where a run failed)."""
+    prepare_torch(bf16=True)  # some of the runs may be
+    from testdg.cli.leaderboard import BoardRequest, leaderboard_command
+
+    request = BoardRequest(keys=methods or [], values=values, best=best, report=report, cost=cost, show=show)
+    if not leaderboard_command(request, places, as_json=json):
+        raise typer.Exit(1)
+
+
 @with_choices("method", "tuned")
 @with_bench_options
 def ablate(

@@ -26,7 +26,7 @@ from testdg.experiments.tuning import (
     tuning_grid,
     usual_values,
 )
-from testdg.experiments.variants import find_variants
+from testdg.experiments.variants import find_variants, willing
 from testdg.methods.search import BUDGET
 from testdg.report.tuning import tuning_csv, tuning_markdown, tuning_plain, tuning_text
 
@@ -68,7 +68,12 @@ def make_cells(
     values = usual_values(load_benchmark(names[0], values.get("data")), values)
     tried = [one for variant in variants for one in configurations(variant, preset_of(variant, names[0], values))]
     settings = read_settings(pairs, [variant.method for variant in variants])
-    return tried, in_turn(expand(tuning_grid(tried, values, settings)), tried)
+    cells = expand(tuning_grid(tried, values, settings))
+    if not keys:
+        able = {variant.method for variant in willing(variants, cells[0])}
+        tried = [one for one in tried if one.variant.method in able]
+        cells = [cell for cell in cells if cell.method in (SOURCE, *able)]
+    return tried, in_turn(cells, tried)
 
 
 def _finish(

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from testdg.errors import UserError, unknown
-from testdg.experiments.grid import SOURCE
+from testdg.experiments.engine import load_setup
+from testdg.experiments.grid import SOURCE, Cell
 from testdg.methods import Adapter, find_method, methods
 
 SEPARATOR = ":"
@@ -59,6 +60,12 @@ def find_variants(keys: Sequence[str], task: str) -> list[Variant]:
     if (source := next((one for one in found if one.method == SOURCE), None)) is not None:
         raise UserError(f"{source.key} has nothing to set and is always run: leave it out")
     return found
+
+
+def willing(variants: Sequence[Variant], cell: Cell) -> list[Variant]:
+    """Those that do not refuse the model of a cell."""
+    _, model = load_setup(cell.setup, "cpu")
+    return [variant for variant in variants if variant.kind.refuses(model) is None]
 
 
 def all_variants(task: str) -> list[Variant]:
