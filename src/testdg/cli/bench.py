@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -83,6 +84,12 @@ def run_cells(
 
     with BenchDisplay(console, cells, engine.jobs) as display:
         return bench(cells, places.out, engine=engine, tell=tell)
+
+
+def drop_state(end: Complete | Failed) -> None:
+    """Delete the adapted model of a complete run, of which only the numbers are wanted: hundreds would fill a disk."""
+    if isinstance(end, Complete):
+        shutil.rmtree(end.result.folder / "state", ignore_errors=True)
 
 
 def make_engine(places: BenchOptions) -> Engine:

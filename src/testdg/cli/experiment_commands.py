@@ -76,6 +76,7 @@ def leaderboard(
     methods: Annotated[
         list[str] | None, typer.Argument(metavar="METHOD...", help="As in tent sar:come; all of --tuned if left out.")
     ] = None,
+    settings: given.Settings = None,
     best: Annotated[int, typer.Option(min=0, help="Methods that get all seeds and the longest stream.")] = 8,
     report: Annotated[Path, typer.Option(help="Folder of table, page, figures and runs.")] = Path("leaderboard"),
     cost: Annotated[bool, typer.Option(help="Measure time and memory of a batch, after the runs.")] = True,
@@ -86,7 +87,9 @@ def leaderboard(
     prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.leaderboard import BoardRequest, leaderboard_command
 
-    request = BoardRequest(keys=methods or [], values=values, best=best, report=report, cost=cost, show=show)
+    request = BoardRequest(
+        keys=methods or [], values=values, pairs=settings or [], best=best, report=report, cost=cost, show=show
+    )
     if not leaderboard_command(request, places, as_json=json):
         raise typer.Exit(1)
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from testdg.cli.bar import Bar
-from testdg.cli.bench import check_folder, check_places, complain, run_cells, told_failures
+from testdg.cli.bench import check_folder, check_places, complain, drop_state, run_cells, told_failures
 from testdg.cli.options import BenchOptions
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
@@ -17,6 +17,7 @@ from testdg.evaluation import Result
 from testdg.evaluation.kept import RUNS, read_lines, to_line
 from testdg.experiments import Cell, Complete, Failed
 from testdg.experiments.board_cost import Costs, measure_costs, read_costs
+from testdg.experiments.grid import read_settings
 from testdg.experiments.leaderboard import FIRST, Board, Entered, best_of, enter, kept_runs, make_board, named
 from testdg.experiments.tuned import Tuned
 from testdg.experiments.variants import Variant, find_variants, willing
@@ -36,6 +37,7 @@ class BoardRequest:
 
     keys: Sequence[str]
     values: Mapping[str, Any]
+    pairs: Sequence[str]
     best: int
     report: Path
     cost: bool
@@ -78,6 +80,7 @@ class _Contest:
         options = {key: value for key, value in request.values.items() if key == "domains"}
         self.benchmark = load_benchmark(names[0], request.values.get("data"), **options)
         self.variants = self._variants()
+        self.settings = read_settings(request.pairs, [variant.method for variant in self.variants])
 
     def _variants(self) -> list[Variant]:
         """Those that were asked for; all in the file of chosen settings; or all there are."""
@@ -104,7 +107,10 @@ class _Contest:
 
     def _run(self, variants: Sequence[Variant], seeds: Sequence[int], *, best: bool) -> None:
         """Run what was not run before."""
-        found = enter(variants, self.benchmark, {**self.request.values, "seeds": list(seeds)}, best=best)
+        mine = {variant.method for variant in variants}
+        settings = {method: given for method, given in self.settings.items() if method in mine}
+        values = {**self.request.values, "seeds": list(seeds), "settings": settings}
+        found = enter(variants, self.benchmark, values, best=best)
         fresh = [replace(one, cell=replace(one.cell, track=self.places.track)) for one in found]
         known = set(self.entered)
         fresh = [one for one in fresh if one not in known]
@@ -113,6 +119,8 @@ class _Contest:
 
         def hear(end: Complete | Failed) -> None:
             self.ends.append(replace(end, number=start + end.number))
+            if self.entered[start + end.number].stream != FIRST:  # of those, the cost is measured
+                drop_state(end)
 
         run_cells([one.cell for one in fresh], self.places, self.console, hear)
 

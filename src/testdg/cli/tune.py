@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import check_places, complain, run_cells, told_failures, write_runs, write_texts
+from testdg.cli.bench import check_places, complain, drop_state, run_cells, told_failures, write_runs, write_texts
 from testdg.cli.options import BenchOptions
 from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.errors import UserError
@@ -49,8 +49,13 @@ def tune_command(
     tried, cells = make_cells(keys, values, pairs)
     cells = [replace(cell, track=places.track) for cell in cells]
     heard: list[Complete | Failed] = []
+
+    def hear(end: Complete | Failed) -> None:
+        heard.append(end)
+        drop_state(end)
+
     try:
-        ends = run_cells(cells, places, console, heard.append)
+        ends = run_cells(cells, places, console, hear)
     except KeyboardInterrupt:  # what is complete is told all the same
         _finish(tried, cells, heard, places, file, earlier, console, as_json=as_json)
         raise
