@@ -88,6 +88,7 @@ CHOICES: Mapping[str, Choice] = {
         "own if left out.",
         "NAME",
     ),
+    "tuned": _text("Settings that `testdg tune` chose, for the methods in it.", "FILE"),
     "source": _text("Clean images to align to; the benchmark's training images if left out.", "FOLDER"),
     "guard": _switch("Learn only from what is worth it, and undo what harms the model.", "run"),
     "device": _one_of("auto, cpu, cuda or mps (auto).", ("auto", "cpu", "cuda", "mps")),

@@ -274,6 +274,19 @@ def test_published_rounds_are_means_of_their_domains() -> None:
         assert rounds[:, 4].mean() == pytest.approx(row[15], abs=0.11), name
 
 
+def test_a_published_source_that_cannot_be_is_told_beside_it() -> None:
+    checked = []
+    for table in (table for table in TABLES if table.protocol == "held-out"):
+        rows = [t.rows["Source"] for t in published(table.benchmark, "continual") if t.columns]
+        last_five = round(sum(rows[0][10:15]) / 5, 1)
+        checked.append(table.benchmark)
+        assert (table.rows["Source"][-1] == last_five) != (f"mean of {last_five} on" in table.remark)
+    assert checked == ["cifar10-c", "cifar100-c", "imagenet-c"]
+    (left_out,), (cyclic,) = published("acdc", "leave-one-out"), published("acdc", "cyclic")
+    assert left_out.rows["Source"][-1] != cyclic.rows["Source"][-1]
+    assert f"mean of {cyclic.rows['Source'][-1]} on" in left_out.remark
+
+
 def test_published_numbers_come_with_their_own_protocol(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "source", {"fog": 40.0}, benchmark="cifar10-c")
     (group,) = groups_of(tmp_path)

@@ -124,6 +124,8 @@ for command in (
     stream_commands.serve,
     experiment_commands.run,
     experiment_commands.bench,
+    experiment_commands.tune,
+    experiment_commands.leaderboard,
     experiment_commands.ablate,
     experiment_commands.analyze,
     experiment_commands.report,

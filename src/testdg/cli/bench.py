@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ from testdg.errors import UserError, unknown, visible
 from testdg.evaluation import Observer
 from testdg.evaluation.tracking import check_tracker
 from testdg.experiments import (
-    BenchTable,
     Cell,
     Complete,
     Engine,
     Failed,
     Grid,
     Local,
+    News,
+    Running,
     bench,
     expand,
     prepare,
@@ -47,25 +49,47 @@ def bench_command(
 def run_grid(grid: Grid, places: BenchOptions, layout: Layout, *, as_json: bool) -> bool:
     """Run a grid and show its tables; False where a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    _check(places)
+    check_places(places)
     cells = [replace(cell, track=places.track) for cell in expand(grid)]
-    engine = make_engine(places)
-    quieten(cell.model for cell in cells)
-    with Bar(console) as bar:
-        prepare(cells, Training(bar), devices=isinstance(engine, Local))
-    with BenchDisplay(console, cells, engine.jobs) as display:
-        ends = bench(cells, places.out, engine=engine, tell=display.tell)
+    ends = run_cells(cells, places, console)
     keep_names(grid.title, cells, ends)
     tables = summarise(cells, ends)
-    _write(places, layout, tables)
-    _write_runs(places.jsonl, cells, ends)
+    write_texts({places.csv: lambda: layout.csv(tables), places.markdown: lambda: layout.markdown(tables)})
+    write_runs(places.jsonl, cells, ends)
     failed = [end for end in ends if isinstance(end, Failed)]
     if as_json:
-        print(json.dumps({**layout.plain(tables), "failed": _told(cells, failed)}, indent=2))
+        print(json.dumps({**layout.plain(tables), "failed": told_failures(cells, failed)}, indent=2))
     elif tables:
         console.print(f"\n{layout.text(tables)}\n\nruns  {places.out}", markup=False)
     complain(cells, failed)
     return not failed
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    places: BenchOptions,
+    console: Console,
+    hear: Callable[[Complete | Failed], Any] = lambda end: None,
+) -> list[Complete | Failed]:
+    """Make ready what cells need, run them, and show how it goes; `hear` is told of each that ends."""
+    engine = make_engine(places)
+    quieten(cell.model for cell in cells)
+    with Bar(console) as bar:
+        prepare(cells, Training(bar), devices=isinstance(engine, Local))
+
+    def tell(news: News) -> None:
+        display.tell(news)
+        if not isinstance(news, Running):
+            hear(news)
+
+    with BenchDisplay(console, cells, engine.jobs) as display:
+        return bench(cells, places.out, engine=engine, tell=tell)
+
+
+def drop_state(end: Complete | Failed) -> None:
+    """Delete the adapted model of a complete run, of which only the numbers are wanted: hundreds would fill a disk."""
+    if isinstance(end, Complete):
+        shutil.rmtree(end.result.folder / "state", ignore_errors=True)
 
 
 def make_engine(places: BenchOptions) -> Engine:
@@ -93,7 +117,7 @@ def make_grid(file: Path | None, values: Mapping[str, Any], pairs: Sequence[str]
     return Grid.from_toml(file).override(values)
 
 
-def _check(places: BenchOptions) -> None:
+def check_places(places: BenchOptions) -> None:
     """Refuse places that cannot be written, and trackers that are not there, before anything is computed."""
     check_tracker(places.track)
     if isinstance(out := find_out(places.out), Remote):
@@ -105,14 +129,15 @@ def _check(places: BenchOptions) -> None:
             raise UserError(f"{path} cannot be written: name a file in a folder that exists")
 
 
-def _write(places: BenchOptions, layout: Layout, tables: Sequence[BenchTable]) -> None:
-    for path, make in ((places.csv, layout.csv), (places.markdown, layout.markdown)):
+def write_texts(files: Mapping[Path | None, Callable[[], str]]) -> None:
+    """Write the texts of the files that were asked for."""
+    for path, make in files.items():
         if path is not None:
             with writing(path.parent):
-                replace_text(path, make(tables))
+                replace_text(path, make())
 
 
-def _write_runs(path: Path | None, cells: Sequence[Cell], ends: Sequence[Complete | Failed]) -> None:
+def write_runs(path: Path | None, cells: Sequence[Cell], ends: Sequence[Complete | Failed]) -> None:
     """Every complete run on a line: the name of its row, and its result."""
     if path is None:
         return
@@ -138,7 +163,8 @@ class Training(Observer):
         self.bar.update("training the source model", step, steps)
 
 
-def _told(cells: Sequence[Cell], failed: Sequence[Failed]) -> list[dict[str, str]]:
+def told_failures(cells: Sequence[Cell], failed: Sequence[Failed]) -> list[dict[str, str]]:
+    """What failed, as plain JSON."""
     return [{"run": str(cells[end.number]), "sentence": end.sentence} for end in failed]
 
 

@@ -46,7 +46,55 @@ def bench(
         raise typer.Exit(1)
 
 
-@with_choices("method")
+@with_choices("method", "tuned", several=False, benchmark="digits-c")
+@with_bench_options
+def tune(
+    values: dict[str, Any],
+    places: BenchOptions,
+    methods: Annotated[
+        list[str] | None, typer.Argument(metavar="METHOD...", help="As in tent sar:come; all methods if left out.")
+    ] = None,
+    settings: given.Settings = None,
+    write: Annotated[Path, typer.Option(metavar="FILE", help="The choice; rows of an earlier one stay.")] = Path(
+        "tuned.toml"
+    ),
+    json: given.Json = False,
+) -> None:
+    """Choose settings: twelve configurations a method, on the extra corruptions (exit code 1 where a run failed)."""
+    prepare_torch(bf16=True)  # some of the runs may be
+    from testdg.cli.tune import tune_command
+
+    if not tune_command(methods or [], values, settings or [], places, write, as_json=json):
+        raise typer.Exit(1)
+
+
+@with_choices("method", "protocol", benchmark="digits-c")
+@with_bench_options
+def leaderboard(
+    values: dict[str, Any],
+    places: BenchOptions,
+    methods: Annotated[
+        list[str] | None, typer.Argument(metavar="METHOD...", help="As in tent sar:come; all of --tuned if left out.")
+    ] = None,
+    settings: given.Settings = None,
+    best: Annotated[int, typer.Option(min=0, help="Methods that get all seeds and the longest stream.")] = 8,
+    report: Annotated[Path, typer.Option(help="Folder of table, page, figures and runs.")] = Path("leaderboard"),
+    cost: Annotated[bool, typer.Option(help="Measure time and memory of a batch, after the runs.")] = True,
+    show: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Run nothing: write again what it holds.")] = None,
+    json: given.Json = False,
+) -> None:
+    """Run all methods on all streams and compare them: errors, worst case, cost (exit code 1 where a run failed)."""
+    prepare_torch(bf16=True)  # some of the runs may be
+    from testdg.cli.leaderboard import BoardRequest, leaderboard_command
+
+    request = BoardRequest(
+        keys=methods or [], values=values, pairs=settings or [], best=best, report=report, cost=cost, show=show
+    )
+    if not leaderboard_command(request, places, as_json=json):
+        raise typer.Exit(1)
+
+
+@with_choices("method", "tuned")
 @with_bench_options
 def ablate(
     values: dict[str, Any],

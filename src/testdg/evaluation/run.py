@@ -38,6 +38,7 @@ def run(
     data: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     preset: str | None = None,
+    tuned: Mapping[str, str] | None = None,
     protocol: str | Path | Protocol | None = None,
     batch_size: int | None = None,
     device: str = "auto",
@@ -61,6 +62,7 @@ def run(
         preset: The published settings of a benchmark ("none" for the method's defaults); left out, an embedded
             benchmark applies its own.
         protocol: A name, a TOML file or a value (docs/protocols.md); left out, the benchmark's own.
+        tuned: Of settings that were searched for, which file has the choice.
         batch_size: Images of a batch; left out, the benchmark's own.
         device: Where the model runs; "auto" takes a GPU where there is one.
         source: A folder of clean images for methods that measure the source, in place of the benchmark's training
@@ -91,7 +93,11 @@ def run(
     stream = protocol.stream(bench, batch_size)
     adapter = method_class(adapted, **values)
     folder = None if source is None or not (guard or adapter.source_images()) else Path(source)
-    remarks = [describe_tuning(chosen, fixed), *adapter.remarks(), *([f"source images of {folder}"] if folder else [])]
+    remarks = [
+        describe_tuning(chosen, fixed, tuned or {}),
+        *adapter.remarks(),
+        *([f"source images of {folder}"] if folder else []),
+    ]
     remarks += ["with a guard"] if guard else []
     about = make_record(protocol, bench, stream, adapter, tuning="; ".join(remarks), fingerprint=adapted.fingerprint())
     adapter = put_guard(adapter, bench, folder) if guard else adapter
@@ -105,11 +111,14 @@ def choose_preset(method: type[Adapter], benchmark: Benchmark, wanted: str | Non
     return benchmark.name if benchmark.embedded and benchmark.name in method.presets else None
 
 
-def describe_tuning(preset: str | None, fixed: Mapping[str, Any]) -> str:
+def describe_tuning(preset: str | None, fixed: Mapping[str, Any], tuned: Mapping[str, str]) -> str:
     """Say where the settings come from."""
-    base = f"the method's preset for {preset}" if preset else "the method's defaults"
-    chosen = sorted(fixed.keys() - {"seed", "precision"})
-    return f"{base}; chosen by the user: {', '.join(chosen)}" if chosen else base
+    parts = [f"the method's preset for {preset}" if preset else "the method's defaults"]
+    for file in dict.fromkeys(tuned.values()):
+        parts.append(f"chosen in {file}: {', '.join(sorted(key for key, one in tuned.items() if one == file))}")
+    if chosen := sorted(fixed.keys() - tuned.keys() - {"seed", "precision"}):
+        parts.append(f"chosen by the user: {', '.join(chosen)}")
+    return "; ".join(parts)
 
 
 class _Run:

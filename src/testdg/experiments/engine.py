@@ -145,6 +145,7 @@ def run_here(cell: Cell, out: Path, observer: Observer) -> Result:
         model=model,
         settings=cell.fixed,
         preset=cell.preset,
+        tuned=dict(cell.tuned),
         protocol=cell.protocol,
         batch_size=cell.batch_size,
         device=model.device.type,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from testdg.choices import CHOICES, choices_of
 from testdg.data.benchmarks import Benchmark, benchmarks, find_benchmark, load_benchmark
@@ -14,6 +15,7 @@ from testdg.evaluation import Protocol, read_protocols
 from testdg.evaluation.run import choose_preset
 from testdg.experiments.grid import SOURCE, Cell, Grid, Pairs
 from testdg.experiments.grid_rules import RUN, TOP, Mistakes, sound
+from testdg.experiments.tuned import Tuned
 from testdg.methods import Adapter, find_method, parse_settings
 from testdg.methods.settings import Settings, make_settings
 
@@ -54,12 +56,25 @@ def _tables(grid: Grid, mistakes: Mistakes) -> list[Table]:
     return tables
 
 
+class _Choice(NamedTuple):
+    """Settings of a method that a file holds."""
+
+    file: str
+    preset: str
+    settings: Table
+
+    def origin(self, others: Table) -> Pairs:
+        """Which settings come from the file: those that the user does not give."""
+        return tuple((key, self.file) for key in sorted(self.settings.keys() - others.keys()))
+
+
 class _Expansion:
     """Turns tables into cells; what is wrong is noted, and its cells are left out."""
 
     def __init__(self, mistakes: Mistakes) -> None:
         self.mistakes = mistakes
         self._opened: dict[tuple[str, str | None, Pairs], Benchmark | None] = {}
+        self._tuned: dict[str, Tuned] = {}
 
     def cells(self, table: Table) -> Iterator[Cell]:
         """The cells of one table."""
@@ -94,6 +109,18 @@ class _Expansion:
             self._opened[key] = self.mistakes.hear("", load_benchmark, name, key[1], **dict(key[2]))
         return self._opened[key]
 
+    def _chosen(self, method: type[Adapter], file: str | None, settings: Table) -> _Choice | None:
+        """What a file has for a method; None where there is no file, and for Source, which has nothing to set."""
+        if file is None or method.name == SOURCE:
+            return None
+        if file not in self._tuned:
+            self._tuned[file] = Tuned.read(file)
+        found = self._tuned[file].find(method.name, settings)
+        if found is None:
+            raise UserError(f"{file} has nothing for {method.name}: choose with `testdg tune {method.name}` first")
+        read = {k: v for pair in found.settings.items() for k, v in _read_setting(method, *pair).items()}
+        return _Choice(Path(file).name, found.preset, read)
+
     def _row(self, method: type[Adapter], benchmark: Benchmark, table: Table) -> dict[str, Any] | None:
         """What the cells of a method on a benchmark share."""
         name = table.get("name", method.title)
@@ -104,9 +131,14 @@ class _Expansion:
         ):
             for pair in given.items():
                 settings |= self.mistakes.hear(where, _read_setting, method, *pair) or {}
+        chosen = self.mistakes.hear(name, self._chosen, method, _pick(table, "tuned", benchmark.name), settings)
         fields = {key: value for key in choices_of("run") if (value := _pick(table, key, benchmark.name)) is not None}
         fields.pop("batch_size", None)
         fields["data"] = _data(table, benchmark.name)
+        fields["tuned"] = ()
+        if chosen is not None:
+            fields |= {"preset": fields.get("preset", chosen.preset), "tuned": chosen.origin(settings)}
+            settings = {**chosen.settings, **settings}
         fields["precision"] = settings.pop("precision", fields.get("precision", "fp32"))
         preset = self.mistakes.hear(name, _find_preset, method, benchmark, fields.get("preset"), settings)
         if preset is None:

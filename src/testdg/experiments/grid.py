@@ -51,6 +51,8 @@ class Cell:
     device: str = "auto"
     options: Pairs = ()
     """Options of the benchmark."""
+    tuned: Pairs = ()
+    """Of settings that `testdg tune` chose, the name of the file that holds the choice."""
     source: str | None = None
     """Folder of clean images in place of the benchmark's training images."""
     guard: bool = False
@@ -64,7 +66,8 @@ class Cell:
 
     def reference(self) -> Cell:
         """Source on the same stream; it draws no random numbers, so all seeds share it."""
-        return replace(self, name="Source", method=SOURCE, seed=0, settings=(), preset="none", source=None, guard=False)
+        bare = replace(self, settings=(), preset="none", tuned=(), source=None, guard=False)
+        return replace(bare, name="Source", method=SOURCE, seed=0)
 
     @property
     def fixed(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
@@ -58,6 +59,7 @@ class ActMAD(Adapter):
     least_source_images = 2
     Settings = ActMADSettings
     settings: ActMADSettings
+    search = Search(rates=(1e-4, 1e-3, 0.01, 0.1, 0.5, 1), values={"trained": ("norm", "all")})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "cifar10-c": {"trained": "all", "learning_rate": 1e-2, "weight_decay": 5e-4},
         "cifar100-c": {"trained": "all", "learning_rate": 1e-3, "weight_decay": 5e-4},

@@ -16,6 +16,7 @@ from testdg.errors import UserError, unknown
 from testdg.methods.inputs import accept_images, refusing_small, require_range
 from testdg.methods.misfit import MARK
 from testdg.methods.parts.teacher import frozen_copy, uses_batch
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.settings import make_settings
 from testdg.methods.state import read_folder, write_folder
@@ -51,6 +52,8 @@ class Adapter(Stateful):
     """Why predictions differ from the source's even at learning rate 0, in words; empty where they do not."""
     Settings: ClassVar[type[BaseSettings]] = BaseSettings
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    search: ClassVar[Search] = Search()
+    """What `testdg tune` tries around the presets; nothing where a method declares nothing."""
     checks_input_late: ClassVar[bool] = False
     """True for a method that calls `to_host` itself, before it changes any state."""
 

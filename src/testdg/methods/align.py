@@ -14,6 +14,7 @@ from testdg.methods.parts.normalisation import batch_norms, use_stored_statistic
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 from testdg.models.alignment import Reads
@@ -66,6 +67,7 @@ class Align(Adapter):
     differs_from_source = "statistics follow the stream"
     Settings = AlignSettings
     settings: AlignSettings
+    search = Search(values={"sites": (1, 2, 3, 4), "memory": (400, 800, 1600)})
     begun: Tensor
     presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
 

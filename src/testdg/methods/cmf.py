@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from testdg.methods.registry import register
 from testdg.methods.roid import Roid, RoidSettings
+from testdg.methods.search import Search
 from testdg.methods.settings import option
 
 VALUES = 38_400
@@ -80,6 +81,11 @@ class CMF(Roid):
     )
     Settings = CMFSettings
     settings: CMFSettings
+    search = Search(
+        rates=(0.01, 0.1, 0.3, 1),
+        values={"hidden_share": (0.001, 0.01, 0.1)},
+        variants={"uncorrected": {"prior_correction": False}},
+    )
 
     def build(self) -> None:
         """Make the parts of ROID and the hidden model, which begins as the source."""

@@ -15,6 +15,7 @@ from testdg.methods.parts.restore import restore, weights_and_biases
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import Following, following_loss, over_views
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 
 
@@ -52,6 +53,7 @@ class Cotta(TeacherAdapter):
     differs_from_source = "an unsure prediction is a mean over views"
     Settings = CottaSettings
     settings: CottaSettings
+    search = Search(rates=(1e-3, 0.01, 0.1, 1), values={"restore": (0.001, 0.01, 0.1)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"learning_rate": 1e-3, "threshold": 0.5, "views": 8, "flip": False},
         "cifar10-c": {"learning_rate": 1e-3},

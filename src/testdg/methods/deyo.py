@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import option
 
 
@@ -95,6 +96,7 @@ class DeYO(EarlierAffineAdapter):
     )
     Settings = DeYOSettings
     settings: DeYOSettings
+    search = Search(rates=(0.01, 0.1, 0.3, 1), values={"least_difference": (0.1, 0.2, 0.4)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"optimizer": "adam"},
         "cifar10-c": {"optimizer": "adam", "fixed": 0.0},

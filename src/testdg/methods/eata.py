@@ -12,6 +12,7 @@ from testdg.methods.affine import OPTIMIZERS, AffineAdapter, ReliableSettings
 from testdg.methods.parts.entropy import largest_entropy, masked_mean
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import option
 
 
@@ -77,6 +78,7 @@ class Eata(AffineAdapter):
     source_data = "the Fisher information of the normalisation layers (fisher=false goes without)"
     Settings = EataSettings
     settings: EataSettings
+    search = Search(rates=(0.1, 0.3, 1, 3), values={"margin": (0.2, 0.4, 0.6)}, variants={"come": {"loss": "come"}})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"optimizer": "adam", "redundancy": 0.4, "fisher_weight": 1.0, "as_released": True},
         "cifar10-c": {"optimizer": "adam", "redundancy": 0.4, "fisher_weight": 1.0, "as_released": True},

@@ -12,6 +12,7 @@ from torch import Tensor
 from testdg.methods.adapter import Adapter
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.models import Output, VisionModel
 
@@ -48,6 +49,7 @@ class NEO(Adapter):
     source_labels = False
     Settings = NEOSettings
     settings: NEOSettings
+    search = Search(values={"share": (None, 0.01, 0.03, 0.1, 0.3, 1.0), "anchor": ("zero", "source")})
     mean: Tensor
     home: Tensor
     seen: Tensor

@@ -9,6 +9,7 @@ from torch import Tensor
 from testdg.methods.affine import TENT_PRESETS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, masked_mean
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import option
 
 
@@ -44,6 +45,7 @@ class PseudoLabel(AffineAdapter):
     reconstruction = True
     Settings = PseudoLabelSettings
     settings: PseudoLabelSettings
+    search = Search(rates=(1e-3, 0.01, 0.1, 1), values={"confidence": (0.0, 0.5, 0.9)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         **TENT_PRESETS,
         "acdc": {"learning_rate": 7.5e-6, "batch_statistics": False},

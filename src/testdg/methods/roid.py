@@ -12,6 +12,7 @@ from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, symmetric_cross_entropy
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import option
 
 
@@ -77,6 +78,11 @@ class Roid(AffineAdapter):
     differs_from_source = "logits are multiplied by the class frequencies of the batch"
     Settings = RoidSettings
     settings: RoidSettings
+    search = Search(
+        rates=(0.01, 0.1, 0.3, 1),
+        values={"source_share": (0.001, 0.01, 0.1)},
+        variants={"uncorrected": {"prior_correction": False}},
+    )
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"learning_rate": 1e-3, "optimizer": "adam", "flip": False},
         "cifar10-c": {"learning_rate": 1e-3, "optimizer": "adam"},

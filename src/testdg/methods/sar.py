@@ -13,6 +13,7 @@ from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffin
 from testdg.methods.parts.entropy import masked_mean
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import option
 
 
@@ -62,6 +63,9 @@ class Sar(EarlierAffineAdapter):
     citation = "Niu et al., Towards Stable Test-Time Adaptation in Dynamic Wild World, ICLR 2023"
     Settings = SarSettings
     settings: SarSettings
+    search = Search(
+        rates=(0.3, 0.625, 1, 3, 10, 30), values={"margin": (0.2, 0.4)}, variants={"come": {"loss": "come"}}
+    )
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"learning_rate": 1e-3, "optimizer": "adam"},
         "imagenet-c": {"learning_rate": 1e-3},

@@ -11,6 +11,7 @@ from testdg.methods.adapter import Adapter
 from testdg.methods.parts.entropy import entropy
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.models import Output, VisionModel
 
@@ -42,6 +43,7 @@ class T3A(Adapter):
     differs_from_source = "templates take the place of the classifier"
     Settings = T3ASettings
     settings: T3ASettings
+    search = Search(values={"supports": (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"supports": 100},
         "cifar10-c": {"supports": 100},

@@ -9,6 +9,7 @@ from torch import Tensor
 from testdg.methods.affine import TENT_PRESETS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import LOSSES
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import option
 
 
@@ -41,6 +42,11 @@ class Tent(AffineAdapter):
     tasks = ("classification", "segmentation")
     Settings = TentSettings
     settings: TentSettings
+    search = Search(
+        rates=(1e-3, 0.01, 0.03, 0.1, 0.3, 1),
+        values={"optimizer": ("adam", "momentum")},
+        variants={"come": {"loss": "come"}},
+    )
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         **TENT_PRESETS,
         "acdc": {"learning_rate": 7.5e-6, "loss": "hard", "batch_statistics": False},

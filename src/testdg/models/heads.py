@@ -85,7 +85,7 @@ def find_head(network: nn.Module, preprocessing: Preprocessing, name: str, head:
     if logits.ndim != 2:
         raise UserError(f"{name} must give logits of (images, classes); one image gave {tuple(logits.shape)}")
     alike = [own for own, output in seen.items() if output.shape == logits.shape]
-    same = [own for own in alike if torch.allclose(seen[own], logits)]
+    same = alike if logits.is_meta else [own for own in alike if torch.allclose(seen[own], logits)]
     found = head or next(reversed(same or alike), None)
     return Head(found, found in same, logits.shape[1])
 

@@ -13,9 +13,10 @@ from testdg.models.segformer import SegmentationModel
 def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, name: str) -> VisionModel:
     """See a network as encoder + head."""
     if is_segformer(network):
-        return SegmentationModel(network, head or "decode_head.classifier", preprocessing, name)
+        return SegmentationModel(network, head or "decode_head.classifier", preprocessing, name).eval()
     found = find_head(network.eval(), preprocessing, name, head)
-    return VisionModel(network, found.name, preprocessing, name, classes=found.classes, exact=found.exact)
+    model = VisionModel(network, found.name, preprocessing, name, classes=found.classes, exact=found.exact)
+    return model.eval()
 
 
 def is_segformer(network: nn.Module) -> bool:

@@ -99,7 +99,9 @@ class Scene:
             self.benchmark,
             self.stream,
             adapter,
-            tuning=describe_tuning(None if cell.preset == "none" else cell.preset, dict(cell.settings)),
+            tuning=describe_tuning(
+                None if cell.preset == "none" else cell.preset, dict(cell.settings), dict(cell.tuned)
+            ),
             fingerprint=self.model.fingerprint(),
         )
         method = {"name": adapter.name, "settings": plain_values(asdict(adapter.settings))}

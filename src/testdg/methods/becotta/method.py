@@ -17,6 +17,7 @@ from testdg.methods.parts.restore import restore
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
@@ -62,6 +63,7 @@ class Becotta(AddedLayersAdapter):
     source_data = "a warm-up of experts and routers (source_images=0 goes without)"
     Settings = BecottaSettings
     settings: BecottaSettings
+    search = Search(rates=(1, 10, 30, 100), values={"margin": (0.2, 0.4, 0.6)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"learning_rate": 1e-4},
         "acdc": {"as_released": True, "source_images": 40000},

@@ -15,6 +15,7 @@ from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.restore import Anchor, restore, weights_and_biases
 from testdg.methods.parts.views import following_loss, over_views
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
@@ -55,6 +56,7 @@ class ContinualMAE(Adapter):
     needs = "patch tokens"
     Settings = ContinualMAESettings
     settings: ContinualMAESettings
+    search = Search(rates=(0.01, 0.1, 0.3, 1), values={"mask": (0.25, 0.5, 0.75)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"as_released": True, "flip": False},
         "cifar10-c": {"as_released": True},

@@ -17,6 +17,7 @@ from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
@@ -70,6 +71,7 @@ class Dept(AddedLayersAdapter):
     differs_from_source = "prompts are trained on source images first"
     Settings = DeptSettings
     settings: DeptSettings
+    search = Search(rates=(1e-3, 0.01, 0.1, 1), values={"momentum": (0.99, 0.997, 0.999)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"flip": False, "source_images": 1000},
         "acdc": {"learning_rate": 1e-4},

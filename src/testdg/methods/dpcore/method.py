@@ -17,6 +17,7 @@ from testdg.methods.parts.entropy import entropy
 from testdg.methods.parts.prompts import draw_prompts, moments, prompted
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.models import Output, VisionModel
 
@@ -62,6 +63,7 @@ class DPCore(Adapter):
     differs_from_source = "prompts are added"
     Settings = DPCoreSettings
     settings: DPCoreSettings
+    search = Search(rates=(0.03, 0.1, 0.3, 1), values={"threshold": (0.6, 0.8, 0.95)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet-c": {"source_entropy": 2.4539}}
     source: Tensor
     initial: Tensor

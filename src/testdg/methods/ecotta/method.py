@@ -16,6 +16,7 @@ from testdg.methods.parts.multiscale import FOUR_RATIOS, multiscale_probabilitie
 from testdg.methods.parts.normalisation import use_batch_statistics
 from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
@@ -58,6 +59,7 @@ class Ecotta(AddedLayersAdapter):
     differs_from_source = "the warm-up learns too, and BatchNorm uses the batch's statistics"
     Settings = EcottaSettings
     settings: EcottaSettings
+    search = Search(rates=(1e-3, 0.01, 0.1, 1), values={"regularisation": (0.1, 0.5, 2.0)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"learning_rate": 1e-4, "source_images": 1000},
         "cifar10-c": {},

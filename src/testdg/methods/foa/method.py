@@ -16,6 +16,7 @@ from testdg.methods.parts.blocks import class_tokens
 from testdg.methods.parts.prompts import draw_prompts, moments, prompted
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
@@ -54,6 +55,7 @@ class FOA(Adapter):
     differs_from_source = "prompts are added, and features are shifted"
     Settings = FOASettings
     settings: FOASettings
+    search = Search(values={"statistics_weight": (0.1, 0.4, 1.0, 4.0), "shift": (0.0, 0.5, 1.0)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet-c": {"statistics_weight": 0.4}}
     source: Tensor
     best: Tensor

@@ -21,6 +21,7 @@ from testdg.methods.parts.restore import Anchor, restore, weights_and_biases
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
@@ -68,6 +69,7 @@ class Obao(TeacherAdapter):
     source_data = "the mean features of the classes (graph=weight goes without)"
     Settings = ObaoSettings
     settings: ObaoSettings
+    search = Search(rates=(0.01, 0.1, 0.3, 1), values={"margin": (0.05, 0.1, 0.2)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"learning_rate": 1e-3, "flip": False},
         "cifar10-c": {"graph": "prototypes", "as_released": True},

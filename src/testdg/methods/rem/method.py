@@ -16,6 +16,7 @@ from testdg.methods.parts.normalisation import affine_parameters
 from testdg.methods.registry import register
 from testdg.methods.rem.attention import LastAttention, least_attended, without
 from testdg.methods.rem.ranking import consistency, ranking
+from testdg.methods.search import Search
 from testdg.methods.settings import option
 from testdg.models import VisionModel
 
@@ -52,6 +53,7 @@ class REM(EarlierAffineAdapter):
     needs = "a class token that attends to patches"
     Settings = REMSettings
     settings: REMSettings
+    search = Search(rates=(0.01, 0.1, 0.3, 1), values={"mask_step": (0.05, 0.1, 0.2)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"mask_step": 0.02},
         **{name: {"learning_rate": 1e-3} for name in ("cifar10-c", "cifar100-c", "imagenet-c")},

@@ -21,6 +21,7 @@ from testdg.methods.parts.normalisation import (
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.registry import register
 from testdg.methods.rotta.memory import BalancedMemory
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
@@ -61,6 +62,7 @@ class Rotta(TeacherAdapter):
     needs = "normalisation layers"
     Settings = RottaSettings
     settings: RottaSettings
+    search = Search(rates=(0.01, 0.1, 1, 10), values={"momentum": (0.99, 0.997, 0.999)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"flip": False, "momentum": 0.99, "update_every": 20, "capacity": 40},
         "cifar10-c": {"learning_rate": 1e-3},

@@ -14,6 +14,7 @@ from testdg.methods.parts.restore import restore, weights_and_biases
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.methods.svdp.prompts import SparsePrompts, dropout_uncertainty
 from testdg.models import Output, VisionModel
@@ -56,6 +57,7 @@ class Svdp(TeacherAdapter):
     differs_from_source = "an unsure pixel is a mean over views"
     Settings = SvdpSettings
     settings: SvdpSettings
+    search = Search(rates=(0.01, 0.1, 0.3, 1), values={"restore": (0.001, 0.01, 0.1)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "acdc": {
             "prompts": 51,

@@ -10,6 +10,7 @@ from testdg.methods.parts.graphs import Recorded
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import follow_statistics
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.testdg.detection import ChangeDetector
 from testdg.methods.testdg.learning import discrimination_loss, domain_accuracy, invariance_loss, self_training_loss
 from testdg.methods.testdg.memory import Prototypes, Queue
@@ -48,6 +49,11 @@ class TestDG(Networks):
     source_data = "warming up the amplifier, if asked (source_images=0, the default, goes without)"
     Settings = TestDGSettings
     settings: TestDGSettings
+    search = Search(
+        rates=(0.03, 0.1, 0.3, 1),
+        values={"threshold": (0.05, 0.1, 0.2)},
+        variants={"released": {"as_released": True}, "warm": {"source_images": 12800}},
+    )
     presets = PRESETS
     checks_input_late = True
 

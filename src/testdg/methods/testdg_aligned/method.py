@@ -20,6 +20,7 @@ from testdg.methods.parts.restore import Anchor
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import option
 from testdg.methods.testdg.learning import domain_features
 from testdg.methods.testdg_aligned.lean import lean_norms, passed_again
@@ -90,6 +91,7 @@ class TestDGAligned(Align):
     source_data = "measuring what its statistics and features should be"
     Settings = TestDGAlignedSettings
     settings: TestDGAlignedSettings
+    search = Search(rates=(0.1, 0.3, 1, 3), values={"source_share": (0.1, 0.3, 0.5)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"learning_rate": 5e-4, "momentum": 0.99, "gather": 20},
         "streets": {**ALIGN_PRESETS["streets"], **PICTURES},

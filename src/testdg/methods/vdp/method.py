@@ -12,6 +12,7 @@ from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.methods.vdp.homeostasis import Homeostasis
 from testdg.methods.vdp.jumps import JumpDetector
@@ -54,6 +55,7 @@ class VDP(Adapter):
     reconstruction = True
     Settings = VDPSettings
     settings: VDPSettings
+    search = Search(rates=(0.01, 0.1, 1, 10), values={"homeostasis": (0.1, 1.0, 10.0)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"momentum": 0.99, "flip": False},
         "cifar10-c": {},

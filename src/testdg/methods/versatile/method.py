@@ -14,6 +14,7 @@ from testdg.methods.parts.normalisation import affine_parameters
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.methods.versatile.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
 
@@ -55,6 +56,9 @@ class Versatile(TeacherAdapter):
     reconstruction = True
     Settings = VersatileSettings
     settings: VersatileSettings
+    search = Search(
+        rates=(0.01, 0.1, 1, 10), values={"alignment": (0.001, 0.01, 0.1)}, variants={"all": {"trained": "all"}}
+    )
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"learning_rate": 1e-3, "momentum": 0.99, "flip": False},
         "cifar10-c": {},

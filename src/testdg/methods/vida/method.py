@@ -15,6 +15,7 @@ from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss, over_views
 from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.methods.registry import register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, option
 from testdg.methods.vida.domain_adapters import DomainAdapters, allotment, uncertainty
 from testdg.models import VisionModel
@@ -64,6 +65,7 @@ class ViDA(Adapter):
     differs_from_source = "the adapters are trained on source images first"
     Settings = ViDASettings
     settings: ViDASettings
+    search = Search(rates=(0.01, 0.1, 0.3, 1), values={"restore": (0.0, 0.01, 0.1)})
     scales: Tensor
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"loss": "symmetric", "learning_rate": 1e-3, "flip": False, "source_images": 0},

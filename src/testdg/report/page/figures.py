@@ -52,7 +52,8 @@ def group_pictures(group: Group, sheets: Sequence[Table], name: str) -> list[Pic
     return [picture for picture in found if picture is not None]
 
 
-def _picture(figure: Any, name: str, caption: str) -> Picture:
+def make_picture(figure: Any, name: str, caption: str) -> Picture:
+    """A figure in all formats."""
     files = {}
     for kind in ("svg", "pdf", "png"):
         file = io.BytesIO()
@@ -79,7 +80,7 @@ def _stream_picture(group: Group, name: str) -> Picture | None:
     for axes, row in zip(grid[:, 0], panels, strict=True):
         _draw_panel(axes, row, source, numbers)
     _finish(figure, list(grid[:, 0]), numbers)
-    return _picture(figure, name, _stream_caption(group, first, numbers, len(group.table.rows) - len(known)))
+    return make_picture(figure, name, _stream_caption(group, first, numbers, len(group.table.rows) - len(known)))
 
 
 def _on(results: Sequence[Result], stream: Result) -> Result | None:
@@ -185,7 +186,7 @@ def _heat_picture(group: Group, sheet: Table, name: str) -> Picture | None:
     _set_margins(figure, titles, 0.08)
     what = f"Gain over Source ({group.table.metric.title})"
     caption = f"{what}, {sheet.title.lower()} from left to right: blue is better, red is worse."
-    return _picture(figure, name, caption)
+    return make_picture(figure, name, caption)
 
 
 def _number(over: str) -> str:

@@ -11,27 +11,33 @@ from testdg.report.page.words import contents, outcome, record_pairs, run_lines,
 from testdg.report.safe import escape
 from testdg.report.table import Shown, Table
 
+THEME = '<button type="button" id="theme">Dark</button>'
 _WIDE = 10  # columns from which titles stand upright
 
 
 def html_page(content: Content) -> str:
     """The whole page."""
-    style, script = _part("page.css"), _part("page.js")
-    head = [
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">',
-        f"<title>{escape(content.title)}</title>",
-        f"<style>{style}</style>",
-    ]
     body = [
         _header(content),
         "<main>",
         *(_chapter(chapter) for chapter in content.chapters),
         "</main>",
         f"<footer><p>Computed with {escape(versions(content.groups))}.</p></footer>",
-        f"<script>{script}</script>",
     ]
+    return whole_page(content.title, body)
+
+
+def whole_page(title: str, body: Sequence[str]) -> str:
+    """A page with the styles and the script that all pages share; it needs nothing else."""
+    style, script = _part("page.css"), _part("page.js")
+    head = [
+        '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{style}</style>",
+    ]
+    body = [*body, f"<script>{script}</script>"]
     lines = ["<!DOCTYPE html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", *body, "</body>", "</html>"]
     return "\n".join(lines) + "\n"
 
@@ -53,7 +59,7 @@ def _header(content: Content) -> str:
     ]
     lines = [
         "<header>",
-        '<button type="button" id="theme">Dark</button>',
+        THEME,
         f"<h1>{escape(content.title)}</h1>",
         f"<p>{escape(contents(content.groups, content.runs))}</p>",
         f"<ul>{''.join(outcomes)}</ul>",
@@ -71,23 +77,25 @@ def _chapter(chapter: Chapter) -> str:
         f"<h2>{escape(group.title)}</h2>",
         f"<p>{escape(group.apart)}</p>" if group.apart else "",
         f"<dl>{pairs}</dl>",
-        _table(first),
-        _table(second),
-        *(_figure(picture) for picture in chapter.pictures),
-        *(_table(sheet) for sheet in rest),
-        *(_table(sheet, "published") for sheet in chapter.published),
+        html_table(first),
+        html_table(second),
+        *(html_figure(picture) for picture in chapter.pictures),
+        *(html_table(sheet) for sheet in rest),
+        *(html_table(sheet, "published") for sheet in chapter.published),
         _details(chapter),
         "</section>",
     ]
     return "\n".join(filter(None, parts))
 
 
-def _figure(picture: Picture) -> str:
+def html_figure(picture: Picture) -> str:
+    """A figure with its caption."""
     caption = escape(picture.caption)
     return f'<figure role="img" aria-label="{caption}">{picture.svg()}<figcaption>{caption}</figcaption></figure>'
 
 
-def _table(sheet: Table, kind: str = "ours") -> str:
+def html_table(sheet: Table, kind: str = "ours") -> str:
+    """A table whose columns sort it."""
     look = f"{kind} wide" if len(sheet.columns) >= _WIDE else kind
     titles = ["<tr>", _title("method", "")]
     titles += [_title(column.title, _class(column.summary)) for column in sheet.columns]

@@ -1,0 +1,32 @@
+#!/bin/sh
+# The leaderboard of CIFAR10-C/112 in parts, the most telling first; each goes on where it was stopped.
+# Run in a folder that has `data` and the model `vit-small-cifar10` (docs/results.md): sh leaderboard.sh PART [options],
+# as in `timeout -s INT 570 sh leaderboard.sh tune-1`. To move on to another machine, take `tuned.toml`, `leaderboard` and
+# `runs` along; of runs, config.toml, result.json and events.jsonl are enough: tar --exclude state -czf runs.tgz runs
+#
+#   part      rows x steps            side by side at 100 steps a second
+#   tune-1    10 x 9,600 =  96,000    16 min
+#   tune-2    10 x 9,600 =  96,000    16 min
+#   tune-3     7 x 9,600 =  67,000    11 min
+#   tune-4     7 x 9,600 =  67,000    11 min, and more where ten and more views are passed
+#   table     34 x 8,655 = 294,000    49 min, stream by stream
+#   best       8 x 2 x 8,655 + 8 x 3 x 3,750 = 228,000    38 min, then the cost of each, alone
+set -e
+part=$1
+shift
+common="--benchmark cifar10-c --data data --model vit-small-cifar10 --device cuda --precision bf16 --jobs 12"
+tune="exec testdg tune $common --write tuned.toml"
+board="exec testdg leaderboard $common --tuned tuned.toml"
+for method in testdg testdg_aligned; do # these record their steps
+    ! grep -qs "^\[rows\.$method\]" tuned.toml || board="$board --set $method.cuda_graphs=true"
+done
+case $part in
+tune-1) $tune testdg_aligned align tent sar eata roid rem deyo neo t3a --set testdg_aligned.cuda_graphs=true "$@" ;;
+tune-2) $tune tent:come sar:come eata:come roid:uncorrected cmf cmf:uncorrected foa actmad testdg testdg:released \
+    --set testdg.cuda_graphs=true "$@" ;;
+tune-3) $tune dpcore versatile versatile:all rotta obao pseudo_label testdg:warm --set testdg.cuda_graphs=true "$@" ;;
+tune-4) $tune becotta vdp ecotta dept vida continual_mae cotta "$@" ;;
+table) $board --best 0 --no-cost "$@" ;;
+best) $board --best 8 --seeds 0,1,2 "$@" ;;
+*) echo "parts: tune-1 tune-2 tune-3 tune-4 table best" >&2; exit 2 ;;
+esac

@@ -1,0 +1,135 @@
+"""`testdg tune`: settings for methods, chosen by one rule from the same number of configurations each."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from testdg.cli.bench import check_places, complain, drop_state, run_cells, told_failures, write_runs, write_texts
+from testdg.cli.options import BenchOptions
+from testdg.data.benchmarks import find_benchmark, load_benchmark
+from testdg.errors import UserError
+from testdg.experiments import Cell, Complete, Failed, expand
+from testdg.experiments.grid import SOURCE, read_settings
+from testdg.experiments.tuned import Tuned
+from testdg.experiments.tuning import (
+    Choice,
+    Configuration,
+    choose,
+    configurations,
+    in_turn,
+    preset_of,
+    tuning_grid,
+    usual_values,
+)
+from testdg.experiments.variants import find_variants, willing
+from testdg.methods.search import BUDGET
+from testdg.report.tuning import tuning_csv, tuning_markdown, tuning_plain, tuning_text
+
+Ends = Sequence[Complete | Failed]
+
+
+def tune_command(
+    keys: Sequence[str],
+    values: Mapping[str, Any],
+    pairs: Sequence[str],
+    places: BenchOptions,
+    file: Path,
+    *,
+    as_json: bool,
+) -> bool:
+    """Try all configurations of some methods, choose, and write the choice; False where a run failed."""
+    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    check_places(places)
+    earlier = Tuned.read(file) if file.exists() else None
+    tried, cells = make_cells(keys, values, pairs)
+    cells = [replace(cell, track=places.track) for cell in cells]
+    heard: list[Complete | Failed] = []
+
+    def hear(end: Complete | Failed) -> None:
+        heard.append(end)
+        drop_state(end)
+
+    try:
+        ends = run_cells(cells, places, console, hear)
+    except KeyboardInterrupt:  # what is complete is told all the same
+        _finish(tried, cells, heard, places, file, earlier, console, as_json=as_json)
+        raise
+    return _finish(tried, cells, ends, places, file, earlier, console, as_json=as_json)
+
+
+def make_cells(
+    keys: Sequence[str], values: Mapping[str, Any], pairs: Sequence[str]
+) -> tuple[list[Configuration], list[Cell]]:
+    """The configurations of some methods, of all where none is named, and their runs, method by method."""
+    names = values["benchmark"]
+    if len(names) != 1:
+        raise UserError("settings are chosen on one benchmark: name one with --benchmark")
+    variants = find_variants(keys, find_benchmark(names[0]).task)
+    values = usual_values(load_benchmark(names[0], values.get("data")), values)
+    tried = [one for variant in variants for one in configurations(variant, preset_of(variant, names[0], values))]
+    settings = read_settings(pairs, [variant.method for variant in variants])
+    cells = expand(tuning_grid(tried, values, settings))
+    if not keys:
+        able = {variant.method for variant in willing(variants, cells[0])}
+        tried = [one for one in tried if one.variant.method in able]
+        cells = [cell for cell in cells if cell.method in (SOURCE, *able)]
+    return tried, in_turn(cells, tried)
+
+
+def _finish(
+    tried: Sequence[Configuration],
+    cells: Sequence[Cell],
+    ends: Ends,
+    places: BenchOptions,
+    file: Path,
+    earlier: Tuned | None,
+    console: Console,
+    *,
+    as_json: bool,
+) -> bool:
+    """Choose among what is complete, write and show it."""
+    choices, waiting = choose(tried, cells, ends)
+    failed = [end for end in ends if isinstance(end, Failed)]
+    write_runs(places.jsonl, cells, ends)
+    if choices:
+        about = conditions(cells, ends)
+        lines = [f"{key.replace('_', ' '):<18} {_told(value)}" for key, value in about.items()]
+        tuned = Tuned(about, {choice.variant.key: choice.chosen() for choice in choices})
+        (tuned if earlier is None else tuned.joined(earlier, file)).write(file)
+        texts = {places.csv: lambda: tuning_csv(choices), places.markdown: lambda: tuning_markdown(choices, lines)}
+        write_texts(texts)
+        if not as_json:
+            console.print(f"\n{tuning_text(choices, lines)}\n\nchoice  {file}", markup=False)
+    if as_json:
+        print(json.dumps(_plain(choices, cells, failed, file), indent=2))
+    if waiting:
+        print(f"not chosen yet: {', '.join(one.key for one in waiting)}", file=sys.stderr)
+    complain(cells, failed)
+    return not failed
+
+
+def _plain(choices: Sequence[Choice], cells: Sequence[Cell], failed: Sequence[Failed], file: Path) -> dict[str, Any]:
+    return {"choices": tuning_plain(choices), "file": str(file), "failed": told_failures(cells, failed)}
+
+
+def conditions(cells: Sequence[Cell], ends: Ends) -> dict[str, Any]:
+    """What the choice depends on, from the first run of Source; whatever devices it was computed on."""
+    cell, record = next(
+        (cells[end.number], end.result.record)
+        for end in ends
+        if isinstance(end, Complete) and cells[end.number].method == SOURCE
+    )
+    rule = f"the best mean score of {BUDGET} configurations a method, the published settings among them"
+    about = {key: record[key] for key in ("benchmark", "domains", "severity", "images_per_domain", "batch_size")}
+    seeds = sorted({one.seed for one in cells if one.method != SOURCE})
+    model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}
+    return {"rule": rule, **about, "orders": "both", "protocol": cell.asked, **model, "seeds": seeds}
+
+
+def _told(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

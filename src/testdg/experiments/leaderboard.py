@@ -1,0 +1,203 @@
+"""The leaderboard: every method on the same streams, the best with more seeds and images; a declaration over bench."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from testdg.data.benchmarks import Benchmark
+from testdg.evaluation import Result
+from testdg.evaluation.compare import comparable, grouped
+from testdg.experiments.expansion import expand
+from testdg.experiments.grid import SOURCE, Cell, Grid
+from testdg.experiments.rows import method_title
+from testdg.experiments.summary import BenchRow, BenchTable, Score, make_row
+from testdg.experiments.tuning import preset_of
+from testdg.experiments.variants import Variant
+from testdg.scores import Metric
+
+IMAGES = 2000
+_HELD_OUT = 5
+_PREFIX = "leaderboard: "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """A column of the leaderboard: how its stream differs from the first one."""
+
+    name: str
+    protocol: str
+    share: float = 1.0
+    """Of the images of a domain, how many are shown; streams of many steps show fewer."""
+    batch_size: int | None = None
+    needs_severities: bool = False
+    tasks: tuple[str, ...] = ("classification",)
+    best_only: bool = False
+    """Whether only the best methods are run on it."""
+
+    def fits(self, benchmark: Benchmark) -> bool:
+        """Whether the benchmark can be shown like this."""
+        return benchmark.task in self.tasks and (benchmark.has_severities or not self.needs_severities)
+
+    def values(self, images: int, domains: int) -> dict[str, Any]:
+        """The values of a grid; of few domains, one is held out."""
+        held_out = _HELD_OUT if domains > _HELD_OUT else 1
+        chosen = {"protocol": self.protocol.format(held_out=held_out), "images": max(1, round(self.share * images))}
+        return chosen if self.batch_size is None else {**chosen, "batch_size": self.batch_size}
+
+
+FIRST = "continual"
+BOTH = ("classification", "segmentation")
+STREAMS = (
+    Stream(name=FIRST, protocol="held-out,held_out={held_out},then=adapt", tasks=BOTH),
+    Stream(name="another order", protocol="order-1"),
+    Stream(name="dirichlet", protocol="dirichlet"),
+    Stream(name="three rounds", protocol="cyclic", share=0.5, tasks=BOTH),
+    Stream(name="gradual", protocol="gradual,order=benchmark", share=0.1, needs_severities=True),
+    Stream(name="batches of 10", protocol="continual", share=0.5, batch_size=10),
+    Stream(name="single images", protocol="continual", share=0.1, batch_size=1, tasks=BOTH),
+    Stream(name="five times longer", protocol="continual", share=5.0, tasks=BOTH, best_only=True),
+)
+HELD_OUT = "held out"
+
+
+@dataclass(frozen=True)
+class Entered:
+    """A cell and the stream that it belongs to."""
+
+    stream: str
+    cell: Cell
+
+
+def enter(
+    variants: Sequence[Variant], benchmark: Benchmark, values: Mapping[str, Any], *, best: bool = False
+) -> list[Entered]:
+    """The runs of some variants on every stream; with `best`, on those streams too that only the best are run on."""
+    name, shared = benchmark.name, {key: value for key, value in values.items() if key != "preset"}
+    runs = tuple(_run(variant, name, values) for variant in variants)
+    images, domains = values.get("images", IMAGES), len(benchmark.order)
+    chosen = [stream for stream in STREAMS if stream.fits(benchmark) and (best or not stream.best_only)]
+    return [
+        Entered(stream.name, cell)
+        for stream in chosen
+        for cell in expand(Grid({**shared, **stream.values(images, domains)}, runs, _PREFIX + stream.name))
+    ]
+
+
+def _run(variant: Variant, benchmark: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A variant in a grid; without a file of chosen settings, as it was published for the benchmark."""
+    preset = {} if "tuned" in values and "preset" not in values else {"preset": preset_of(variant, benchmark, values)}
+    return {"name": variant.title, "method": variant.method, "settings": dict(variant.fixed), **preset}
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A row of the board on one or several streams."""
+
+    name: str
+    method: str
+    rows: Mapping[str, BenchRow]
+
+    def score(self, stream: str) -> Score | None:
+        """The score on a stream, or on the held-out domains of the first."""
+        if stream == HELD_OUT:
+            return self.rows[FIRST].held_out if FIRST in self.rows else None
+        return self.rows[stream].adapted if stream in self.rows else None
+
+    def mean(self, streams: Sequence[str]) -> float | None:
+        """The mean over streams; None where one is missing."""
+        scores = [score.value.mean for stream in streams if (score := self.score(stream)) is not None]
+        return statistics.fmean(scores) if scores and len(scores) == len(streams) else None
+
+    def worst(self, streams: Sequence[str]) -> tuple[float, str] | None:
+        """The smallest gain over Source on any stream that was run, and which; a loss is below zero."""
+        scores = [(self.score(stream), stream) for stream in streams]
+        gains = [(score.gain.mean, stream) for score, stream in scores if score is not None and score.gain is not None]
+        return min(gains, default=None)
+
+    @property
+    def first(self) -> Result:
+        """Its run with the lowest seed on the first stream that it was run on."""
+        row = next(iter(self.rows.values()))
+        return min(row.results, key=lambda result: int(result.record["seed"]))
+
+
+@dataclass(frozen=True)
+class Board:
+    """All rows, the best mean over the streams first, with the tables of each stream."""
+
+    tables: Mapping[str, BenchTable]
+    ranked: Sequence[Ranked]
+
+    @property
+    def metric(self) -> Metric:
+        """What the scores are."""
+        return next(iter(self.tables.values())).metric
+
+    @property
+    def streams(self) -> list[str]:
+        """Streams that all methods are run on, held-out domains behind the first."""
+        known = [stream.name for stream in STREAMS if stream.name in self.tables and not stream.best_only]
+        tested = FIRST in self.tables and all(row.held_out for row in self.tables[FIRST].rows)
+        return [column for name in known for column in ([name, HELD_OUT] if name == FIRST and tested else [name])]
+
+    @property
+    def longer(self) -> list[str]:
+        """Streams that only the best are run on."""
+        return [stream.name for stream in STREAMS if stream.name in self.tables and stream.best_only]
+
+
+def best_of(board: Board, count: int) -> list[str]:
+    """The names of the methods that are best on the first stream, Source apart."""
+    rows = [row for row in board.ranked if row.method != SOURCE and FIRST in row.rows]
+    sign = -1 if board.metric.higher else 1
+    return [row.name for row in sorted(rows, key=lambda row: sign * row.rows[FIRST].adapted.value.mean)[:count]]
+
+
+def make_board(runs: Iterable[tuple[str, str, Result]]) -> Board:
+    """The board of runs, each with its stream and the name of its row; of a stream, the runs that can be compared."""
+    every = list(runs)
+    names = [stream.name for stream in STREAMS if stream.name in {stream for stream, _, _ in every}]
+    tables = {name: _table(name, [(row, result) for stream, row, result in every if stream == name]) for name in names}
+    found: dict[str, dict[str, BenchRow]] = {}
+    for name, table in tables.items():
+        for row in table.rows:
+            found.setdefault(row.name, {})[name] = row
+    ranked = [Ranked(name, next(iter(rows.values())).method, rows) for name, rows in found.items()]
+    board = Board(tables, ranked)
+    return Board(tables, sorted(ranked, key=lambda row: _place(row, board)))
+
+
+def _place(row: Ranked, board: Board) -> tuple[bool, float]:
+    """The best mean first; what lacks a stream last, by the first one."""
+    mean, first = row.mean(board.streams), row.score(next(iter(board.tables)))
+    value = mean if mean is not None else first.value.mean if first is not None else 0.0
+    return mean is None, -value if board.metric.higher else value
+
+
+def _table(stream: str, runs: Sequence[tuple[str, Result]]) -> BenchTable:
+    """The largest group of runs on a stream that can be compared."""
+    largest = max(grouped(runs, lambda one, other: comparable(one[1], other[1])), key=len)
+    sources = [result for _, result in largest if result.method["name"] == SOURCE]
+    rows = []
+    for name in dict.fromkeys(name for name, _ in largest):
+        mine = [result for other, result in largest if other == name]
+        rows.append(make_row(name, mine[0].method["name"], mine, sources))
+    return BenchTable(largest[0][1].record["benchmark"], stream, largest[0][1].record, rows)
+
+
+def named(stream: str, place: int, name: str) -> dict[str, list[Any]]:
+    """What a kept run says of its row, to be found again by `kept_runs`."""
+    return {_PREFIX + stream: [place, name]}
+
+
+def kept_runs(results: Iterable[Result]) -> list[tuple[str, str, Result]]:
+    """Stream, row and result of the runs of a leaderboard among some that were kept."""
+    return [
+        (bench.removeprefix(_PREFIX), str(row[1]) or method_title(result.method["name"]), result)
+        for result in results
+        for bench, row in result.rows.items()
+        if bench.startswith(_PREFIX)
+    ]

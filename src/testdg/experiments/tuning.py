@@ -1,0 +1,208 @@
+"""Tuning: for every method the same number of configurations, on the same streams, chosen by the same rule."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from testdg.data.benchmarks import Benchmark
+from testdg.data.benchmarks.corruption import CorruptionBenchmark
+from testdg.data.corruptions import EXTRA
+from testdg.errors import UserError
+from testdg.evaluation import Result
+from testdg.experiments.engine import Complete, Failed
+from testdg.experiments.grid import SOURCE, Cell, Grid
+from testdg.experiments.tuned import Chosen
+from testdg.experiments.variants import Variant
+from testdg.methods.search import BUDGET, RATE, is_ordered
+from testdg.scores import Metric
+
+IMAGES = 4000
+TIED = 0.005  # points that two scores may differ by and still be shown alike
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Settings of a variant that are tried."""
+
+    variant: Variant
+    preset: str
+    settings: Values
+    published: bool
+
+    @property
+    def told(self) -> str:
+        """The settings in words."""
+        return ", ".join(f"{key}={_shown(value)}" for key, value in self.settings.items())
+
+    @cached_property
+    def name(self) -> str:
+        """What its runs are called."""
+        return f"{self.variant.title}: {self.told}"
+
+    def run(self, domains: Sequence[str]) -> dict[str, Any]:
+        """Its run in a grid, on some domains in order."""
+        settings = {**self.variant.fixed, **self.settings}
+        about = {"name": self.name, "method": self.variant.method, "preset": self.preset}
+        return {**about, "settings": {k: "none" if v is None else v for k, v in settings.items()}, "domains": domains}
+
+
+def configurations(variant: Variant, preset: str) -> list[Configuration]:
+    """What is tried of a variant, around the settings of a preset ("none" for the defaults)."""
+    published = variant.published(None if preset == "none" else preset)
+    tried = variant.kind.search.configurations(published)
+    if len(tried) != BUDGET:
+        raise UserError(f"{variant.key} has {len(tried)} configurations to try, not {BUDGET}: declare its `search`")
+    return [
+        Configuration(variant, preset, settings, all(published[key] == value for key, value in settings.items()))
+        for settings in tried
+    ]
+
+
+def usual_values(benchmark: Benchmark, values: Values) -> dict[str, Any]:
+    """The streams that settings are chosen on, where the user names no others: extra corruptions, at full length."""
+    if "domains" not in values and not isinstance(benchmark, CorruptionBenchmark):
+        raise UserError(f"{benchmark.name} has no extra corruptions: name what settings are chosen on with --domains")
+    return {"domains": EXTRA, "images": IMAGES, **values}
+
+
+def preset_of(variant: Variant, benchmark: str, values: Values) -> str:
+    """The preset that was asked for, or the one for the benchmark."""
+    wanted = values.get("preset", benchmark)
+    return wanted if wanted in variant.kind.presets or "preset" in values else "none"
+
+
+def tuning_grid(tried: Iterable[Configuration], values: Values, settings: Values) -> Grid:
+    """Every configuration on the domains in both orders; `settings` are those of each method that all share."""
+    ways = list(dict.fromkeys([tuple(values["domains"]), tuple(values["domains"][::-1])]))
+    runs = tuple(one.run(list(way)) for one in tried for way in ways)
+    shared = {key: value for key, value in values.items() if key not in ("domains", "preset")}
+    return Grid({**shared, "settings": settings}, runs, "tune")
+
+
+def in_turn(cells: Sequence[Cell], tried: Sequence[Configuration]) -> list[Cell]:
+    """Cells method by method, Source first, so that a tuning that is stopped has chosen for the first of them."""
+    order = list(dict.fromkeys(one.variant.key for one in tried))
+    places = {one.name: order.index(one.variant.key) for one in tried}
+    return sorted(cells, key=lambda cell: places.get(cell.name, -1))
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A configuration and its mean score over all its runs; None where one failed or gave no number."""
+
+    configuration: Configuration
+    score: float | None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """All configurations of a variant with their scores, of which some are not None."""
+
+    variant: Variant
+    metric: Metric
+    source: float | None
+    tried: Sequence[Tried]
+
+    @property
+    def best(self) -> Tried:
+        """The best score; of equal ones the published settings, then the smaller rate, then the first."""
+        return min(
+            self.ties, key=lambda one: (not one.configuration.published, one.configuration.settings.get(RATE, 0))
+        )
+
+    @property
+    def ties(self) -> list[Tried]:
+        """All configurations whose score is shown like the best."""
+        least = min(self._loss(one) for one in self.scored)
+        return [one for one in self.scored if self._loss(one) - least < TIED]
+
+    @property
+    def scored(self) -> list[Tried]:
+        """Configurations that have a score."""
+        return [one for one in self.tried if one.score is not None]
+
+    @property
+    def published(self) -> Tried:
+        """The settings that were published."""
+        return next(one for one in self.tried if one.configuration.published)
+
+    def behind(self, one: Tried) -> float | None:
+        """How much worse than the best."""
+        return None if one.score is None else self._loss(one) - self._loss(self.best)
+
+    def neighbours(self) -> list[Tried]:
+        """Configurations that differ from the best in one setting, and there by one place (of names, by any)."""
+        return [one for one in self.tried if self._steps(one) == 1]
+
+    def edges(self) -> dict[str, str]:
+        """Settings whose best value is the least or the largest that was tried, and which of both."""
+        chosen, found = self.best.configuration.settings, {}
+        for key, values in self._axes().items():
+            if is_ordered(values) and chosen[key] in (min(values), max(values)):
+                found[key] = "least" if chosen[key] == min(values) else "largest"
+        return found
+
+    def chosen(self) -> Chosen:
+        """What the file of chosen settings says."""
+        best, variant = self.best, self.variant
+        about = (variant.title, variant.method, best.configuration.preset, best.configuration.settings, variant.fixed)
+        return Chosen(*about, best.score, self.published.score, tuple(self.edges()))
+
+    def _loss(self, one: Tried) -> float:
+        assert one.score is not None
+        return -one.score if self.metric.higher else one.score
+
+    def _axes(self) -> dict[str, tuple[Any, ...]]:
+        settings = [one.configuration.settings for one in self.tried]
+        return {key: tuple(dict.fromkeys(one[key] for one in settings)) for key in settings[0]}
+
+    def _steps(self, other: Tried) -> int:
+        """Places between a configuration and the best one."""
+        best, steps = self.best.configuration.settings, 0
+        for key, values in self._axes().items():
+            here, there = values.index(best[key]), values.index(other.configuration.settings[key])
+            steps += abs(here - there) if is_ordered(values) else here != there
+        return steps
+
+
+def choose(
+    tried: Sequence[Configuration], cells: Sequence[Cell], ends: Sequence[Complete | Failed]
+) -> tuple[list[Choice], list[Variant]]:
+    """Choose for every variant whose cells have all ended, one with a score at least; and those that must wait."""
+    ended = {end.number: end for end in ends}
+    complete = {n: end.result for n, end in ended.items() if isinstance(end, Complete)}
+    sources = [result for number, result in complete.items() if cells[number].method == SOURCE]
+    choices, waiting = [], []
+    for variant in {one.variant.key: one.variant for one in tried}.values():
+        mine = [one for one in tried if one.variant.key == variant.key]
+        numbers = {one.name: [n for n, cell in enumerate(cells) if cell.name == one.name] for one in mine}
+        every = [n for several in numbers.values() for n in several]
+        found = [_tried(one, [complete.get(n) for n in numbers[one.name]]) for one in mine]
+        if not all(n in ended for n in every) or not any(one.score is not None for one in found):
+            waiting.append(variant)
+            continue
+        metric = next(complete[n] for n in every if n in complete).metric
+        choices.append(Choice(variant, metric, _mean(sources), found))
+    return choices, waiting
+
+
+def _tried(configuration: Configuration, results: Sequence[Result | None]) -> Tried:
+    known = [result for result in results if result is not None]
+    score = _mean(known) if len(known) == len(results) else None
+    return Tried(configuration, score, sum(result.seconds for result in known))
+
+
+def _mean(results: Sequence[Result]) -> float | None:
+    scores = [result.mean_score for result in results]
+    known = [score for score in scores if score is not None]
+    return statistics.fmean(known) if known and len(known) == len(scores) else None
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)

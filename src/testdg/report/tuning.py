@@ -1,0 +1,120 @@
+"""What a tuning found: every configuration with its score, the chosen one marked, and how sure the choice is."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from testdg.experiments.tuning import Choice, Tried
+from testdg.report.safe import cell, fenced, markdown
+from testdg.report.table import Column, Entry, Table, markdown_table, plain_table
+
+_DIGITS = 2
+
+
+def tuning_text(choices: Sequence[Choice], about: Sequence[str]) -> str:
+    """Everything as aligned text: conditions, a table for each method, and the choices."""
+    parts = ["\n".join(about)]
+    for choice in choices:
+        table = choice_table(choice)
+        parts.append("\n".join([table.title, *plain_table(table), *remarks(choice)]))
+    return "\n\n".join([*parts, "\n".join(plain_table(summary_table(choices)))])
+
+
+def tuning_markdown(choices: Sequence[Choice], about: Sequence[str]) -> str:
+    """The same as Markdown, the choices first."""
+    parts = ["\n".join(fenced(list(about))), "\n".join(markdown_table(summary_table(choices)))]
+    for choice in choices:
+        table = choice_table(choice)
+        told = " ".join(f"{line[:1].upper()}{line[1:]}." for line in remarks(choice))
+        parts += [f"## {markdown(table.title)}", "\n".join(markdown_table(table)), markdown(told)]
+    return "\n\n".join(parts) + "\n"
+
+
+def tuning_csv(choices: Iterable[Choice]) -> str:
+    """A line for each configuration, with all digits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", "settings", "metric", "score", "behind", "published", "chosen", "seconds"])
+    for choice in choices:
+        for one in choice.tried:
+            about = [cell(choice.variant.key), cell(one.configuration.told), choice.metric.key, one.score]
+            flags = [one.configuration.published, one is choice.best]
+            writer.writerow([*about, choice.behind(one), *flags, round(one.seconds, 3)])
+    return text.getvalue()
+
+
+def tuning_plain(choices: Iterable[Choice]) -> list[dict[str, Any]]:
+    """The same as plain JSON."""
+    return [
+        {
+            "row": choice.variant.key,
+            **asdict(choice.chosen()),
+            "source": choice.source,
+            "ties": [one.configuration.settings for one in choice.ties],
+            "tried": [
+                {"settings": one.configuration.settings, "score": one.score, "published": one.configuration.published}
+                for one in choice.tried
+            ],
+        }
+        for choice in choices
+    ]
+
+
+def choice_table(choice: Choice) -> Table:
+    """A row for each configuration of a method, in the order of its search."""
+    metric = choice.metric
+    keys = list(choice.tried[0].configuration.settings)
+    columns = [*map(Column, keys), Column.of(metric, "", 1), Column("behind", digits=_DIGITS, signed=True), Column("")]
+    rows = [(f"{number}", _entries(choice, one)) for number, one in enumerate(choice.tried, 1)]
+    source = "" if choice.source is None else f", Source {choice.source:.{_DIGITS}f}"
+    return Table(f"{choice.variant.title}{source}", "", columns, rows, corner="")
+
+
+def _entries(choice: Choice, one: Tried) -> list[Entry]:
+    told = one.configuration.told.split(", ")
+    values = [Entry(text=part.partition("=")[2]) for part in told]
+    score = Entry(text="no score") if one.score is None else Entry(one.score)
+    return [*values, score, Entry(choice.behind(one)), Entry(text=_mark(choice, one))]
+
+
+def _mark(choice: Choice, one: Tried) -> str:
+    marks = {
+        "chosen": one is choice.best,
+        "tied": one is not choice.best and one in choice.ties,
+        "published": one.configuration.published,
+    }
+    return ", ".join(mark for mark, holds in marks.items() if holds)
+
+
+def remarks(choice: Choice) -> list[str]:
+    """How sure the choice is: ties, neighbours, edges of what was tried, and configurations without a score."""
+    lines = [f"chosen: {choice.best.configuration.told}"]
+    if ties := len(choice.ties) - 1:
+        lines.append(f"tied with {ties} more: of ties, the published settings are taken, then the smallest rate")
+    near = [behind for one in choice.neighbours() if (behind := choice.behind(one)) is not None]
+    if near:
+        lines.append(f"neighbours are {min(near):+.{_DIGITS}f} to {max(near):+.{_DIGITS}f} behind")
+    for key, which in choice.edges().items():
+        lines.append(f"{key} is the {which} that was tried: widen its search")
+    if missing := len(choice.tried) - len(choice.scored):
+        lines.append(f"{missing} configurations have no score")
+    return lines
+
+
+def summary_table(choices: Sequence[Choice]) -> Table:
+    """A row for each method: what was chosen, beside the published settings and Source."""
+    metric = choices[0].metric
+    columns = [Column("chosen"), Column.of(metric, "", 1), Column.of(metric, "published", 1)]
+    columns += [Column.gains(metric, "gain", 1), Column("remark")]
+    return Table("Choices", "", columns, [(choice.variant.title, _summary(choice)) for choice in choices], corner="")
+
+
+def _summary(choice: Choice) -> list[Entry]:
+    best = choice.best
+    assert best.score is not None
+    gain = None if choice.source is None else choice.metric.gain(choice.source, best.score)
+    edges = ", ".join(f"{which} {key}" for key, which in choice.edges().items())
+    scores = [Entry(best.score), Entry(choice.published.score)]
+    return [Entry(text=best.configuration.told), *scores, Entry(gain), Entry(text=f"{edges}: widen" if edges else "")]

@@ -1,0 +1,94 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from testdg.cli.app import execute
+from testdg.experiments.tuned import Chosen, Tuned
+
+
+def test_methods_are_compared_on_all_streams_and_the_best_on_more(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = [
+        "--model",
+        str(model),
+        "--device",
+        "cpu",
+        "--images",
+        "8",
+        "--batch-size",
+        "4",
+        "--domains",
+        "fog,contrast",
+    ]
+    command = ["leaderboard", "neo", "roid:uncorrected", *small, "--best", "1", "--seeds", "0,1"]
+    assert execute(command) == 0
+    shown = capsys.readouterr().out
+    head, *rows = [line for line in shown.splitlines() if re.match("method|Source|NEO |ROID \\(unc", line)]
+    columns = re.split(r"\s{2,}", head)
+    assert columns == [
+        "method", "mean", "continual", "held out", "another order", "dirichlet", "three rounds", "gradual",
+        "batches of 10", "single images", "five times longer", "worst case", "on", "ms", "MiB", "parameters",
+        "source images",
+    ]  # fmt: skip
+    assert sorted(line.split("  ")[0] for line in rows) == ["NEO", "ROID (uncorrected)", "Source"]
+    folder = tmp_path / "leaderboard"
+    costs = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
+    assert sorted(cost["parameters"] > 0 for cost in costs.values()) == [False, False, True]
+    kept = (folder / "runs.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(kept) == 7 * 3 + 7 + 1 + 2  # all; the best with another seed; Source and both seeds on the longest
+    page, text = (
+        (folder / "leaderboard.html").read_text(encoding="utf-8"),
+        (folder / "leaderboard.md").read_text("utf-8"),
+    )
+    assert page.count("<svg") == 2
+    assert page.count("<table") == 9
+    assert "<script src" not in page
+    assert "## digits-c, single images" in text
+    assert "chosen by the user: prior" in text
+    assert {path.suffix for path in (folder / "figures").iterdir()} == {".png", ".svg", ".pdf"}
+
+    assert execute(["leaderboard", "--show", "leaderboard", "--report", "again"]) == 0
+    for name in ("leaderboard.html", "leaderboard.md"):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_a_leaderboard_takes_the_rows_of_a_file_of_chosen_settings(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Tuned({}, {"neo": Chosen("NEO", "neo", "none", {"share": 0.1})}).write(tmp_path / "tuned.toml")
+    small = [
+        "--model",
+        str(model),
+        "--device",
+        "cpu",
+        "--images",
+        "4",
+        "--batch-size",
+        "4",
+        "--domains",
+        "fog,contrast",
+    ]
+    assert execute(["leaderboard", *small, "--tuned", "tuned.toml", "--best", "0", "--no-cost", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {row["name"] for table in found["tables"] for row in table["rows"]} == {"Source", "NEO"}
+    assert {table["rows"][1]["tuning"] for table in found["tables"]} == {
+        "the method's defaults; chosen in tuned.toml: share"
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["tentt"], "unknown method 'tentt'; did you mean 'tent'?"),
+        (["tent", "--benchmark", "digits-c,streets"], "a leaderboard is for one benchmark: name one with --benchmark"),
+        (["--show", "nowhere"], "nowhere/runs.jsonl cannot be read"),
+    ],
+)
+def test_mistakes_are_told(more: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["leaderboard", *more]) == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,87 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from testdg.cli import bench_progress
+from testdg.cli.app import execute
+from testdg.cli.tune import make_cells
+from testdg.data.corruptions import EXTRA
+from testdg.experiments import News, Running
+
+
+@pytest.fixture
+def small(model: Path, tmp_path: Path) -> list[str]:
+    place = ["--model", str(model), "--out", str(tmp_path / "runs"), "--device", "cpu"]
+    return [*place, "--images", "4", "--domains", "fog", "--batch-size", "4", "--write", str(tmp_path / "tuned.toml")]
+
+
+def test_a_choice_is_written_and_bench_takes_it(
+    small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [
+        "--csv",
+        str(tmp_path / "t.csv"),
+        "--markdown",
+        str(tmp_path / "t.md"),
+        "--jsonl",
+        str(tmp_path / "t.jsonl"),
+    ]
+    assert execute(["tune", "neo", *small, *files]) == 0
+    shown = capsys.readouterr().out
+    assert "domains            fog\n" in shown
+    assert shown.count("chosen: ") == 1
+    assert (tmp_path / "t.csv").read_text(encoding="utf-8").count("\n") == 13
+    assert "## NEO, Source" in (tmp_path / "t.md").read_text(encoding="utf-8")
+    assert (tmp_path / "t.jsonl").read_text(encoding="utf-8").count("\n") == 13
+    bench = [*small[:-2], "--methods", "neo", "--tuned", str(tmp_path / "tuned.toml")]
+    assert execute(["bench", *bench]) == 0
+    settings = capsys.readouterr().out.partition("settings ")[2]
+    assert "the method's defaults; chosen in tuned.toml: anchor, share\n" in settings
+
+
+def test_settings_are_chosen_on_the_extra_corruptions_in_both_orders_method_by_method() -> None:
+    tried, cells = make_cells(["tent", "neo"], {"benchmark": ["digits-c"]}, [])
+    assert [cell.name for cell in cells[:2]] == ["Source", "Source"]
+    assert {dict(cell.options)["images"] for cell in cells} == {4000}
+    ways = [dict(cell.options)["domains"] for cell in cells[2:26]]
+    assert ways == 12 * [EXTRA] + 12 * [EXTRA[::-1]]
+    assert [cell.method for cell in cells[2:]] == 24 * ["tent"] + 24 * ["neo"]
+    assert [cell.name for cell in cells[2:14]] == [one.name for one in tried[:12]]
+
+
+def test_what_is_complete_is_chosen_when_a_tuning_is_stopped_and_another_adds_to_it(
+    small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = 0
+
+    def tell(display: bench_progress.BenchDisplay, news: News) -> None:
+        nonlocal ended
+        ended += not isinstance(news, Running)
+        if ended == 16:  # Source and all of T3A are complete, of NEO some
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench_progress.BenchDisplay, "tell", tell)
+        assert execute(["tune", "t3a", "neo", *small]) == 130
+    assert "not chosen yet: neo" in capsys.readouterr().err
+    assert "[rows.t3a]" in (tmp_path / "tuned.toml").read_text(encoding="utf-8")
+    assert execute(["tune", "neo", *small, "--json"]) == 0
+    shown = capsys.readouterr()
+    (found,) = json.loads(shown.out)["choices"]
+    assert (found["row"], len(found["tried"])) == ("neo", 12)
+    assert "(read back)" in shown.err
+    assert "[rows.t3a]" in (tmp_path / "tuned.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["tentt"], "unknown method 'tentt'; did you mean 'tent'?"),
+        (["tent", "--benchmark", "streets"], "streets has no extra corruptions: name what settings are chosen on"),
+        (["svdp"], "svdp is for segmentation; digits-c is for classification"),
+    ],
+)
+def test_mistakes_are_told(more: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["tune", *more]) == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,85 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from testdg.evaluation import DomainResult, Result
+from testdg.experiments.leaderboard import FIRST, HELD_OUT, STREAMS, best_of, make_board
+from testdg.report.board import board_table, outcome, source_words
+from testdg.report.board_figures import board_pictures
+
+
+def result(method: str, error: float, tested: float | None = None, **record: Any) -> Result:
+    about = {
+        "benchmark": "digits-c", "kind": "continual", "task": "classification", "data": "made", "data_fingerprint": "0",
+        "order": "the benchmark's", "domains": ["fog", "frost"], "held_out": [] if tested is None else ["snow"],
+        "severity": 5, "images_per_domain": 20, "batch_size": 20, "resets": "once at the start", "model": "m",
+        "model_fingerprint": "1", "preprocessing": "none", "precision": "fp32", "device": "cpu", "seed": 0,
+        "tuning": "t", **record,
+    }  # fmt: skip
+    visits = [DomainResult(name, 20, {"error": error}, 5) for name in about["domains"]]
+    held_out = None if tested is None else [DomainResult("snow", 20, {"error": tested}, 5)]
+    where = Path(f"{method}-{about['kind']}-{about['seed']}")
+    return Result(about, {"name": method, "settings": {}}, visits, held_out, 1.0, {}, where)
+
+
+def runs(**errors: tuple[float, float, float]) -> list[tuple[str, str, Result]]:
+    """Errors of each method on the first stream, on its held-out domain, and on a second stream."""
+    return [
+        run
+        for method, (first, tested, second) in errors.items()
+        for run in (
+            (FIRST, method.title(), result(method, first, tested)),
+            ("dirichlet", method.title(), result(method, second, kind="dirichlet")),
+        )
+    ]
+
+
+RUNS = runs(source=(20, 22, 20), tent=(10, 25, 21), align=(15, 16, 19), cotta=(80, 85, 20))
+
+
+def test_rows_stand_by_their_mean_and_the_worst_case_is_the_largest_loss_on_any_stream() -> None:
+    board = make_board(RUNS)
+    assert board.streams == [FIRST, HELD_OUT, "dirichlet"]
+    assert [row.name for row in board.ranked] == ["Align", "Tent", "Source", "Cotta"]
+    worst = {row.name: row.worst(board.streams) for row in board.ranked}
+    assert worst == {"Align": (1.0, "dirichlet"), "Tent": (-3.0, HELD_OUT), "Source": None, "Cotta": (-63.0, HELD_OUT)}
+    assert best_of(board, 2) == ["Tent", "Align"]
+    assert outcome(board) == (
+        "Of 3 methods on all streams, Align has the best mean (16.67); Align has the best worst case (+1.00 against "
+        "Source, dirichlet)."
+    )
+
+
+def test_a_row_that_lacks_a_stream_stands_last_and_has_no_mean() -> None:
+    board = make_board([*RUNS, (FIRST, "Eata", result("eata", 5.0, 5.0))])
+    assert board.ranked[-1].name == "Eata"
+    entries = dict(board_table(board, {}).rows)["Eata"]
+    assert [entry.value for entry in entries[:4]] == [None, 5.0, 5.0, None]
+
+
+def test_runs_of_other_conditions_stay_out_of_a_stream() -> None:
+    odd = replace(RUNS[2][2], record={**RUNS[2][2].record, "batch_size": 7})
+    board = make_board([*RUNS, (FIRST, "Odd", odd)])
+    assert "Odd" not in {row.name for row in board.ranked}
+
+
+def test_costs_stand_in_the_table_and_far_rows_are_named_below_the_figures() -> None:
+    board = make_board(RUNS)
+    cost = {"device": "cuda", "batch_size": 20, "ms": 7.0, "memory_mib": 90.0, "parameters": 10, "source_images": 256}
+    costs = {f"{name}-continual-0": {**cost, "source_labels": False} for name in ("source", "tent", "cotta")}
+    table = board_table(board, costs)
+    assert [entry.value for entry in dict(table.rows)["Tent"][-4:-1]] == [7.0, 90.0, 10]
+    assert dict(table.rows)["Align"][-1].text == ""
+    assert "of a batch of 20 on cuda, alone" in table.note
+    pictures = board_pictures(board, costs)
+    assert [picture.name for picture in pictures] == ["cost", "held-out"]
+    assert all("Not shown, far above Source: Cotta (80.0)." in picture.caption for picture in pictures)
+    assert "Cotta" not in pictures[0].files["svg"].decode()
+    assert source_words({"source_images": 0, "source_labels": False}) == "none"
+    assert source_words({"source_images": 9, "source_labels": True}) == "9, labelled"
+
+
+def test_streams_have_names_of_their_own() -> None:
+    assert len({stream.name for stream in STREAMS}) == len(STREAMS)
+    assert STREAMS[0].values(2000, 15) == {"protocol": "held-out,held_out=5,then=adapt", "images": 2000}
+    assert STREAMS[0].values(2000, 4)["protocol"] == "held-out,held_out=1,then=adapt"
