@@ -87,7 +87,7 @@ def test_long_names_of_rows_stay_in_the_page_and_apart(tmp_path: Path, monkeypat
         write_run(tmp_path / str(number), "mine", {"fog": 10.0 + number}, settings=settings)
     (group,) = groups_of(tmp_path)
     found: list[Any] = []
-    monkeypatch.setattr(figures, "_picture", lambda figure, *_: found.append(drawn(figure)))
+    monkeypatch.setattr(figures, "make_picture", lambda figure, *_: found.append(drawn(figure)))
     figures.group_pictures(group, group_sheets(group), "name")
     stream, heat = found
     labels = [axes.yaxis.label.get_window_extent() for axes in stream.axes]
