@@ -15,5 +15,5 @@ RUN useradd --create-home testdg && mkdir /data && chown testdg /data
 USER testdg
 WORKDIR /data
 ENV TESTDG_CACHE=/data/.testdg OMP_NUM_THREADS=4
-ENTRYPOINT ["testdg"]
+ENTRYPOINT ["testdg", "adapt"]
 CMD ["--help"]

@@ -43,7 +43,7 @@ def test_everything_that_the_container_is_made_of_is_there() -> None:
     for line in re.findall(r"^COPY (?!--from)(.+) \S+$", text("Dockerfile"), re.MULTILINE):
         for name in line.split():
             assert (ROOT / name).exists(), name
-    assert 'ENTRYPOINT ["testdg"]' in text("Dockerfile")
+    assert 'ENTRYPOINT ["testdg", "adapt"]' in text("Dockerfile")
 
 
 def test_pages_have_no_long_lines() -> None:
