@@ -83,7 +83,8 @@ def test_more_columns_come_from_the_events_and_published_numbers_stay_apart(tmp_
         run("selection fifo", tmp_path / "d", [{"change": False}]),
     ]
     tables = summarise([cell for cell, _ in runs], [Complete(number, one) for number, (_, one) in enumerate(runs)])
-    layout = Layout(find_ablation("selection"))
+    ablation = find_ablation("selection")
+    layout = Layout(ablation.columns, ablation.published)
     measured, published = layout.text(tables).split("published, ViT-B/16 on CIFAR-10-C: other model, other stream")
     rows = {line.split("  ")[0]: line.split() for line in measured.splitlines() if line.startswith(("S", "selection "))}
     assert measured.splitlines()[-5].split()[-2:] == ["changes", "MMD²"]

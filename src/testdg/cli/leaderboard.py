@@ -22,9 +22,8 @@ from testdg.experiments.leaderboard import FIRST, Board, Entered, best_of, enter
 from testdg.experiments.tuned import Tuned
 from testdg.experiments.variants import Variant, find_variants, willing
 from testdg.files import replacing, writing
-from testdg.report.board import board_markdown, board_table, outcome
+from testdg.report.board import board_markdown, board_page, board_table, outcome
 from testdg.report.board_figures import board_pictures
-from testdg.report.page.board import board_page
 from testdg.report.table import plain_table
 
 Ends = list[Complete | Failed]

@@ -1,13 +1,11 @@
 """What a tuning found: every configuration with its score, the chosen one marked, and how sure the choice is."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from testdg.experiments.tuning import Choice, Tried
-from testdg.report.safe import cell, fenced, markdown
+from testdg.report.safe import csv_text, fenced, markdown
 from testdg.report.table import Column, Entry, Table, markdown_table, plain_table
 
 _DIGITS = 2
@@ -34,15 +32,13 @@ def tuning_markdown(choices: Sequence[Choice], about: Sequence[str]) -> str:
 
 def tuning_csv(choices: Iterable[Choice]) -> str:
     """A line for each configuration, with all digits."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "settings", "metric", "score", "behind", "published", "chosen", "seconds"])
+    rows: list[list[Any]] = [["row", "settings", "metric", "score", "behind", "published", "chosen", "seconds"]]
     for choice in choices:
         for one in choice.tried:
-            about = [cell(choice.variant.key), cell(one.configuration.told), choice.metric.key, one.score]
+            about = [choice.variant.key, one.configuration.told, choice.metric.key, one.score]
             flags = [one.configuration.published, one is choice.best]
-            writer.writerow([*about, choice.behind(one), *flags, round(one.seconds, 3)])
-    return text.getvalue()
+            rows.append([*about, choice.behind(one), *flags, round(one.seconds, 3)])
+    return csv_text(rows)
 
 
 def tuning_plain(choices: Iterable[Choice]) -> list[dict[str, Any]]:
