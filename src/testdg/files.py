@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import sys
+import tomllib
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -54,6 +55,16 @@ def replace_text(path: Path, text: str) -> None:
     """Write a text file in one step."""
     with replacing(path) as fresh:
         fresh.write_text(text, encoding="utf-8", newline="\n")
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """Read a TOML file; `what` the user takes it for stands in the sentence about one that is none."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{what} {path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{what} {path} is not TOML: {error}") from error
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -47,9 +47,9 @@ def mean_diagnostic(events: Sequence[Event], key: str) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def visit_spans(events: Sequence[Event], fields: int = 4) -> list[Span]:
-    """The batches of each visit; with fewer fields, of all severities of a domain (3) or of each round (1)."""
-    keys = [[event.get(key) for key in _VISIT[:fields]] for event in events]
+def visit_spans(events: Sequence[Event]) -> list[Span]:
+    """The batches of each visit."""
+    keys = [[event.get(key) for key in _VISIT] for event in events]
     stops = np.cumsum([len(list(group)) for _, group in groupby(keys)]).tolist()
     return list(zip([0, *stops[:-1]], stops, strict=True))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from testdg.errors import UserError, unknown
+from testdg.errors import UserError, look_up
 from testdg.evaluation.events import Event, count_changes, mean_diagnostic
 from testdg.evaluation.folder import read_events
 from testdg.experiments.grid import Grid
@@ -25,9 +25,9 @@ class Column(NamedTuple):
 
     def value(self, row: BenchRow) -> Spread | None:
         """The mean over the runs of a row, and its spread; None where a run has no such number."""
-        found = [self.measure(read_events(result.folder)) for result in row.results]
-        known = [value for value in found if value is not None]
-        return spread(known) if len(known) == len(found) else None
+        values = [self.measure(read_events(result.folder)) for result in row.results]
+        known = [value for value in values if value is not None]
+        return spread(known) if len(known) == len(values) else None
 
 
 CHANGES = Column("changes", "changes", count_changes, 1)
@@ -81,9 +81,7 @@ class Ablation:
 
 def find_ablation(name: str) -> Ablation:
     """An ablation by name."""
-    if name not in ABLATIONS:
-        raise unknown("ablation", name, ABLATIONS)
-    return ABLATIONS[name]
+    return look_up("ablation", name, ABLATIONS)
 
 
 def _sweep(key: str, values: Iterable[Any]) -> dict[str, Values]:

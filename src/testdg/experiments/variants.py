@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from testdg.errors import UserError, unknown
+from testdg.errors import UserError, look_up
 from testdg.experiments.engine import load_setup
 from testdg.experiments.grid import SOURCE, Cell
 from testdg.methods import Adapter, find_method, methods
@@ -47,9 +47,7 @@ def find_variant(key: str) -> Variant:
     """A method or a variant of one, by its key."""
     method, _, name = key.partition(SEPARATOR)
     known = find_method(method).search.variants
-    if name and name not in known:
-        raise unknown(f"variant of {method}", name, known)
-    return Variant(method, name, known[name]) if name else Variant(method)
+    return Variant(method, name, look_up(f"variant of {method}", name, known)) if name else Variant(method)
 
 
 def find_variants(keys: Sequence[str], task: str) -> list[Variant]:
