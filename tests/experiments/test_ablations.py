@@ -56,7 +56,7 @@ def test_what_the_rows_vary_cannot_be_set_for_all() -> None:
 def run(name: str, folder: Path, events: list[dict[str, Any]], seed: int = 0) -> tuple[Cell, Result]:
     folder.mkdir()
     about = {"domain": "fog", "phase": "adapt", "images": 2, "errors": 1, "parts": []}
-    lines = [json.dumps({"batch": number, **about, **event}) for number, event in enumerate(events)]
+    lines = [json.dumps({"batch": number, **about, "diagnostics": event}) for number, event in enumerate(events)]
     (folder / "events.jsonl").write_text("".join(line + "\n" for line in lines))
     protocol = {
         "kind": "continual", "benchmark": "digits-c", "task": "classification", "data": "generated",

@@ -14,19 +14,19 @@ from testdg.scores import Score
 Event = dict[str, Any]
 Span = tuple[int, int]
 """First batch, and the one after the last."""
-_KINDS = {"domain": str, "phase": str, "images": int, "errors": int, "parts": list}
+_KINDS = {"domain": str, "phase": str, "images": int, "errors": int, "diagnostics": dict, "parts": list}
 _VISIT = ("round", "phase", "domain", "severity")  # what tells one visit from the next
 
 
 def read_event(number: int, line: bytes) -> Event:
-    """One line of `events.jsonl`; those of older runs have the diagnostics among their own keys."""
+    """One line of `events.jsonl`."""
     event: Event = json.loads(line)
     if event["batch"] != number:
         raise ValueError(f"line {number + 1} is batch {event['batch']}")
     for key, kind in _KINDS.items():
         if not isinstance(event[key], kind):
             raise TypeError(f"line {number + 1}: {key} is {event[key]!r}")
-    return {"diagnostics": event, **event}
+    return event
 
 
 def changes(events: Sequence[Event]) -> list[int] | None:

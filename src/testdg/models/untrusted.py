@@ -187,11 +187,8 @@ def _within(budget: Budget) -> Iterator[None]:
             if tensors > budget.tensors or elements > budget.elements:
                 raise _TooLarge
 
-    handle = nn.modules.module.register_module_parameter_registration_hook(count)
-    try:
+    with nn.modules.module.register_module_parameter_registration_hook(count):
         yield
-    finally:
-        handle.remove()
 
 
 def sketch(make: Callable[[], nn.Module], budget: Budget, place: str) -> nn.Module | None:
