@@ -7,7 +7,7 @@ from pathlib import Path
 from testdg.errors import UserError
 from testdg.evaluation.kept import RUNS, to_line
 from testdg.experiments.rows import read_names
-from testdg.files import replacing, writing
+from testdg.files import write_files
 from testdg.report.page.chapter import Content, make_chapter
 from testdg.report.page.groups import make_groups
 from testdg.report.page.html import html_page
@@ -45,10 +45,5 @@ def write_report(paths: Sequence[str | Path], out: str | Path, title: str = TITL
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: choose a folder with --out")
     report = make_report(paths, title)
-    with writing(folder):
-        for name, data in report.files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as fresh:
-                fresh.write_bytes(data)
+    write_files(folder, report.files)
     return report
