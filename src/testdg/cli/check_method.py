@@ -1,7 +1,5 @@
 """`testdg check-method`: one method against the laws that every method keeps, on small networks of several kinds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """`testdg methods`, `testdg benchmarks` and `testdg benchmarks --check`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

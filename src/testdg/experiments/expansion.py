@@ -1,7 +1,5 @@
 """`expand`: the cells of a grid, after everything that can be wrong with it was looked at."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """The leaderboard: every method on the same streams, the best with more seeds and images; a declaration over bench."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tuning: for every method the same number of configurations, on the same streams, chosen by the same rule."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Rows of a comparison: methods, and the variants of a method that its `search` declares, by name as in tent:come."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

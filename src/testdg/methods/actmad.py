@@ -1,7 +1,5 @@
 """ActMAD: activations get back the mean and variance that they have on the source (Mirza et al., CVPR 2023)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """CMF: ROID that goes back to a model which a Kalman filter follows through the stream (Lee and Chang, ICLR 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

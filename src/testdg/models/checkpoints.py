@@ -1,7 +1,5 @@
 """Checkpoints of others, .pt and .pth: tensors alone are read, under the names that a network has for them."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The head of a network: the layer that gives its logits, which a pass finds."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """`load_model`: a hub id, a folder, a timm name or a module becomes a `VisionModel`."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Sequence

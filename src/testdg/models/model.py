@@ -1,7 +1,5 @@
 """A torch network seen as encoder + head: logits and features in one pass, and the layers that methods look for."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

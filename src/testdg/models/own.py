@@ -1,7 +1,5 @@
 """Weights of networks that only their user can make: a folder that `save` wrote, or a file of tensors."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models of timm: by name, with published weights or with those of a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ as the weights beside it. One image without pixels is sent through it, so that s
 are told.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping

@@ -4,8 +4,6 @@ After Hansen, *The CMA Evolution Strategy: A Tutorial* (arXiv 1604.00772), with 
 two-point adaptation of the size. All state is tensors and a number, so that it is saved and restored exactly.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

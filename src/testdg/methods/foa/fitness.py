@@ -1,7 +1,5 @@
 """How good a prompt is: sure predictions, and class tokens as they are on the source."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """FOA: prompts by evolution, and features shifted to the source; forward passes only (Niu et al., ICML 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar

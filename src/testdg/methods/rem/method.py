@@ -1,7 +1,5 @@
 """REM: views without the most attended patches, ranked by their entropy (Han et al., ICML 2025)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal

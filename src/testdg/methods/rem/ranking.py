@@ -1,7 +1,5 @@
 """The loss over views of an image from the easiest to the hardest: agree, and be less sure of the harder one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 
