@@ -28,7 +28,10 @@ def read_protocols(text: str | Path | Protocol) -> list[Protocol]:
     if isinstance(text, Protocol):
         return [text]
     name, *pairs = str(text).split(",")
-    base = _of_file(Path(name)) if name.endswith(".toml") else _named(name)
+    if name.endswith(".toml"):
+        base = {"name": Path(name).stem, **read_toml(Path(name), "protocol file")}
+    else:
+        base = {"name": name, **look_up("protocol", name, PROTOCOLS)}
     values = {**base, **dict(_read_pair(pair) for pair in pairs)}
     if wrong := mistakes(values):
         raise UserError(f"protocol {name}: {'; '.join(wrong)}")
@@ -51,14 +54,6 @@ def _make(values: dict[str, Any]) -> Protocol:
     if isinstance(tested := frozen.get("held_out"), str) and tested != "each":
         frozen["held_out"] = (tested,)
     return Protocol(**frozen)
-
-
-def _of_file(path: Path) -> dict[str, Any]:
-    return {"name": path.stem, **read_toml(path, "protocol file")}
-
-
-def _named(name: str) -> dict[str, Any]:
-    return {"name": name, **look_up("protocol", name, PROTOCOLS)}
 
 
 def _read_pair(pair: str) -> tuple[str, Any]:

@@ -203,8 +203,7 @@ class VisionModel(nn.Module):
         if self.alignment is not None:
             weights |= {f"alignment.{name}": value for name, value in self.alignment.state_dict().items()}
         for name, value in sorted(weights.items()):
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            digest.update(name.encode() + tensor_bytes(value))
         return digest.hexdigest()
 
     def save(self, folder: str | Path) -> None:
@@ -231,6 +230,11 @@ class VisionModel(nn.Module):
         about = timm_models.describe(self.network, self.classes)
         about = about or {"model_type": MODEL_TYPE, "module": type(self.network).__name__}
         return {**about, "head": self.head, "classes": list(self._class_names) or None}
+
+
+def tensor_bytes(value: Tensor) -> bytes:
+    """The content of a tensor, on whatever device."""
+    return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _tensors(network: nn.Module) -> list[tuple[str, Tensor]]:
