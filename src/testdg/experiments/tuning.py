@@ -52,7 +52,7 @@ class Configuration:
 def configurations(variant: Variant, preset: str) -> list[Configuration]:
     """What is tried of a variant, around the settings of a preset ("none" for the defaults)."""
     published = variant.published(None if preset == "none" else preset)
-    tried = variant.kind.search.configurations(published)
+    tried = variant.method_class.search.configurations(published)
     if len(tried) != BUDGET:
         raise UserError(f"{variant.key} has {len(tried)} configurations to try, not {BUDGET}: declare its `search`")
     return [
@@ -71,7 +71,7 @@ def usual_values(benchmark: Benchmark, values: Values) -> dict[str, Any]:
 def preset_of(variant: Variant, benchmark: str, values: Values) -> str:
     """The preset that was asked for, or the one for the benchmark."""
     wanted = values.get("preset", benchmark)
-    return wanted if wanted in variant.kind.presets or "preset" in values else "none"
+    return wanted if wanted in variant.method_class.presets or "preset" in values else "none"
 
 
 def tuning_grid(tried: Iterable[Configuration], values: Values, settings: Values) -> Grid:

@@ -1,1 +1,1 @@
-"""REM: `attention` reads what the class token attends to, `ranking` is the loss over views with ever fewer tokens."""
+"""REM: `attention` reads what the class token attends to, and leaves such patches out."""
