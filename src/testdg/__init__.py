@@ -1,7 +1,5 @@
 """Continual test-time adaptation of vision models: a deployed model adapts to the stream that it sees."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,10 @@
 """Mistakes of the user, told in one sentence."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class UserError(ValueError):
@@ -11,6 +14,13 @@ class UserError(ValueError):
 def unknown(what: str, name: object, known: Iterable[str]) -> UserError:
     """Make the error for a name that does not exist, with the nearest one that does."""
     return UserError(f"unknown {what} {name!r}; {hint(name, sorted(known))}")
+
+
+def look_up(what: str, name: str, known: Mapping[str, T]) -> T:
+    """The thing of a name, or the error for a name that does not exist."""
+    if name not in known:
+        raise unknown(what, name, known)
+    return known[name]
 
 
 def hint(name: object, known: Iterable[str]) -> str:

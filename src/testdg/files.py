@@ -5,8 +5,9 @@ import json
 import os
 import secrets
 import sys
+import tomllib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -54,6 +55,25 @@ def replace_text(path: Path, text: str) -> None:
     """Write a text file in one step."""
     with replacing(path) as fresh:
         fresh.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files by their paths in a folder, each in one step."""
+    with writing(folder):
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with replacing(folder / name) as fresh:
+                fresh.write_bytes(data)
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """Read a TOML file; `what` the user takes it for stands in the sentence about one that is none."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{what} {path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{what} {path} is not TOML: {error}") from error
 
 
 def remove_leftovers(folder: Path) -> None:

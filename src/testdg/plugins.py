@@ -4,8 +4,6 @@ A plugin is code that its user chose to run; nothing is loaded that was not inst
 environment variable, so that the processes that a command starts see them, too.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 from typing import Any, Generic, TypeVar
 
-from testdg.errors import UserError, unknown
+from testdg.errors import UserError, look_up
 from testdg.plugins import load_plugins
 
 K = TypeVar("K", bound=type[Any])
@@ -38,7 +38,4 @@ class Registry(Generic[K]):
 
     def find(self, name: str) -> K:
         """Look a class up by its name."""
-        known = self.all()
-        if name not in known:
-            raise unknown(self.sort, name, known)
-        return known[name]
+        return look_up(self.sort, name, self.all())

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from testdg.data.segmentation.classes import IGNORED
 from testdg.data.stream import Batch, Stream
-from testdg.errors import UserError, unknown
+from testdg.errors import UserError, look_up
 
 EARLY = 10  # forward transfer looks at the first tenth of a domain's images
 BINS = 15
@@ -200,9 +200,7 @@ _SCORES: dict[str, type[Score]] = {"classification": Classification, "segmentati
 
 def find_score(task: str) -> Score:
     """The score of a task."""
-    if task not in _SCORES:
-        raise unknown("task", task, _SCORES)
-    return _SCORES[task]()
+    return look_up("task", task, _SCORES)()
 
 
 def other_metrics() -> list[Metric]:

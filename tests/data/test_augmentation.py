@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.data.augmentation import Augmentation, blur, hide, jitter_colour, luma, rotate_hue, transform
+from testdg.data.augmentation import Augmentation, blur, jitter_colour, luma, rotate_hue, transform
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -18,11 +18,10 @@ def smooth(count: int, size: tuple[int, int] = (24, 24), channels: int = 3, seed
 
 
 @pytest.mark.parametrize("strength", [0.3, 1.0, 4.0])
-@pytest.mark.parametrize("mask", [0.0, 0.5])
-def test_views_have_the_shape_and_the_range_of_images(strength: float, mask: float) -> None:
+def test_views_have_the_shape_and_the_range_of_images(strength: float) -> None:
     for images in (smooth(5), smooth(2, (20, 33)), torch.zeros(3, 3, 16, 16), torch.ones(3, 3, 16, 16)):
         kept = images.clone()
-        view = Augmentation(strength, mask=mask)(images, seeded())
+        view = Augmentation(strength)(images, seeded())
         assert view.shape == images.shape
         assert view.dtype == torch.float32
         assert 0 <= float(view.min()) <= float(view.max()) <= 1
@@ -44,7 +43,7 @@ def test_a_stronger_view_is_farther_from_the_images() -> None:
 
 
 def test_the_generator_alone_decides() -> None:
-    images, augment = smooth(4), Augmentation(1.0, mask=0.3)
+    images, augment = smooth(4), Augmentation(1.0)
     one = augment(images, seeded(1))
     torch.rand(5)
     assert torch.equal(augment(images, seeded(1)), one)
@@ -53,7 +52,7 @@ def test_the_generator_alone_decides() -> None:
     assert not torch.equal(augment(images, generator), augment(images, generator))
 
 
-@pytest.mark.parametrize("part", ["all", "colour", "transform", "blur", "mask"])
+@pytest.mark.parametrize("part", ["all", "colour", "transform", "blur"])
 def test_each_image_has_a_draw_of_its_own(part: str) -> None:
     images = smooth(1).expand(6, -1, -1, -1)
     view = {
@@ -61,7 +60,6 @@ def test_each_image_has_a_draw_of_its_own(part: str) -> None:
         "colour": lambda: jitter_colour(images, 1.0, seeded()),
         "transform": lambda: transform(images, 1.0, seeded()),
         "blur": lambda: blur(torch.rand(1, 3, 24, 24, generator=seeded()).expand(6, -1, -1, -1), 2.0, seeded()),
-        "mask": lambda: hide(images, 0.5, seeded()),
     }[part]()
     for i in range(6):
         for j in range(i):
@@ -71,7 +69,7 @@ def test_each_image_has_a_draw_of_its_own(part: str) -> None:
 def test_the_view_of_an_image_does_not_depend_on_its_neighbours() -> None:
     images, other = smooth(4), smooth(4, seed=1)
     other[2] = images[2]
-    augment = Augmentation(1.0, mask=0.3)
+    augment = Augmentation(1.0)
     torch.testing.assert_close(augment(images, seeded())[2], augment(other, seeded())[2])
 
 
@@ -123,35 +121,16 @@ def test_blur_keeps_flat_images_and_the_mean() -> None:
     torch.testing.assert_close(blurred.mean((2, 3)), noise.mean((2, 3)), rtol=0, atol=0.02)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_share_of_the_cells_is_hidden_behind_the_mean_colour(share: float) -> None:
-    images = torch.rand(100, 3, 32, 32, generator=seeded())
-    view = hide(images, share, seeded(1))
-    mean = images.mean((2, 3), keepdim=True).expand_as(images)
-    hidden = ((view - mean).abs() < 1e-6).all(1)  # (N, H, W)
-    cells = hidden.view(100, 8, 4, 8, 4).float().mean((2, 4))
-    assert set(cells.unique().tolist()) == {0.0, 1.0}
-    kept = ~hidden[:, None].expand_as(images)
-    assert torch.equal(view[kept], images[kept])
-    assert abs(float(cells.mean()) - share) < 4 * (share * (1 - share) / cells.numel()) ** 0.5
-
-
-def test_hiding_everything_leaves_the_mean_colour() -> None:
-    images = smooth(3)
-    view = Augmentation(0.0, mask=1.0)(images, seeded())
-    torch.testing.assert_close(view, images.mean((2, 3), keepdim=True).expand_as(images))
-
-
 @pytest.mark.parametrize("channels", [1, 4])
 def test_images_without_colours_are_augmented_too(channels: int) -> None:
     images = smooth(3, channels=channels)
-    view = Augmentation(mask=0.2)(images, seeded())
+    view = Augmentation()(images, seeded())
     assert view.shape == images.shape
     assert float((view - images).abs().mean()) > 0.01
 
 
 def test_a_view_is_exact_under_autocast() -> None:
-    images, augment = smooth(2, (96, 96)), Augmentation(mask=0.2)
+    images, augment = smooth(2, (96, 96)), Augmentation()
     expected = augment(images, seeded())
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(augment(images, seeded()), expected)

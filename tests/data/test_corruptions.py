@@ -204,7 +204,7 @@ def test_frost_needs_pictures(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"name": "gausian_noise"}, "unknown corruption 'gausian_noise'; did you mean 'gaussian_noise'"),
-        ({"severity": 6}, "severity must be an integer from 1 to 5; got 6"),
+        ({"severity": 6}, "severity must be 1 to 5; got 6"),
         ({"severity": 2.0}, "got 2.0"),
         ({"parameters": "cifer"}, "unknown parameter set 'cifer'; did you mean 'cifar'"),
         ({"indices": [0]}, "got 1 for 2 images"),

@@ -66,7 +66,19 @@ def test_a_stopped_run_goes_on_from_its_state(
     def save_and_stop(self: RunFolder, adapter: Any, done: int, seconds: float) -> None:
         save(self, adapter, done, seconds)
         if done == batches:
-            self.append([{"batch": done, "domain": "fog", "phase": "adapt", "images": 4, "errors": 4, "parts": []}])
+            self.append(
+                [
+                    {
+                        "batch": done,
+                        "domain": "fog",
+                        "phase": "adapt",
+                        "images": 4,
+                        "errors": 4,
+                        "diagnostics": {},
+                        "parts": [],
+                    }
+                ]
+            )
             raise Stop
 
     with monkeypatch.context() as patch:
@@ -222,11 +234,11 @@ def test_text_is_replaced_in_one_step(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_events_from_before_diagnostics_had_a_key_of_their_own_are_understood() -> None:
+def test_events_tell_the_diagnostics_of_a_method() -> None:
     about = {"batch": 0, "domain": "fog", "phase": "adapt", "images": 2, "errors": 1, "parts": []}
-    old = read_event(0, json.dumps({**about, "change": True, "gap": 0.5}).encode())
-    new = read_event(0, json.dumps({**about, "diagnostics": {"change": True, "gap": 0.5}}).encode())
-    for event in (old, new):
-        assert (event["errors"], count_changes([event]), mean_diagnostic([event], "gap")) == (1, 1, 0.5)
-    silent = read_event(0, json.dumps(about).encode())
+    event = read_event(0, json.dumps({**about, "diagnostics": {"change": True, "gap": 0.5}}).encode())
+    assert (event["errors"], count_changes([event]), mean_diagnostic([event], "gap")) == (1, 1, 0.5)
+    silent = read_event(0, json.dumps({**about, "diagnostics": {}}).encode())
     assert (count_changes([silent]), mean_diagnostic([silent], "gap")) == (None, None)
+    with pytest.raises(KeyError, match="diagnostics"):
+        read_event(0, json.dumps(about).encode())

@@ -56,7 +56,7 @@ def test_what_the_rows_vary_cannot_be_set_for_all() -> None:
 def run(name: str, folder: Path, events: list[dict[str, Any]], seed: int = 0) -> tuple[Cell, Result]:
     folder.mkdir()
     about = {"domain": "fog", "phase": "adapt", "images": 2, "errors": 1, "parts": []}
-    lines = [json.dumps({"batch": number, **about, **event}) for number, event in enumerate(events)]
+    lines = [json.dumps({"batch": number, **about, "diagnostics": event}) for number, event in enumerate(events)]
     (folder / "events.jsonl").write_text("".join(line + "\n" for line in lines))
     protocol = {
         "kind": "continual", "benchmark": "digits-c", "task": "classification", "data": "generated",
@@ -83,7 +83,8 @@ def test_more_columns_come_from_the_events_and_published_numbers_stay_apart(tmp_
         run("selection fifo", tmp_path / "d", [{"change": False}]),
     ]
     tables = summarise([cell for cell, _ in runs], [Complete(number, one) for number, (_, one) in enumerate(runs)])
-    layout = Layout(find_ablation("selection"))
+    ablation = find_ablation("selection")
+    layout = Layout(ablation.columns, ablation.published)
     measured, published = layout.text(tables).split("published, ViT-B/16 on CIFAR-10-C: other model, other stream")
     rows = {line.split("  ")[0]: line.split() for line in measured.splitlines() if line.startswith(("S", "selection "))}
     assert measured.splitlines()[-5].split()[-2:] == ["changes", "MMD²"]

@@ -18,7 +18,7 @@ def choice(scores: dict[str, float | None], usual: float = 20.0) -> Choice:
     """TENT on cifar10-c; scores by rate and optimiser, as in 1e-05 adam."""
     tried = configurations(find_variant("tent"), "cifar10-c")
     found = [
-        Tried(one, scores.get(one.told.replace("learning_rate=", "").replace(", optimizer=", " "), usual))
+        Tried(one, scores.get(one.described.replace("learning_rate=", "").replace(", optimizer=", " "), usual))
         for one in tried
     ]
     return Choice(find_variant("tent"), Classification.metric, 19.0, found)
@@ -28,7 +28,7 @@ def test_the_best_is_chosen_and_its_surroundings_are_told() -> None:
     found = choice({"3e-05 adam": 17.0, "1e-05 adam": 17.2, "3e-05 momentum": 19.5, "0.001 adam": 84.6})
     assert found.best.configuration.settings == {"learning_rate": 3e-5, "optimizer": "adam"}
     assert found.edges() == {}
-    assert {one.configuration.told for one in found.neighbours()} == {
+    assert {one.configuration.described for one in found.neighbours()} == {
         "learning_rate=1e-05, optimizer=adam",
         "learning_rate=0.0001, optimizer=adam",
         "learning_rate=3e-05, optimizer=momentum",

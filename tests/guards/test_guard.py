@@ -279,17 +279,3 @@ def test_dear_methods_are_looked_at_more_often(digits: Digits) -> None:
     assert passes["align"] == 1
     assert passes["tent"] == 3  # there and back
     assert passes["testdg"] > 3
-
-
-def test_a_state_of_an_older_guard_goes_on(digits: Digits) -> None:
-    one = digits.guarded("tent", learning_rate=1e-3)
-    for images in digits.shuffled(3):
-        one(images)
-    tensors = {key: value for key, value in one.tensors().items() if not key.startswith("guard.moved.")}
-    values = one.values()
-    for key in ("passes", "counted", "trust", "one_sided"):
-        del values["guard"][key]
-    other = digits.guarded("tent", learning_rate=1e-3)
-    other.load_state(tensors, values)
-    images = digits.images[:20]
-    assert torch.equal(other(images), one(images))

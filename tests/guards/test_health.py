@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from testdg import Preprocessing, adapt, guard, load_model
-from testdg.guards.health import ALIKE, LEARNT_BY_HEART, LENIENT, STRICT, Probe, sureness
+from testdg.guards.health import ALIKE, LEARNT_BY_HEART, LENIENT, STRICT, Probe
 from testdg.models import TinyViT
+from testdg.models.alignment import confidence
 from testdg.testing import stream
 
 DOUBT = 0.05  # of the probe
@@ -62,9 +63,9 @@ def test_how_sure_the_source_is_does_not_depend_on_how_a_method_puts_its_predict
     guarded(next(iter(stream(guarded.adapter, 1, 8))))
     assert guarded.probe.sureness is not None
     with torch.no_grad():
-        expected = sureness(model(model.prepare(images)).logits)
+        expected = confidence(model(model.prepare(images)).logits)
     torch.testing.assert_close(guarded.probe.sureness, expected)
-    assert abs(float(sureness(guarded.adapter.predict(images)) - expected)) > 1e-3
+    assert abs(float(confidence(guarded.adapter.predict(images)) - expected)) > 1e-3
 
 
 @pytest.mark.parametrize("half", [0, 1])

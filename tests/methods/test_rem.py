@@ -12,9 +12,8 @@ from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.methods.parts.blocks import entering
-from testdg.methods.rem import REM
 from testdg.methods.rem.attention import LastAttention, least_attended, without
-from testdg.methods.rem.ranking import consistency, ranking
+from testdg.methods.rem.method import REM, consistency, ranking
 from testdg.models import TinyViT, VisionModel
 from testdg.testing import stream
 

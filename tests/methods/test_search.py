@@ -12,16 +12,16 @@ VARIANTS = {one.key: one for task in ("classification", "segmentation") for one 
 @pytest.mark.parametrize("key", VARIANTS)
 def test_every_method_has_the_same_budget_with_the_published_settings_in_it(key: str) -> None:
     variant = VARIANTS[key]
-    for preset in ("none", *variant.kind.presets):
+    for preset in ("none", *variant.method_class.presets):
         tried = configurations(variant, preset)
         assert len({one.told for one in tried}) == BUDGET
         assert [one.published for one in tried].count(True) == 1
-        base = variant.kind.preset(None if preset == "none" else preset)
+        base = variant.method_class.preset(None if preset == "none" else preset)
         for one in tried:
-            make_settings(variant.kind.Settings, {**base, **variant.fixed, **one.settings})
+            make_settings(variant.method_class.Settings, {**base, **variant.fixed, **one.settings})
         (published,) = (one for one in tried if one.published)
-        bare = make_settings(variant.kind.Settings, {**base, **variant.fixed})
-        assert make_settings(variant.kind.Settings, {**base, **variant.fixed, **published.settings}) == bare
+        bare = make_settings(variant.method_class.Settings, {**base, **variant.fixed})
+        assert make_settings(variant.method_class.Settings, {**base, **variant.fixed, **published.settings}) == bare
 
 
 def test_a_published_value_takes_the_place_of_the_nearest_and_rates_are_factors() -> None:

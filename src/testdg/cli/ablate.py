@@ -20,7 +20,7 @@ def ablate_command(
         return True
     ablation = find_ablation(name)
     grid = ablation.grid(values, read_settings(pairs, [METHOD]).get(METHOD, {}))
-    return run_grid(grid, places, Layout(ablation), as_json=as_json)
+    return run_grid(grid, places, Layout(ablation.columns, ablation.published), as_json=as_json)
 
 
 def list_ablations(as_json: bool) -> None:

@@ -1,7 +1,5 @@
 """`testdg bench`: a grid of runs, and tables that compare them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

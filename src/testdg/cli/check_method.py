@@ -1,7 +1,5 @@
 """`testdg check-method`: one method against the laws that every method keeps, on small networks of several kinds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,29 +25,29 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 def check_command(name: str, pairs: Sequence[str], *, as_json: bool) -> bool:
     """Check a method on every small network that it adapts; False where a law is broken."""
     quieten([None])
-    kind = find_method(name)
-    settings = parse_settings(kind.Settings, list(pairs))
-    found = [{"network": label, **_check(kind, settings, make)} for label, make in NETWORKS.items()]
+    method = find_method(name)
+    settings = parse_settings(method.Settings, list(pairs))
+    outcomes = [{"network": label, **_check(method, settings, make)} for label, make in NETWORKS.items()]
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(outcomes, indent=2))
     else:
         console = Console(highlight=False, markup=False, soft_wrap=True)
-        for one in found:
+        for one in outcomes:
             console.print(f"{one['network']:<20}{_words(one)}")
-    if not any(one["checks"] or one["broken"] for one in found):
+    if not any(one["checks"] or one["broken"] for one in outcomes):
         raise UserError(f"{name} adapts none of the small networks: check it from Python with testdg.testing")
-    return not any(one["broken"] for one in found)
+    return not any(one["broken"] for one in outcomes)
 
 
-def _check(kind: type[Adapter], settings: dict[str, Any], make: Callable[[], nn.Module]) -> dict[str, Any]:
+def _check(method: type[Adapter], settings: dict[str, Any], make: Callable[[], nn.Module]) -> dict[str, Any]:
     """The laws that hold on one network, the one that is broken, or why the method does not adapt it."""
     model = _model(make)
     try:
-        kind(model, **settings)
+        method(model, **settings)
     except UserError as error:
         return {"checks": [], "refused": str(error), "broken": None}
     try:
-        checks = check_adapter(lambda **own: kind(model, **{**settings, **own}))
+        checks = check_adapter(lambda **own: method(model, **{**settings, **own}))
         return {"checks": checks, "refused": None, "broken": None}
     except AssertionError as error:
         return {"checks": [], "refused": None, "broken": str(error)}

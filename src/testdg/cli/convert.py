@@ -1,7 +1,5 @@
 """`testdg convert`: a checkpoint of others as a model folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

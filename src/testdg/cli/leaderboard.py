@@ -21,14 +21,13 @@ from testdg.experiments.grid import read_settings
 from testdg.experiments.leaderboard import FIRST, Board, Entered, best_of, enter, kept_runs, make_board, named
 from testdg.experiments.tuned import Tuned
 from testdg.experiments.variants import Variant, find_variants, willing
-from testdg.files import replacing, writing
-from testdg.report.board import board_markdown, board_table, outcome
+from testdg.files import write_files
+from testdg.report.board import board_markdown, board_page, board_table, outcome
 from testdg.report.board_figures import board_pictures
-from testdg.report.page.board import board_page
 from testdg.report.table import plain_table
 
 Ends = list[Complete | Failed]
-Told = list[tuple[str, str, Result]]
+NamedRuns = list[tuple[str, str, Result]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +57,11 @@ def leaderboard_command(request: BoardRequest, places: BenchOptions, *, as_json:
         contest.run()
         costs = contest.costs() if request.cost else read_costs(request.report)
     except KeyboardInterrupt:  # what is complete is told all the same
-        if contest.told():
-            _write(contest.told(), read_costs(request.report), request.report, console, as_json=as_json)
+        if contest.named_runs():
+            _write(contest.named_runs(), read_costs(request.report), request.report, console, as_json=as_json)
         raise
     failures = told_failures(contest.cells, contest.failed)
-    _write(contest.told(), costs, request.report, console, as_json=as_json, failures=failures)
+    _write(contest.named_runs(), costs, request.report, console, as_json=as_json, failures=failures)
     complain(contest.cells, contest.failed)
     return not contest.failed
 
@@ -101,8 +100,8 @@ class _Contest:
         """Run both parts."""
         seeds = self.request.values.get("seeds", [0])
         self._run(self.variants, seeds[:1], best=False)
-        if self.request.best and self.told():
-            names = best_of(make_board(self.told()), self.request.best)
+        if self.request.best and self.named_runs():
+            names = best_of(make_board(self.named_runs()), self.request.best)
             self._run([one for one in self.variants if one.title in names], seeds, best=True)
 
     def _run(self, variants: Sequence[Variant], seeds: Sequence[int], *, best: bool) -> None:
@@ -129,7 +128,7 @@ class _Contest:
         ended = sorted(self.ends, key=lambda end: end.number)
         return [(self.entered[end.number], end.result) for end in ended if isinstance(end, Complete)]
 
-    def told(self) -> Told:
+    def named_runs(self) -> NamedRuns:
         """The same with names."""
         return [(one.stream, one.cell.name, result) for one, result in self.complete()]
 
@@ -141,27 +140,23 @@ class _Contest:
 
 
 def _write(
-    told: Told, costs: Costs, folder: Path, console: Console, *, as_json: bool, failures: Sequence[Any] = ()
+    runs: NamedRuns, costs: Costs, folder: Path, console: Console, *, as_json: bool, failures: Sequence[Any] = ()
 ) -> None:
     """Write table, page, figures and runs, and show the table."""
-    if not told:
+    if not runs:
         raise UserError("no run is complete: there is nothing to show")
-    board = make_board(told)
+    board = make_board(runs)
     pictures = board_pictures(board, costs)
     files = {
         "leaderboard.md": board_markdown(board, costs, pictures).encode(),
         "leaderboard.html": board_page(board, costs, pictures).encode(),
         RUNS: "".join(
-            to_line(run, named(stream, place, row)) for place, (stream, row, run) in enumerate(told)
+            to_line(run, named(stream, place, row)) for place, (stream, row, run) in enumerate(runs)
         ).encode(),
     }
     for picture in pictures:
         files |= {f"figures/{picture.name}.{kind}": data for kind, data in picture.files.items()}
-    with writing(folder):
-        for name, data in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with replacing(folder / name) as fresh:
-                fresh.write_bytes(data)
+    write_files(folder, files)
     if as_json:
         print(json.dumps({**_plain(board), "failed": list(failures)}, indent=2))
     else:

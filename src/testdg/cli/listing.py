@@ -1,7 +1,5 @@
 """`testdg methods`, `testdg benchmarks` and `testdg benchmarks --check`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -20,7 +18,7 @@ from testdg.methods import Adapter, describe_settings, find_method, first_things
 
 def list_methods(as_json: bool) -> None:
     """Every method: what it is for and what it needs; as JSON with all that is known of it."""
-    about = [_about(kind) for kind in methods().values()]
+    about = [_about(method) for method in methods().values()]
     if not as_json:
         about = [{key: _short(key, one[key]) for key in ("name", "title", "tasks", "needs")} for one in about]
     _show(about, as_json)
@@ -35,19 +33,19 @@ def _short(key: str, value: Any) -> Any:
 
 def list_benchmarks(as_json: bool) -> None:
     """Name, task, classes, batch size, the paper's input and needs of every benchmark."""
-    found = [
+    entries = [
         {
-            "name": kind.name,
-            "title": kind.title,
-            "task": kind.task,
-            "classes": len(kind.classes) or "by folder",
-            "batch_size": kind.batch_size,
-            "paper_input": _paper_input(kind.paper),
-            "needs": kind.needs or "nothing",
+            "name": one.name,
+            "title": one.title,
+            "task": one.task,
+            "classes": len(one.classes) or "by folder",
+            "batch_size": one.batch_size,
+            "paper_input": _paper_input(one.paper),
+            "needs": one.needs or "nothing",
         }
-        for kind in benchmarks().values()
+        for one in benchmarks().values()
     ]
-    _show(found, as_json)
+    _show(entries, as_json)
 
 
 def _paper_input(paper: Mapping[str, Any]) -> str:
@@ -87,19 +85,18 @@ def check_data(folders: Sequence[Path], as_json: bool) -> bool:
 
 def show_method(name: str, as_json: bool) -> None:
     """One method with its settings and presets."""
-    kind = find_method(name)
-    presets = {benchmark: dict(values) for benchmark, values in kind.presets.items()}
-    settings = describe_settings(kind.Settings)
+    method = find_method(name)
+    presets = {benchmark: dict(values) for benchmark, values in method.presets.items()}
+    settings = describe_settings(method.Settings)
     if as_json:
-        print(json.dumps({**_about(kind), "settings": settings, "presets": presets}, indent=2))
+        print(json.dumps({**_about(method), "settings": settings, "presets": presets}, indent=2))
         return
     console = Console(width=_width(), highlight=False, markup=False)
-    described = " ".join((kind.__doc__ or "").partition("Examples:")[0].split())
-    console.print(f"{kind.title} ({kind.name}): {described}\n{kind.citation}")
-    console.print(
-        f"tasks: {', '.join(kind.tasks)}; needs: {kind.needs or 'nothing'}; source data: {kind.source_data or 'none'}"
-    )
-    _show([{**one, "default": _plain(one["default"])} for one in first_things_first(kind.Settings)], False)
+    described = " ".join((method.__doc__ or "").partition("Examples:")[0].split())
+    console.print(f"{method.title} ({method.name}): {described}\n{method.citation}")
+    needs = f"needs: {method.needs or 'nothing'}; source data: {method.source_data or 'none'}"
+    console.print(f"tasks: {', '.join(method.tasks)}; {needs}")
+    _show([{**one, "default": _plain(one["default"])} for one in first_things_first(method.Settings)], False)
     for benchmark, values in presets.items():
         console.print(f"preset {benchmark}{_applied(benchmark)}: {', '.join(f'{k}={v}' for k, v in values.items())}")
 
@@ -115,15 +112,15 @@ def _applied(preset: str) -> str:
     return " (applied by itself)" if kind is not None and kind.embedded else ""
 
 
-def _about(kind: type[Adapter]) -> dict[str, Any]:
+def _about(method: type[Adapter]) -> dict[str, Any]:
     return {
-        "name": kind.name,
-        "title": kind.title,
-        "tasks": list(kind.tasks),
-        "needs": kind.needs or "nothing",
-        "source_data": kind.source_data or "none",
-        "reconstruction": "yes" if kind.reconstruction else "no",
-        "citation": kind.citation,
+        "name": method.name,
+        "title": method.title,
+        "tasks": list(method.tasks),
+        "needs": method.needs or "nothing",
+        "source_data": method.source_data or "none",
+        "reconstruction": "yes" if method.reconstruction else "no",
+        "citation": method.citation,
     }
 
 

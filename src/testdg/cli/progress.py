@@ -62,7 +62,7 @@ class PlainDisplay(Display):
 
     def started(self, method: str, record: Record, batches: int, events: list[dict[str, Any]]) -> None:
         """Tell what begins."""
-        self.told: set[int] = set()
+        self.ended: set[int] = set()
         self.sizes = _sizes(record)
         done = f", {len(events)} done already" if events else ""
         self.console.print(f"{_title(self, method, record)}: {batches} batches{done}")
@@ -72,9 +72,9 @@ class PlainDisplay(Display):
         """Tell each visit once it is complete."""
         super().progress(events)
         tally = self.tallies[self.method]
-        for number in sorted({part["segment"] for event in events for part in event["parts"]} - self.told):
+        for number in sorted({part["segment"] for event in events for part in event["parts"]} - self.ended):
             if tally.images[number] == self.sizes[tally.visits[number].name]:
-                self.told.add(number)
+                self.ended.add(number)
                 self.console.print(f"  {_label(tally.visits, number):<20}{_shown(tally, number):>7}")
 
 

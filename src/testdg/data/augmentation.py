@@ -21,23 +21,20 @@ class Augmentation:
     blur: float = 0.5
     """Largest standard deviation of the blur, in pixels; 0 for none."""
     flip: bool = True
-    mask: float = 0.0
-    """Share of the cells of a grid, eight a side, that are hidden behind the image's mean colour."""
     move: bool = True
     """Rotate, shift, scale and mirror; without it every pixel stays in its place."""
 
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
         """Make one augmented view of each image in [0, 1], in full precision: half of it would move pixels."""
         with torch.autocast(images.device.type, enabled=False):
-            if self.strength > 0:
-                images = self._change(images, generator)
-            return hide(images, self.mask, generator) if self.mask > 0 else images
+            return self._change(images, generator) if self.strength > 0 else images
 
     def _change(self, images: Tensor, generator: Generator) -> Tensor:
         images = jitter_colour(images, self.strength, generator)
         images = transform(images, self.strength, generator, self.flip) if self.move else images
         images = blur(images, self.blur * self.strength, generator) if self.blur else images
-        images = images + self.noise * self.strength * _normal(images.shape, images, generator)
+        noise = torch.randn(images.shape, generator=generator, device=images.device)
+        images = images + self.noise * self.strength * noise
         return images.clamp(0, 1)
 
 
@@ -109,16 +106,5 @@ def blur(images: Tensor, most: float, generator: Generator) -> Tensor:
     return F.conv2d(flat, kernel.view(n * c, 1, 1, 5), groups=n * c).view(n, c, h, w)
 
 
-def hide(images: Tensor, share: float, generator: Generator, cells: int = 8) -> Tensor:
-    """Hide a share of the cells of each image behind its mean colour."""
-    hidden = (_uniform(len(images) * cells**2, 0, 1, images, generator) < share).view(-1, 1, cells, cells).float()
-    hidden = F.interpolate(hidden, images.shape[-2:], mode="nearest")
-    return torch.lerp(images, images.mean((2, 3), keepdim=True), hidden)
-
-
 def _uniform(count: int, low: float, high: float, like: Tensor, generator: Generator) -> Tensor:
     return low + (high - low) * torch.rand(count, generator=generator, device=like.device)
-
-
-def _normal(shape: torch.Size, like: Tensor, generator: Generator) -> Tensor:
-    return torch.randn(shape, generator=generator, device=like.device)

@@ -11,7 +11,7 @@ BY_ORDER = ("domains", "held_out")
 """Fields that differ between the orders of one protocol."""
 # `kind` and `order` only name what other fields hold, and a model is told by its fingerprint.
 _FREE = {"kind", "order", "model", "device", "seed", "tuning"}
-# What results say that were stored before a field existed.
+# What runs that are kept as lines leave unsaid.
 _BEFORE = {
     "task": "classification",
     "rounds": 1,

@@ -14,19 +14,19 @@ from testdg.scores import Score
 Event = dict[str, Any]
 Span = tuple[int, int]
 """First batch, and the one after the last."""
-_KINDS = {"domain": str, "phase": str, "images": int, "errors": int, "parts": list}
+_KINDS = {"domain": str, "phase": str, "images": int, "errors": int, "diagnostics": dict, "parts": list}
 _VISIT = ("round", "phase", "domain", "severity")  # what tells one visit from the next
 
 
 def read_event(number: int, line: bytes) -> Event:
-    """One line of `events.jsonl`; those of older runs have the diagnostics among their own keys."""
+    """One line of `events.jsonl`."""
     event: Event = json.loads(line)
     if event["batch"] != number:
         raise ValueError(f"line {number + 1} is batch {event['batch']}")
     for key, kind in _KINDS.items():
         if not isinstance(event[key], kind):
             raise TypeError(f"line {number + 1}: {key} is {event[key]!r}")
-    return {"diagnostics": event, **event}
+    return event
 
 
 def changes(events: Sequence[Event]) -> list[int] | None:
@@ -47,9 +47,9 @@ def mean_diagnostic(events: Sequence[Event], key: str) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def visit_spans(events: Sequence[Event], fields: int = 4) -> list[Span]:
-    """The batches of each visit; with fewer fields, of all severities of a domain (3) or of each round (1)."""
-    keys = [[event.get(key) for key in _VISIT[:fields]] for event in events]
+def visit_spans(events: Sequence[Event]) -> list[Span]:
+    """The batches of each visit."""
+    keys = [[event.get(key) for key in _VISIT] for event in events]
     stops = np.cumsum([len(list(group)) for _, group in groupby(keys)]).tolist()
     return list(zip([0, *stops[:-1]], stops, strict=True))
 

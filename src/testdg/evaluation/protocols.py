@@ -1,14 +1,14 @@
 """Protocols by name, with options (`cyclic,rounds=5`), or from a TOML file."""
 
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from testdg.errors import UserError, unknown
+from testdg.errors import UserError, look_up
 from testdg.evaluation.orders import ORDERS
 from testdg.evaluation.protocol import Protocol
 from testdg.evaluation.protocol_rules import mistakes
+from testdg.files import read_toml
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "continual": {},
@@ -28,10 +28,13 @@ def read_protocols(text: str | Path | Protocol) -> list[Protocol]:
     if isinstance(text, Protocol):
         return [text]
     name, *pairs = str(text).split(",")
-    base = _read_file(Path(name)) if name.endswith(".toml") else _named(name)
+    if name.endswith(".toml"):
+        base = {"name": Path(name).stem, **read_toml(Path(name), "protocol file")}
+    else:
+        base = {"name": name, **look_up("protocol", name, PROTOCOLS)}
     values = {**base, **dict(_read_pair(pair) for pair in pairs)}
-    if found := mistakes(values):
-        raise UserError(f"protocol {name}: {'; '.join(found)}")
+    if wrong := mistakes(values):
+        raise UserError(f"protocol {name}: {'; '.join(wrong)}")
     if values.get("order") != "all":
         return [_make(values)]
     several = [_make({**values, "order": number}) for number in range(len(ORDERS))]
@@ -51,21 +54,6 @@ def _make(values: dict[str, Any]) -> Protocol:
     if isinstance(tested := frozen.get("held_out"), str) and tested != "each":
         frozen["held_out"] = (tested,)
     return Protocol(**frozen)
-
-
-def _named(name: str) -> dict[str, Any]:
-    if name not in PROTOCOLS:
-        raise unknown("protocol", name, PROTOCOLS)
-    return {"name": name, **PROTOCOLS[name]}
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        return {"name": path.stem, **tomllib.loads(path.read_text(encoding="utf-8"))}
-    except OSError as error:
-        raise UserError(f"protocol file {path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UserError(f"protocol file {path} is not TOML: {error}") from error
 
 
 def _read_pair(pair: str) -> tuple[str, Any]:

@@ -19,6 +19,7 @@ from testdg.data.stream import to_float
 from testdg.errors import UserError
 from testdg.files import checksum, replacing
 from testdg.methods import Adapter
+from testdg.models.model import tensor_bytes
 from testdg.training.cache import cache_folder
 from testdg.version import __version__
 
@@ -61,12 +62,8 @@ def read_warm(path: Path, key: str) -> dict[str, Tensor]:
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    parts = [name.encode() + _bytes(value) for name, value in sorted(tensors.items())]
+    parts = [name.encode() + tensor_bytes(value) for name, value in sorted(tensors.items())]
     return checksum(b"".join(parts))
-
-
-def _bytes(value: Tensor) -> bytes:
-    return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _key(adapter: Adapter, benchmark: Benchmark) -> str:

@@ -1,7 +1,5 @@
 """`bench`: all cells of a grid, with one engine or another; what fails does not stop the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What each row of a leaderboard costs: time, memory and parameters of a batch, and the source images it needs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

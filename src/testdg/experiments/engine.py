@@ -1,7 +1,5 @@
 """What an engine is: it runs cells somewhere and tells what becomes of them."""
 
-from __future__ import annotations
-
 import gc
 import statistics
 import time

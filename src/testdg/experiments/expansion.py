@@ -1,7 +1,5 @@
 """`expand`: the cells of a grid, after everything that can be wrong with it was looked at."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -115,11 +113,11 @@ class _Expansion:
             return None
         if file not in self._tuned:
             self._tuned[file] = Tuned.read(file)
-        found = self._tuned[file].find(method.name, settings)
-        if found is None:
+        chosen = self._tuned[file].find(method.name, settings)
+        if chosen is None:
             raise UserError(f"{file} has nothing for {method.name}: choose with `testdg tune {method.name}` first")
-        read = {k: v for pair in found.settings.items() for k, v in _read_setting(method, *pair).items()}
-        return _Choice(Path(file).name, found.preset, read)
+        read = {k: v for pair in chosen.settings.items() for k, v in _read_setting(method, *pair).items()}
+        return _Choice(Path(file).name, chosen.preset, read)
 
     def _row(self, method: type[Adapter], benchmark: Benchmark, table: Table) -> dict[str, Any] | None:
         """What the cells of a method on a benchmark share."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from testdg.errors import UserError
 from testdg.evaluation import Protocol
+from testdg.files import read_toml
 from testdg.methods import Adapter, find_method
 from testdg.models import VisionModel
 
@@ -109,12 +109,7 @@ class Grid:
     @classmethod
     def from_toml(cls, path: str | Path) -> Grid:
         """Read a grid from a file: values for all runs, and `[[run]]` tables."""
-        try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(f"grid file {path} cannot be read: {error.strerror or error}") from error
-        except ValueError as error:
-            raise UserError(f"grid file {path} is not TOML: {error}") from error
+        values = read_toml(Path(path), "grid file")
         runs = values.pop("run", [])
         if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
             raise UserError(f"grid file {path}: run must be tables, each under [[run]]; got {runs!r}")

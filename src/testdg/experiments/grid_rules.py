@@ -1,7 +1,5 @@
 """What the keys of a grid may hold, and a notebook for everything that is wrong with it."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ParamSpec, TypeVar

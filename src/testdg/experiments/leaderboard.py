@@ -1,7 +1,5 @@
 """The leaderboard: every method on the same streams, the best with more seeds and images; a declaration over bench."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from testdg.evaluation.compare import comparable, grouped
 from testdg.experiments.expansion import expand
 from testdg.experiments.grid import SOURCE, Cell, Grid
 from testdg.experiments.rows import method_title
-from testdg.experiments.summary import BenchRow, BenchTable, Score, make_row
+from testdg.experiments.summary import BenchRow, BenchTable, Score, make_table
 from testdg.experiments.tuning import preset_of
 from testdg.experiments.variants import Variant
 from testdg.scores import Metric
@@ -161,11 +159,11 @@ def make_board(runs: Iterable[tuple[str, str, Result]]) -> Board:
     every = list(runs)
     names = [stream.name for stream in STREAMS if stream.name in {stream for stream, _, _ in every}]
     tables = {name: _table(name, [(row, result) for stream, row, result in every if stream == name]) for name in names}
-    found: dict[str, dict[str, BenchRow]] = {}
+    by_row: dict[str, dict[str, BenchRow]] = {}
     for name, table in tables.items():
         for row in table.rows:
-            found.setdefault(row.name, {})[name] = row
-    ranked = [Ranked(name, next(iter(rows.values())).method, rows) for name, rows in found.items()]
+            by_row.setdefault(row.name, {})[name] = row
+    ranked = [Ranked(name, next(iter(rows.values())).method, rows) for name, rows in by_row.items()]
     board = Board(tables, ranked)
     return Board(tables, sorted(ranked, key=lambda row: _place(row, board)))
 
@@ -180,12 +178,10 @@ def _place(row: Ranked, board: Board) -> tuple[bool, float]:
 def _table(stream: str, runs: Sequence[tuple[str, Result]]) -> BenchTable:
     """The largest group of runs on a stream that can be compared."""
     largest = max(grouped(runs, lambda one, other: comparable(one[1], other[1])), key=len)
-    sources = [result for _, result in largest if result.method["name"] == SOURCE]
-    rows = []
-    for name in dict.fromkeys(name for name, _ in largest):
-        mine = [result for other, result in largest if other == name]
-        rows.append(make_row(name, mine[0].method["name"], mine, sources))
-    return BenchTable(largest[0][1].record["benchmark"], stream, largest[0][1].record, rows)
+    rows: dict[str, list[Result]] = {}
+    for name, result in largest:
+        rows.setdefault(name, []).append(result)
+    return make_table(stream, largest[0][1].record, rows.items())
 
 
 def named(stream: str, place: int, name: str) -> dict[str, list[Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from testdg.data.generate.workers import depend_on_parent
 from testdg.errors import UserError
 from testdg.experiments.engine import Failed, News, Postponed, Running, try_cell
 from testdg.experiments.grid import Cell
@@ -140,8 +141,7 @@ def _deaf() -> Iterator[None]:
 
 def _work(connection: Connection, out: Out, threads: int) -> None:
     """Run cells until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    depend_on_parent()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)
@@ -152,10 +152,3 @@ def _work(connection: Connection, out: Out, threads: int) -> None:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # for the other processes on the same GPU
         connection.send(outcome)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -12,7 +12,7 @@ from testdg.experiments.grid import SOURCE, Cell
 from testdg.experiments.statistics import Gain, Spread, paired_gain, spread
 from testdg.scores import Metric
 
-Found = tuple[Cell, Result]
+Ended = tuple[Cell, Result]
 
 
 @dataclass(frozen=True)
@@ -131,28 +131,30 @@ def summarise(cells: Sequence[Cell], ends: Iterable[Complete | Failed]) -> list[
     ]
 
 
-def _comparable(complete: Sequence[Found]) -> list[list[Found]]:
+def _comparable(complete: Sequence[Ended]) -> list[list[Ended]]:
     """Split runs on one protocol where data, batch size, model or anything else keeps them apart."""
     several = len({cell.protocol for cell, _ in complete}) > 1
     fits = same_but_for_order if several else comparable
     return grouped(complete, lambda first, other: fits(first[1], other[1]))
 
 
-def _table(complete: Sequence[Found]) -> BenchTable:
-    cell, result = complete[0]
-    sources = [result for cell, result in complete if cell.method == SOURCE]
-    names = dict.fromkeys(cell.name for cell, _ in complete)
-    rows = [_row([pair for pair in complete if pair[0].name == name], sources) for name in names]
-    return BenchTable(cell.benchmark, cell.asked, result.record, rows)
+def _table(complete: Sequence[Ended]) -> BenchTable:
+    cell, first = complete[0]
+    rows: dict[str, list[Result]] = {}
+    for other, result in complete:
+        rows.setdefault(other.name, []).append(result)
+    return make_table(cell.asked, first.record, rows.items())
 
 
-def _row(found: Sequence[Found], sources: Sequence[Result]) -> BenchRow:
-    cell = found[0][0]
-    return make_row(cell.name, cell.method, [result for _, result in found], sources)
+def make_table(protocol: str, record: dict[str, Any], rows: Iterable[tuple[str, list[Result]]]) -> BenchTable:
+    """Sum up the runs of every row, beside those of Source on the same streams."""
+    named = list(rows)
+    sources = [result for _, results in named for result in results if result.method["name"] == SOURCE]
+    return BenchTable(record["benchmark"], protocol, record, [_row(*row, sources) for row in named])
 
 
-def make_row(name: str, method: str, results: list[Result], sources: Sequence[Result]) -> BenchRow:
-    """Sum up the runs of one name, beside those of Source on the same streams."""
+def _row(name: str, results: list[Result], sources: Sequence[Result]) -> BenchRow:
+    method = results[0].method["name"]
     references = [] if method == SOURCE else sources
     tested = all(result.held_out for result in results)
     return BenchRow(

@@ -1,8 +1,5 @@
 """Tuning: for every method the same number of configurations, on the same streams, chosen by the same rule."""
 
-from __future__ import annotations
-
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +10,7 @@ from testdg.data.benchmarks.corruption import CorruptionBenchmark
 from testdg.data.corruptions import EXTRA
 from testdg.errors import UserError
 from testdg.evaluation import Result
+from testdg.evaluation.result import mean_of
 from testdg.experiments.engine import Complete, Failed
 from testdg.experiments.grid import SOURCE, Cell, Grid
 from testdg.experiments.tuned import Chosen
@@ -35,14 +33,14 @@ class Configuration:
     published: bool
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         """The settings in words."""
         return ", ".join(f"{key}={_shown(value)}" for key, value in self.settings.items())
 
     @cached_property
     def name(self) -> str:
         """What its runs are called."""
-        return f"{self.variant.title}: {self.told}"
+        return f"{self.variant.title}: {self.described}"
 
     def run(self, domains: Sequence[str]) -> dict[str, Any]:
         """Its run in a grid, on some domains in order."""
@@ -54,7 +52,7 @@ class Configuration:
 def configurations(variant: Variant, preset: str) -> list[Configuration]:
     """What is tried of a variant, around the settings of a preset ("none" for the defaults)."""
     published = variant.published(None if preset == "none" else preset)
-    tried = variant.kind.search.configurations(published)
+    tried = variant.method_class.search.configurations(published)
     if len(tried) != BUDGET:
         raise UserError(f"{variant.key} has {len(tried)} configurations to try, not {BUDGET}: declare its `search`")
     return [
@@ -73,7 +71,7 @@ def usual_values(benchmark: Benchmark, values: Values) -> dict[str, Any]:
 def preset_of(variant: Variant, benchmark: str, values: Values) -> str:
     """The preset that was asked for, or the one for the benchmark."""
     wanted = values.get("preset", benchmark)
-    return wanted if wanted in variant.kind.presets or "preset" in values else "none"
+    return wanted if wanted in variant.method_class.presets or "preset" in values else "none"
 
 
 def tuning_grid(tried: Iterable[Configuration], values: Values, settings: Values) -> Grid:
@@ -142,11 +140,11 @@ class Choice:
 
     def edges(self) -> dict[str, str]:
         """Settings whose best value is the least or the largest that was tried, and which of both."""
-        chosen, found = self.best.configuration.settings, {}
+        chosen, edges = self.best.configuration.settings, {}
         for key, values in self._axes().items():
             if is_ordered(values) and chosen[key] in (min(values), max(values)):
-                found[key] = "least" if chosen[key] == min(values) else "largest"
-        return found
+                edges[key] = "least" if chosen[key] == min(values) else "largest"
+        return edges
 
     def chosen(self) -> Chosen:
         """What the file of chosen settings says."""
@@ -183,25 +181,18 @@ def choose(
         mine = [one for one in tried if one.variant.key == variant.key]
         numbers = {one.name: [n for n, cell in enumerate(cells) if cell.name == one.name] for one in mine}
         every = [n for several in numbers.values() for n in several]
-        found = [_tried(one, [complete.get(n) for n in numbers[one.name]]) for one in mine]
-        if not all(n in ended for n in every) or not any(one.score is not None for one in found):
+        scored = [_tried(one, [complete.get(n) for n in numbers[one.name]]) for one in mine]
+        if not all(n in ended for n in every) or not any(one.score is not None for one in scored):
             waiting.append(variant)
             continue
         metric = next(complete[n] for n in every if n in complete).metric
-        choices.append(Choice(variant, metric, _mean(sources), found))
+        choices.append(Choice(variant, metric, mean_of([source.mean_score for source in sources]), scored))
     return choices, waiting
 
 
 def _tried(configuration: Configuration, results: Sequence[Result | None]) -> Tried:
-    known = [result for result in results if result is not None]
-    score = _mean(known) if len(known) == len(results) else None
-    return Tried(configuration, score, sum(result.seconds for result in known))
-
-
-def _mean(results: Sequence[Result]) -> float | None:
-    scores = [result.mean_score for result in results]
-    known = [score for score in scores if score is not None]
-    return statistics.fmean(known) if known and len(known) == len(scores) else None
+    score = mean_of([None if result is None else result.mean_score for result in results])
+    return Tried(configuration, score, sum(result.seconds for result in results if result is not None))
 
 
 def _shown(value: Any) -> str:

@@ -1,13 +1,11 @@
 """Rows of a comparison: methods, and the variants of a method that its `search` declares, by name as in tent:come."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from testdg.errors import UserError, unknown
+from testdg.errors import UserError, look_up
 from testdg.experiments.engine import load_setup
 from testdg.experiments.grid import SOURCE, Cell
 from testdg.methods import Adapter, find_method, methods
@@ -24,7 +22,7 @@ class Variant:
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def kind(self) -> type[Adapter]:
+    def method_class(self) -> type[Adapter]:
         """The class of the method."""
         return find_method(self.method)
 
@@ -36,20 +34,18 @@ class Variant:
     @property
     def title(self) -> str:
         """How a table calls it."""
-        return f"{self.kind.title} ({self.name})" if self.name else self.kind.title
+        return f"{self.method_class.title} ({self.name})" if self.name else self.method_class.title
 
     def published(self, preset: str | None) -> dict[str, Any]:
         """All settings as they were published for a benchmark: defaults, then preset, then its own."""
-        return {**vars(self.kind.Settings()), **self.kind.preset(preset), **self.fixed}
+        return {**vars(self.method_class.Settings()), **self.method_class.preset(preset), **self.fixed}
 
 
 def find_variant(key: str) -> Variant:
     """A method or a variant of one, by its key."""
     method, _, name = key.partition(SEPARATOR)
     known = find_method(method).search.variants
-    if name and name not in known:
-        raise unknown(f"variant of {method}", name, known)
-    return Variant(method, name, known[name]) if name else Variant(method)
+    return Variant(method, name, look_up(f"variant of {method}", name, known)) if name else Variant(method)
 
 
 def find_variants(keys: Sequence[str], task: str) -> list[Variant]:
@@ -65,7 +61,7 @@ def find_variants(keys: Sequence[str], task: str) -> list[Variant]:
 def willing(variants: Sequence[Variant], cell: Cell) -> list[Variant]:
     """Those that do not refuse the model of a cell."""
     _, model = load_setup(cell.setup, "cpu")
-    return [variant for variant in variants if variant.kind.refuses(model) is None]
+    return [variant for variant in variants if variant.method_class.refuses(model) is None]
 
 
 def all_variants(task: str) -> list[Variant]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from testdg.methods.parts.graphs import Recorded
 from testdg.models import VisionModel
+from testdg.models.alignment import confidence
 
 IMAGES = {"classification": 100, "segmentation": 4}
 """Images of the probe."""
@@ -72,7 +73,7 @@ class Probe(nn.Module):
     def begin(self, predict: Any, source: Any) -> None:
         """Note what an adapter predicts before it learns, and how sure the source is of it."""
         if self.images is not None and self.classes is None:
-            self.classes, self.sureness = predict(self.images).argmax(1), sureness(source(self.images))
+            self.classes, self.sureness = predict(self.images).argmax(1), confidence(source(self.images))
 
     @torch.no_grad()
     def collect(self, images: Tensor, logits: Tensor) -> None:
@@ -118,7 +119,7 @@ class Probe(nn.Module):
     def _foreign(self, logits: Tensor) -> bool:
         """Whether the source is much less sure of images than of the probe."""
         assert self.sureness is not None
-        return 1 - float(sureness(logits)) > ALIKE * (1 - float(self.sureness) + LEARNT_BY_HEART)
+        return 1 - float(confidence(logits)) > ALIKE * (1 - float(self.sureness) + LEARNT_BY_HEART)
 
     def due(self, seen: int, passes: float) -> bool:
         """Whether so many images since the last look, each of which took so many passes, pay for another one."""
@@ -146,17 +147,10 @@ def counting(adapter: nn.Module) -> Iterator[list[int]]:
     """Note the images of every pass of the adapter's models within."""
     counts: list[int] = []
     models = [module.network for module in adapter.modules() if isinstance(module, VisionModel)]
-    hooks = [model.register_forward_pre_hook(lambda _, given: counts.append(len(given[0]))) for model in models]
-    try:
+    with ExitStack() as hooks:
+        for model in models:
+            hooks.enter_context(model.register_forward_pre_hook(lambda _, given: counts.append(len(given[0]))))
         yield counts
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def sureness(logits: Tensor) -> Tensor:
-    """Mean probability of the predicted class."""
-    return logits.float().softmax(1).amax(1).mean()
 
 
 class Step(NamedTuple):

@@ -42,9 +42,7 @@ def own_values(guard: Guard) -> dict[str, Any]:
 def put_back(guard: Guard, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
     """Put back what `own_tensors`, here without their prefix, and `own_values` gave."""
     device = guard.adapter.model.device
-    guard.inputs.forget()
-    if (seen := tensors.get("inputs.thumbnails")) is not None:
-        guard.inputs.thumbnails[-len(seen) :] = seen.to(device)
+    guard.inputs.thumbnails.copy_(tensors["inputs.thumbnails"])
     for key in ("images", "classes", "sureness"):
         value = tensors.get(f"probe.{key}")
         setattr(guard.probe, key, None if value is None else value.to(device, copy=True))
@@ -54,15 +52,8 @@ def put_back(guard: Guard, tensors: Mapping[str, Tensor], values: Mapping[str, A
     ring = {key.removeprefix("ring."): value for key, value in tensors.items() if key.startswith("ring.")}
     guard.snapshots.load(ring, values["ring"])
     if guard.snapshots:
-        for name in guard.movement.before.keys() & {key.removeprefix("moved.") for key in tensors}:
-            guard.movement.before[name].copy_(tensors[f"moved.{name}"])
-    known = {
-        "passes": 0.0,
-        "counted": 0,
-        "trust": 1.0,
-        "one_sided": False,
-        **values,
-    }  # a state from before these were known
+        for name, before in guard.movement.before.items():
+            before.copy_(tensors[f"moved.{name}"])
     for key in COUNTS:
-        setattr(guard, key, known[key])
-    guard.mix.window, guard.mix.one_sided = list(known["window"]), known["one_sided"]
+        setattr(guard, key, values[key])
+    guard.mix.window, guard.mix.one_sided = list(values["window"]), values["one_sided"]

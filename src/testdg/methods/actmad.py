@@ -1,7 +1,5 @@
 """ActMAD: activations get back the mean and variance that they have on the source (Mirza et al., CVPR 2023)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -13,7 +11,7 @@ from testdg.errors import UserError
 from testdg.methods.adapter import Adapter
 from testdg.methods.parts.blocks import hooked, pass_empty_image
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.normalisation import affine_parameters
+from testdg.methods.parts.normalisation import affine_parameters, lacks_affine
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
 from testdg.methods.search import Search
@@ -72,8 +70,8 @@ class ActMAD(Adapter):
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
         """Activations are matched after normalisation layers, place by place."""
-        if not affine_parameters(model):
-            return "it has no normalisation layer with scale and shift"
+        if (reason := lacks_affine(model)) is not None:
+            return reason
         return None if model.preprocessing.input_size else "its input has no fixed size, and activations have places"
 
     def build(self) -> None:
@@ -96,17 +94,17 @@ class ActMAD(Adapter):
 
     def moments(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and mean and unbiased variance over images of each activation, (2, activations)."""
-        found: dict[nn.Module, Tensor] = {}
+        by_layer: dict[nn.Module, Tensor] = {}
 
         def note(layer: nn.Module, _: Any, output: Tensor) -> None:
             inplace = isinstance(layer, nn.modules.batchnorm._BatchNorm)  # a ReLU may write over its output
             variance, mean = torch.var_mean((output.clone() if inplace else output).float().flatten(1), 0)
-            found[layer] = torch.stack([mean, variance])
+            by_layer[layer] = torch.stack([mean, variance])
 
         layers = [self.model.get_submodule(name) for name in self.sizes]
         with hooked(*((layer, note) for layer in layers)):
             logits: Tensor = self.model(images).logits
-        return logits, torch.cat([found[layer] for layer in layers], 1)
+        return logits, torch.cat([by_layer[layer] for layer in layers], 1)
 
     @torch.no_grad()
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:

@@ -1,13 +1,12 @@
 """CMF: ROID that goes back to a model which a Kalman filter follows through the stream (Lee and Chang, ICLR 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from testdg.methods.parts.plain_state import PlainState
 from testdg.methods.registry import register
 from testdg.methods.roid import Roid, RoidSettings
 from testdg.methods.search import Search
@@ -28,9 +27,10 @@ class CMFSettings(RoidSettings):
     noise: float = option(0.005, "of the filter, for the 38,400 values of a ViT-B; in proportion for others", low=0)
 
 
-class MomentumFilter(nn.Module):
+class MomentumFilter(PlainState):
     """A hidden model between the source and the weights, by a Kalman filter with one variance for all values."""
 
+    plain = ("variance",)
     variance: float
 
     def __init__(self, values: Sequence[Tensor], noise: float) -> None:
@@ -53,14 +53,6 @@ class MomentumFilter(nn.Module):
         torch._foreach_lerp_(self.hidden(), list(observed), 1 - kept)
         self.variance = kept * variance
         return kept
-
-    def get_extra_state(self) -> float:
-        """The variance, for the state."""
-        return self.variance
-
-    def set_extra_state(self, state: float) -> None:
-        """Take a variance back."""
-        self.variance = float(state)
 
 
 @register

@@ -1,7 +1,5 @@
 """DeYO: entropy of predictions that depend on the shape of the object (Lee et al., ICLR 2024)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """NEO: the mean of the stream is taken out of the features before the classifier (Murphy et al., ICLR 2026)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal

@@ -11,6 +11,11 @@ def width_of(block: nn.Module) -> int:
     return norm.normalized_shape[0]
 
 
+def is_attention(module: nn.Module) -> bool:
+    """Tell an attention by the name of its class."""
+    return any(word in type(module).__name__ for word in ("Attention", "Attn"))
+
+
 def first(output: Any) -> Tensor:
     """The tensor that a block gives, alone or as the first of several."""
     return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]

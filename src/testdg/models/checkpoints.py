@@ -1,7 +1,5 @@
 """Checkpoints of others, .pt and .pth: tensors alone are read, under the names that a network has for them."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,26 +38,26 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         return tensors
     try:
         check_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         told = f"{path} holds more than tensors, which could execute code when it is read"
         raise UserError(f"{told}: save the state_dict() of the module alone") from error
     except (OSError, ValueError, RuntimeError, EOFError, BadZipFile, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} cannot be read: {first_line(error)}") from error
-    weights = _tensors(found)
+    weights = _tensors(content)
     if not weights:
         raise UserError(f"{path} holds no weights: expected tensors by name, as state_dict() gives them")
     return weights
 
 
-def _tensors(found: Any) -> dict[str, Tensor]:
+def _tensors(content: Any) -> dict[str, Tensor]:
     """The tensors by name, wherever a training has put them."""
-    if not isinstance(found, Mapping):
+    if not isinstance(content, Mapping):
         return {}
     for key in _HOLDERS:
-        if isinstance(found.get(key), Mapping) and (inner := _tensors(found[key])):
+        if isinstance(content.get(key), Mapping) and (inner := _tensors(content[key])):
             return inner
-    return {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
+    return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
 
 
 def fit_weights(given: Mapping[str, Tensor], network: nn.Module) -> Fitted:

@@ -1,7 +1,5 @@
 """Checkpoints of others become model folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

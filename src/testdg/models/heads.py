@@ -1,10 +1,8 @@
 """The head of a network: the layer that gives its logits, which a pass finds."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -55,12 +53,10 @@ def watching(*layers: nn.Module, note: Callable[[nn.Module, Tensor, Any], None])
     def hook(layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
         note(layer, next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor)), output)
 
-    handles = [layer.register_forward_hook(hook, with_kwargs=True) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_hook(hook, with_kwargs=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @torch.no_grad()
@@ -111,14 +107,14 @@ def _try(
 def _unseen(layers: dict[nn.Module, str], name: str, head: str | None, reason: Exception | None) -> Head:
     """The named layer, or a guess, of a network that no image has passed."""
     wanted = [(layer, own) for layer, own in layers.items() if own == head or isinstance(layer, nn.Linear)]
-    told = next(iter(str(reason).splitlines()), "") or type(reason).__name__
+    line = next(iter(str(reason).splitlines()), "") or type(reason).__name__
     remedy = "give its size with preprocessing=Preprocessing((height, width)), or name the classifier with head=..."
     if not wanted:
-        raise UserError(f"{name} has no linear classifier, and no image passes it ({told}): {remedy}")
+        raise UserError(f"{name} has no linear classifier, and no image passes it ({line}): {remedy}")
     layer, own = next(((layer, own) for layer, own in wanted if own == head), wanted[-1])
     if head is None:
-        told = f"{own!r} is taken for the head of {name}, which no image passes ({told})"
-        warnings.warn(f"{told}: {remedy}", stacklevel=5)
+        guess = f"{own!r} is taken for the head of {name}, which no image passes ({line})"
+        warnings.warn(f"{guess}: {remedy}", stacklevel=5)
     return Head(own, True, layer.get_parameter("weight").shape[0])
 
 

@@ -1,7 +1,5 @@
 """Models by their names on the hub: is it a name at all, is the hub there, and where do the files lie."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """`load_model`: a hub id, a folder, a timm name or a module becomes a `VisionModel`."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ from testdg.models import hub, own, resnet, timm_models
 from testdg.models.alignment import FILE, load_alignment
 from testdg.models.architectures import ARCHITECTURES
 from testdg.models.checkpoints import PICKLED
-from testdg.models.model import VisionModel
+from testdg.models.model import MODEL_TYPE, VisionModel
 from testdg.models.named import find_make
 from testdg.models.preprocessing import Preprocessing, read_preprocessor
 from testdg.models.segformer import IMAGENET, set_epsilon
@@ -154,7 +152,7 @@ def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | 
     budget = budget_of(find_weights(folder))
     config = read_config(folder)
     preprocessing = preprocessing or read_preprocessor(folder, dense=_wants_segmentation(config))
-    if config.get("model_type") == own.MODEL_TYPE:
+    if config.get("model_type") == MODEL_TYPE:
         raise UserError(own.of_a_module(folder, config))
     if config.get("model_type") == timm_models.MODEL_TYPE:
         return own.load_into(timm_models.network_of(folder, config), folder, preprocessing, head)
@@ -169,17 +167,19 @@ def _load_tiny(folder: Path, config: dict[str, Any], preprocessing: Preprocessin
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    kind = ARCHITECTURES[config["model_type"]]
+    network_class = ARCHITECTURES[config["model_type"]]
     values = {key: value for key, value in config.items() if key != "model_type"}
     try:
-        empty = sketch(lambda: kind(**values), budget, str(folder))
+        empty = sketch(lambda: network_class(**values), budget, str(folder))
         own = getattr(empty, "config", {}).get("size", _ANY_SIDE)
         check_sketch(empty, _shape(preprocessing, own), str(folder))
-        network = kind(**values)
+        network = network_class(**values)
     except UserError:
         raise
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
-        raise UserError(f"{folder / CONFIG} does not describe a {kind.__name__}: {first_line(error)}") from error
+        raise UserError(
+            f"{folder / CONFIG} does not describe a {network_class.__name__}: {first_line(error)}"
+        ) from error
     try:
         network.load_state_dict(load_file(folder / WEIGHTS))
     except (SafetensorError, OSError, RuntimeError) as error:
@@ -241,15 +241,15 @@ def _made_by_transformers(
     import torch
     import transformers
 
-    kind = (
+    auto = (
         transformers.AutoModelForSemanticSegmentation if segmentation else transformers.AutoModelForImageClassification
     )
     about = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-    empty = sketch(lambda: kind.from_config(about, trust_remote_code=False), budget, source)
+    empty = sketch(lambda: auto.from_config(about, trust_remote_code=False), budget, source)
     if empty is not None:
         own = getattr(about, "image_size", _ANY_SIDE)
         check_sketch(empty, _shape(preprocessing or _default_preprocessing(empty), own), source)
-    return kind.from_pretrained(  # type: ignore[no-any-return]
+    return auto.from_pretrained(  # type: ignore[no-any-return]
         source, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
     )
 

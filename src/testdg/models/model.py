@@ -1,11 +1,9 @@
 """A torch network seen as encoder + head: logits and features in one pass, and the layers that methods look for."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +15,7 @@ from testdg.errors import UserError
 from testdg.models import timm_models
 from testdg.models.alignment import Alignment
 from testdg.models.architectures import architecture_name
+from testdg.models.blocks import is_attention
 from testdg.models.heads import find_logits, pooled, watching
 from testdg.models.preprocessing import Preprocessing, require_dense, write_preprocessor
 
@@ -151,6 +150,11 @@ class VisionModel(nn.Module):
         """Where the weights are."""
         return next(self.parameters()).device
 
+    def empty_image(self) -> Tensor:
+        """One image without content, of the model's own size, to find out what happens in a pass."""
+        height, width = self.preprocessing.input_size or (32, 32)
+        return torch.zeros(1, self.channels, height, width, device=self.device)
+
     def norm_layers(self) -> list[tuple[str, nn.Module]]:
         """List LayerNorm, GroupNorm and BatchNorm layers with their names."""
         return [(name, module) for name, module in self.named_modules() if isinstance(module, NORM_LAYERS)]
@@ -161,7 +165,7 @@ class VisionModel(nn.Module):
         Query, key and value of one attention read the same tensor, so they form one group, whether the
         implementation fuses them into one layer or keeps them apart.
         """
-        inside = [n for n, m in self.named_modules() if any(w in type(m).__name__ for w in ("Attention", "Attn"))]
+        inside = [name for name, module in self.named_modules() if is_attention(module)]
         linears = {
             name: module
             for name, module in self.named_modules()
@@ -176,26 +180,20 @@ class VisionModel(nn.Module):
 
     @torch.no_grad()
     def _grouped_by_input(self, layers: Mapping[str, nn.Module]) -> list[list[str]]:
+        names = {layer: name for name, layer in layers.items()}
         groups: dict[int, list[str]] = {}
         alive: list[Tensor] = []  # keeps ids unique while the probe runs
 
-        def remember(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-            def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-                alive.append(inputs[0])
-                groups.setdefault(id(inputs[0]), []).append(name)
+        def note(layer: nn.Module, given: Tensor, _: Any) -> None:
+            alive.append(given)
+            groups.setdefault(id(given), []).append(names[layer])
 
-            return hook
-
-        handles = [module.register_forward_pre_hook(remember(name)) for name, module in layers.items()]
         training = self.training
         try:
-            self.eval()
-            height, width = self.preprocessing.input_size or (32, 32)
-            self(torch.zeros(1, self.channels, height, width, device=self.device))
+            with watching(*names, note=note):
+                self.eval()(self.empty_image())
         finally:
             self.train(training)
-            for handle in handles:
-                handle.remove()
         return list(groups.values())
 
     def fingerprint(self) -> str:
@@ -205,8 +203,7 @@ class VisionModel(nn.Module):
         if self.alignment is not None:
             weights |= {f"alignment.{name}": value for name, value in self.alignment.state_dict().items()}
         for name, value in sorted(weights.items()):
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            digest.update(name.encode() + tensor_bytes(value))
         return digest.hexdigest()
 
     def save(self, folder: str | Path) -> None:
@@ -233,6 +230,11 @@ class VisionModel(nn.Module):
         about = timm_models.describe(self.network, self.classes)
         about = about or {"model_type": MODEL_TYPE, "module": type(self.network).__name__}
         return {**about, "head": self.head, "classes": list(self._class_names) or None}
+
+
+def tensor_bytes(value: Tensor) -> bytes:
+    """The content of a tensor, on whatever device."""
+    return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _tensors(network: nn.Module) -> list[tuple[str, Tensor]]:

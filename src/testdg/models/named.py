@@ -1,7 +1,5 @@
 """Models of the user's own by name: a function in a plugin makes each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Weights of networks that only their user can make: a folder that `save` wrote, or a file of tensors."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,10 @@ from torch import nn
 from testdg.errors import UserError
 from testdg.models import timm_models
 from testdg.models.checkpoints import load_fitting, read_checkpoint
-from testdg.models.model import MODEL_TYPE, VisionModel
+from testdg.models.model import VisionModel
 from testdg.models.preprocessing import Preprocessing, read_preprocessor
 from testdg.models.untrusted import CONFIG, find_weights, read_config
 from testdg.models.wrapping import wrap
-
-__all__ = ["MODEL_TYPE", "load_into", "of_a_module", "without_network"]
 
 
 def load_into(

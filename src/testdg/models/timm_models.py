@@ -1,7 +1,5 @@
 """Models of timm: by name, with published weights or with those of a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +36,12 @@ def make_network(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
         raise UserError(f"timm could not load {short!r}: {first_line(error)}") from error
 
 
-def misfit(told: str, error: BaseException) -> str:
+def misfit(problem: str, error: BaseException) -> str:
     """A failed import in words: mostly a torchvision that was built for another torch."""
     reason = first_line(error)
     if "torchvision" in str(error):
-        return f"{told}: torchvision does not fit torch {torch.__version__} ({reason}): install the one that does"
-    return f"{told}: {reason}"
+        return f"{problem}: torchvision does not fit torch {torch.__version__} ({reason}): install the one that does"
+    return f"{problem}: {reason}"
 
 
 def preprocessing_of(network: nn.Module) -> Preprocessing:

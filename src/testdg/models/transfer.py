@@ -77,8 +77,8 @@ def _empty_copy(network: nn.Module, size: int) -> nn.Module:
         if isinstance(getattr(config, "image_size", None), int):
             config = copy.deepcopy(config)
             config.image_size = size
-            kind: Any = type(network)
-            return kind(config)  # type: ignore[no-any-return]
+            network_class: Any = type(network)
+            return network_class(config)  # type: ignore[no-any-return]
     return copy.deepcopy(network)
 
 
@@ -94,12 +94,11 @@ def _interpolate(positions: Tensor, count: int) -> Tensor:
 @torch.no_grad()
 def check_input(model: VisionModel) -> None:
     """Try one empty image of the model's own size."""
-    height, width = model.preprocessing.input_size or (32, 32)
-    training = model.training
+    image, training = model.empty_image(), model.training
     try:
-        model.eval()(torch.zeros(1, model.channels, height, width, device=model.device))
+        model.eval()(image)
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        (height, width), reason = image.shape[-2:], str(error).splitlines()[0]
         raise UserError(f"model {model.name} cannot take images of {height} x {width}: {reason}") from error
     finally:
         model.train(training)

@@ -5,8 +5,6 @@ as the weights beside it. One image without pixels is sent through it, so that s
 are told.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -187,11 +185,8 @@ def _within(budget: Budget) -> Iterator[None]:
             if tensors > budget.tensors or elements > budget.elements:
                 raise _TooLarge
 
-    handle = nn.modules.module.register_module_parameter_registration_hook(count)
-    try:
+    with nn.modules.module.register_module_parameter_registration_hook(count):
         yield
-    finally:
-        handle.remove()
 
 
 def sketch(make: Callable[[], nn.Module], budget: Budget, place: str) -> nn.Module | None:

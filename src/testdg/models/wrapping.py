@@ -1,7 +1,5 @@
 """Any network becomes a `VisionModel`."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from testdg.models.heads import find_head

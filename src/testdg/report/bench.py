@@ -1,7 +1,5 @@
 """The tables of a bench as text, Markdown and CSV."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +10,7 @@ from testdg.experiments.ablations import Column as Measured
 from testdg.experiments.statistics import Gain
 from testdg.experiments.summary import Score
 from testdg.report.record import record_lines
-from testdg.report.safe import cell, fenced, markdown
+from testdg.report.safe import csv_text, fenced, markdown
 from testdg.report.table import Column, Entry, Table, markdown_table, plain_table
 
 INTERVAL = "95 % interval"
@@ -23,7 +21,7 @@ _NEXT_LINE = "\n" + 11 * " "  # under the text of a record's line
 def bench_text(tables: Sequence[BenchTable], columns: Sequence[Measured] = ()) -> str:
     """Every table under its record, as aligned text; `columns` come after its own."""
     return "\n\n".join(
-        "\n".join([*_told(table), "", *plain_table(replace(means_table(table, columns), corner=""))])
+        "\n".join([*_shown_record(table), "", *plain_table(replace(means_table(table, columns), corner=""))])
         for table in tables
     )
 
@@ -33,23 +31,18 @@ def bench_markdown(tables: Sequence[BenchTable], columns: Sequence[Measured] = (
     parts = []
     for table in tables:
         lines = markdown_table(replace(means_table(table, columns), corner=""))
-        parts.append("\n".join([f"## {markdown(_title(table))}", "", *fenced(_told(table)), "", *lines]))
+        title = markdown(f"{table.benchmark}, {table.protocol}")
+        parts.append("\n".join([f"## {title}", "", *fenced(_shown_record(table)), "", *lines]))
     return "\n\n".join(parts) + "\n"
 
 
 def bench_csv(tables: Sequence[BenchTable], columns: Sequence[Measured] = ()) -> str:
     """A line for each row of each table, with all digits; empty where there is no number."""
-    text = io.StringIO()
     lines = [_csv_line(table, row) | _csv_columns(row, columns) for table in tables for row in table.rows]
-    writer = csv.DictWriter(text, list(lines[0]) if lines else ["benchmark"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(
-        {key: cell(value) if isinstance(value, str) else value for key, value in line.items()} for line in lines
-    )
-    return text.getvalue()
+    return csv_text([lines[0] if lines else ["benchmark"], *(line.values() for line in lines)])
 
 
-def _told(table: BenchTable) -> list[str]:
+def _shown_record(table: BenchTable) -> list[str]:
     """The lines of the record, one by one, fit for a terminal."""
     return [visible(line) for text in table_record(table) for line in text.split("\n")]
 
@@ -106,10 +99,6 @@ def _interval(score: Score | None) -> Entry:
 def interval_text(gain: Gain, digits: int = 2) -> str:
     """The interval of a gain; what rounds to zero has no minus."""
     return f"{gain.low:+z.{digits}f} to {gain.high:+z.{digits}f}"
-
-
-def _title(table: BenchTable) -> str:
-    return f"{table.benchmark}, {table.protocol}"
 
 
 def _csv_line(table: BenchTable, row: BenchRow) -> dict[str, Any]:

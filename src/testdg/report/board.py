@@ -1,13 +1,15 @@
-"""The tables of a leaderboard, and the whole of it as Markdown."""
+"""A leaderboard as a table, as Markdown, and as a page that sorts itself."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from testdg.experiments import BenchTable
 from testdg.experiments.board_cost import Costs
 from testdg.experiments.leaderboard import Board, Ranked
-from testdg.report.bench import SPREAD, bench_markdown
+from testdg.report.bench import SPREAD, bench_markdown, means_table, table_record
 from testdg.report.page.figures import Picture
-from testdg.report.safe import markdown
+from testdg.report.page.html import THEME, html_figure, html_table, whole_page
+from testdg.report.safe import escape, markdown
 from testdg.report.table import Column, Entry, Table, markdown_table
 
 TITLE = "Leaderboard"
@@ -37,9 +39,9 @@ def _entries(row: Ranked, board: Board, cost: Mapping[str, Any]) -> list[Entry]:
     every = (*board.streams, *board.longer)
     scores = [Entry.of(score.value) if (score := row.score(name)) else Entry() for name in every]
     worst = row.worst(board.streams)
-    case = [Entry(worst[0]), Entry(text=worst[1])] if worst else [Entry(), Entry()]
+    gain_and_stream = [Entry(worst[0]), Entry(text=worst[1])] if worst else [Entry(), Entry()]
     numbers = [Entry(cost.get(key)) for key in ("ms", "memory_mib", "parameters")]
-    return [Entry(row.mean(board.streams)), *scores, *case, *numbers, Entry(text=source_words(cost))]
+    return [Entry(row.mean(board.streams)), *scores, *gain_and_stream, *numbers, Entry(text=source_words(cost))]
 
 
 def source_words(cost: Mapping[str, Any]) -> str:
@@ -50,12 +52,25 @@ def source_words(cost: Mapping[str, Any]) -> str:
     return f"{count}{', labelled' if cost['source_labels'] else ''}" if count else "none"
 
 
-def board_markdown(board: Board, costs: Costs, pictures: Sequence[Picture], figures: str = "figures") -> str:
+def board_markdown(board: Board, costs: Costs, pictures: Sequence[Picture]) -> str:
     """The leaderboard as a document: the table, the figures, then every stream with its record and intervals."""
     table = board_table(board, costs)
     parts = [f"# {markdown(TITLE)}", markdown(outcome(board)), markdown(table.note), "\n".join(markdown_table(table))]
-    parts += [f"![{markdown(one.caption)}]({figures}/{one.name}.png)\n\n{markdown(one.caption)}" for one in pictures]
+    parts += [f"![{markdown(one.caption)}](figures/{one.name}.png)\n\n{markdown(one.caption)}" for one in pictures]
     return "\n\n".join([*parts, bench_markdown(list(board.tables.values()))])
+
+
+def board_page(board: Board, costs: Costs, pictures: Sequence[Picture]) -> str:
+    """The whole page, with every stream below the table."""
+    header = ["<header>", THEME, f"<h1>{escape(TITLE)}</h1>", f"<p>{escape(outcome(board))}</p>", "</header>"]
+    lead = ["<section>", html_table(board_table(board, costs)), *map(html_figure, pictures), "</section>"]
+    return whole_page(TITLE, [*header, "<main>", *lead, *map(_section, board.tables.values()), "</main>"])
+
+
+def _section(table: BenchTable) -> str:
+    lines = "".join(f"<dd>{escape(line)}</dd>" for text in table_record(table) for line in text.split("\n"))
+    record = f"<details><summary>Record</summary><dl>{lines}</dl></details>"
+    return f"<section><h2>{escape(table.protocol)}</h2>{html_table(means_table(table))}{record}</section>"
 
 
 def outcome(board: Board) -> str:

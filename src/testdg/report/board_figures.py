@@ -5,7 +5,7 @@ from typing import Any
 
 from testdg.experiments.board_cost import Costs
 from testdg.experiments.grid import SOURCE
-from testdg.experiments.leaderboard import FIRST, HELD_OUT, Board
+from testdg.experiments.leaderboard import FIRST, HELD_OUT, Board, Ranked
 from testdg.report.analyses.scatter import draw_methods
 from testdg.report.page.figures import Picture, make_picture
 from testdg.report.record import record_note
@@ -18,7 +18,7 @@ Point = dict[str, Any]
 
 def board_pictures(board: Board, costs: Costs) -> list[Picture]:
     """Both figures, as far as there are numbers for them."""
-    points = [_point(board, row.name, costs) for row in board.ranked if FIRST in row.rows]
+    points = [_point(row, costs) for row in board.ranked if FIRST in row.rows]
     near = [point for point in points if not _far(point, points)]
     away = [f"{point['name']} ({point['score']:.1f})" for point in points if point not in near]
     left_out = f" Not shown, far above Source: {', '.join(away)}." if away else ""
@@ -26,11 +26,10 @@ def board_pictures(board: Board, costs: Costs) -> list[Picture]:
         return [picture for make in (_cost, _tested) if (picture := make(board, near, left_out)) is not None]
 
 
-def _point(board: Board, name: str, costs: Costs) -> Point:
-    row = next(row for row in board.ranked if row.name == name)
+def _point(row: Ranked, costs: Costs) -> Point:
     score, tested = row.score(FIRST), row.score(HELD_OUT)
     assert score is not None
-    about = {"name": name, "method": row.method, "ms": costs.get(row.first.folder.name, {}).get("ms")}
+    about = {"name": row.name, "method": row.method, "ms": costs.get(row.first.folder.name, {}).get("ms")}
     value = score.value
     return {**about, "score": value.mean, "deviation": value.deviation, "tested": tested and tested.value.mean}
 

@@ -1,7 +1,11 @@
 """Texts from files that stay texts: no tags, no formulas, no commands for a terminal."""
 
+import csv
 import html
+import io
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from testdg.errors import visible
 
@@ -27,6 +31,15 @@ def fenced(lines: list[str]) -> list[str]:
     return [f"{fence}text", *shown, fence]
 
 
-def cell(text: str) -> str:
-    """A text that a spreadsheet does not take for a formula."""
-    return visible(f"'{text}" if text.lstrip(" ")[:1] in _FORMULA else text)
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as CSV; empty where there is no value."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(cell, row) for row in rows)
+    return text.getvalue()
+
+
+def cell(value: Any) -> Any:
+    """A value whose text a spreadsheet does not take for a formula."""
+    if not isinstance(value, str):
+        return value
+    return visible(f"'{value}" if value.lstrip(" ")[:1] in _FORMULA else value)

@@ -1,13 +1,11 @@
 """What a tuning found: every configuration with its score, the chosen one marked, and how sure the choice is."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from testdg.experiments.tuning import Choice, Tried
-from testdg.report.safe import cell, fenced, markdown
+from testdg.report.safe import csv_text, fenced, markdown
 from testdg.report.table import Column, Entry, Table, markdown_table, plain_table
 
 _DIGITS = 2
@@ -34,15 +32,13 @@ def tuning_markdown(choices: Sequence[Choice], about: Sequence[str]) -> str:
 
 def tuning_csv(choices: Iterable[Choice]) -> str:
     """A line for each configuration, with all digits."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "settings", "metric", "score", "behind", "published", "chosen", "seconds"])
+    rows: list[list[Any]] = [["row", "settings", "metric", "score", "behind", "published", "chosen", "seconds"]]
     for choice in choices:
         for one in choice.tried:
-            about = [cell(choice.variant.key), cell(one.configuration.told), choice.metric.key, one.score]
+            about = [choice.variant.key, one.configuration.described, choice.metric.key, one.score]
             flags = [one.configuration.published, one is choice.best]
-            writer.writerow([*about, choice.behind(one), *flags, round(one.seconds, 3)])
-    return text.getvalue()
+            rows.append([*about, choice.behind(one), *flags, round(one.seconds, 3)])
+    return csv_text(rows)
 
 
 def tuning_plain(choices: Iterable[Choice]) -> list[dict[str, Any]]:
@@ -73,7 +69,7 @@ def choice_table(choice: Choice) -> Table:
 
 
 def _entries(choice: Choice, one: Tried) -> list[Entry]:
-    told = one.configuration.told.split(", ")
+    told = one.configuration.described.split(", ")
     values = [Entry(text=part.partition("=")[2]) for part in told]
     score = Entry(text="no score") if one.score is None else Entry(one.score)
     return [*values, score, Entry(choice.behind(one)), Entry(text=_mark(choice, one))]
@@ -90,7 +86,7 @@ def _mark(choice: Choice, one: Tried) -> str:
 
 def remarks(choice: Choice) -> list[str]:
     """How sure the choice is: ties, neighbours, edges of what was tried, and configurations without a score."""
-    lines = [f"chosen: {choice.best.configuration.told}"]
+    lines = [f"chosen: {choice.best.configuration.described}"]
     if ties := len(choice.ties) - 1:
         lines.append(f"tied with {ties} more: of ties, the published settings are taken, then the smallest rate")
     near = [behind for one in choice.neighbours() if (behind := choice.behind(one)) is not None]
@@ -117,4 +113,9 @@ def _summary(choice: Choice) -> list[Entry]:
     gain = None if choice.source is None else choice.metric.gain(choice.source, best.score)
     edges = ", ".join(f"{which} {key}" for key, which in choice.edges().items())
     scores = [Entry(best.score), Entry(choice.published.score)]
-    return [Entry(text=best.configuration.told), *scores, Entry(gain), Entry(text=f"{edges}: widen" if edges else "")]
+    return [
+        Entry(text=best.configuration.described),
+        *scores,
+        Entry(gain),
+        Entry(text=f"{edges}: widen" if edges else ""),
+    ]

@@ -42,10 +42,8 @@ class TrainingFolder:
         return about
 
     def _check_files(self, about: dict[str, Any]) -> None:
-        """Hold a trained model against its checksums, which are taken out; one from before there were any has none."""
-        sums = about.pop("checksums", None)
-        if sums is None:
-            return
+        """Hold a trained model against its checksums, which are taken out."""
+        sums = about.pop("checksums")
         if checksum(about) != sums.pop("training.json"):
             raise ValueError("its checksum does not fit")
         for name, expected in sums.items():

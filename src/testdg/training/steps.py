@@ -45,7 +45,7 @@ class Training:
     def run(self) -> float:
         """Train to the end, leave the model in evaluation mode, and give the seconds that it took in all."""
         start, self.seconds = self._resume()
-        self.told, self.begun, self.saved = start, time.monotonic(), time.monotonic()
+        self.last_told, self.begun, self.saved = start, time.monotonic(), time.monotonic()
         self.model.train()
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             batches = self._batches(start)
@@ -91,12 +91,12 @@ class Training:
 
     def _tell(self, done: int) -> None:
         """Bring the scalars to the host; a loss that is not finite ends the training before it is saved."""
-        loss, errors = (self.scalars / (done - self.told)).tolist()
+        loss, errors = (self.scalars / (done - self.last_told)).tolist()
         if not math.isfinite(loss):
             rate = self.recipe.learning_rate
             raise UserError(f"the loss is {loss} after {done} steps: choose a smaller --learning-rate than {rate}")
         self.tell(done, self.steps, loss, 100 * errors)
-        self.told = done
+        self.last_told = done
         self.scalars.zero_()
 
     def _resume(self) -> tuple[int, float]:

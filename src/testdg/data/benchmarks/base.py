@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from testdg.data.corrupted import PixelCache
+from testdg.data.corruptions.parameters import check_severity
 from testdg.data.stream import Domain, Samples, Stream
 from testdg.errors import UserError
 
@@ -43,13 +44,6 @@ class Options:
         """Which image files are taken, in words, with what else there is to say of them."""
         skipped = "; unreadable files skipped" if self.skip_unreadable else ""
         return f"subset {Path(self.subset or 'all').name}{middle}{skipped}"
-
-
-def check_severity(severity: int) -> int:
-    """Refuse a severity that does not exist."""
-    if severity not in range(1, 6):
-        raise UserError(f"severity must be 1 to 5; got {severity}")
-    return severity
 
 
 def check_once(what: str, values: Sequence[Any]) -> None:

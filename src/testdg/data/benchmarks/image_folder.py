@@ -1,7 +1,5 @@
 """image-folder: any pictures sorted by class, corrupted on the fly at the size of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

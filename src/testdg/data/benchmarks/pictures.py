@@ -31,18 +31,14 @@ class PictureBenchmark(CorruptionBenchmark):
     def __init__(self, data: Path | None = None, options: Options | None = None) -> None:
         super().__init__(data, options)
         self.stored = self.data_set.find_stored(self.data)
-        plain = self.stored is None and self.data_set.is_plain(self.data)
-        if self.stored is None and not plain and not self._split_folder.is_dir():
+        clean = self.data_set.split_folder(self.data, self.data_set.test)
+        if self.stored is None and not clean.is_dir() and not self.data_set.is_plain(self.data):
             example = "gaussian_noise/5/<class>/ (and so on)"
             expected = self.data_set.needs.replace("<corruption>/<severity>/<class>/", example)
             raise UserError(f"data folder {self.data} holds no {self.data_set.title}: expected {expected}")
         self._refuse_seed(self.stored is None)
         self.classes = self.data_set.find_classes(self.data)
         self._skipped: dict[Path, list[str]] = {}
-
-    @property
-    def _split_folder(self) -> Path:
-        return self.data_set.split_folder(self.data, self.data_set.test)
 
     @cached_property
     def frost(self) -> FrostTextures | None:

@@ -36,9 +36,9 @@ PANES: tuple[Pane, ...] = (
 """The strengths of the five photographs that the reference recipe blends in."""
 
 
-def grow(pane: Pane, seed: int, number: int) -> Tensor:
+def grow(pane: Pane, number: int) -> Tensor:
     """Grow one texture, (3, H, W) uint8."""
-    noise = ImageNoise(seed, "frost texture", 0, [number])
+    noise = ImageNoise(0, "frost texture", 0, [number])
     cloud = plasma(noise, 1024, decay=1.8)[:, None, :_HEIGHT, :_WIDTH]
     ice = gaussian(_crystals(noise, pane)[None, None], 0.7)
     surface = _standardise(cloud) * pane.cloudiness**0.5 + _standardise(ice) * (1 - pane.cloudiness) ** 0.5

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import NamedTuple
 
-from testdg.errors import UserError, unknown
+from testdg.errors import UserError, look_up, unknown
 
 Row = tuple[tuple[float, ...], ...]
 
@@ -145,14 +145,18 @@ def check_name(name: str) -> None:
         raise unknown("corruption", name, (*STANDARD_ORDER, *EXTRA))
 
 
+def check_severity(severity: int) -> int:
+    """Refuse a severity that does not exist."""
+    if not isinstance(severity, Integral) or isinstance(severity, bool) or severity not in SEVERITIES:
+        raise UserError(f"severity must be 1 to 5; got {severity!r}")
+    return severity
+
+
 def parameters_of(name: str, severity: int, parameters: ParameterSet | str | None, side: int) -> tuple[float, ...]:
     """Look up a corruption's parameters; without a set, the side of the images chooses it."""
     check_name(name)
-    if not isinstance(severity, Integral) or isinstance(severity, bool) or severity not in SEVERITIES:
-        raise UserError(f"severity must be an integer from 1 to 5; got {severity!r}")
+    check_severity(severity)
     chosen = parameters or (CIFAR if side <= _LARGEST_CIFAR_SIDE else IMAGENET)
     if isinstance(chosen, str):
-        if chosen not in _SETS:
-            raise unknown("parameter set", chosen, _SETS)
-        chosen = _SETS[chosen]
+        chosen = look_up("parameter set", chosen, _SETS)
     return chosen.rows[name][severity - 1]

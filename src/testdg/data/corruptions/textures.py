@@ -38,9 +38,9 @@ class FrostTextures:
         return cls(tuple(_read(file) for file in files), f"photographs from {folder.resolve().name}")
 
     @classmethod
-    def procedural(cls, seed: int = 0) -> FrostTextures:
+    def procedural(cls) -> FrostTextures:
         """Grow five textures with the brightness, colour and contrast of the reference's photographs."""
-        return cls(_grown(seed), "procedural")
+        return cls(_grown(), "procedural")
 
     def cut(self, noise: ImageNoise, height: int, width: int, *, scale: float) -> Tensor:
         """Cut a random piece of a random texture for each image, (N, 3, H, W) uint8."""
@@ -52,9 +52,9 @@ class FrostTextures:
 
 
 @cache
-def _grown(seed: int) -> tuple[Tensor, ...]:
-    """Grow the textures of a seed once; it takes half a second."""
-    return tuple(grow(pane, seed, number) for number, pane in enumerate(PANES))
+def _grown() -> tuple[Tensor, ...]:
+    """Grow the textures once; it takes half a second."""
+    return tuple(grow(pane, number) for number, pane in enumerate(PANES))
 
 
 def _read(file: Path) -> Tensor:

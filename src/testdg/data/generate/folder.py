@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from testdg.data.benchmarks.base import check_once, check_severity, fingerprint
+from testdg.data.benchmarks.base import check_once, fingerprint
 from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER, FrostTextures, ParameterSet
-from testdg.data.corruptions.parameters import check_name
+from testdg.data.corruptions.parameters import check_name, check_severity
 from testdg.data.manifest import MANIFEST, read_manifest
 from testdg.errors import UserError
 from testdg.files import locked, replace_text, writing

@@ -42,9 +42,14 @@ def workers(
 def _start(function: Callable[..., Any], shared: Any) -> None:
     """Make a worker ready: one thread, deaf to Ctrl-C (its parent hears it), and gone when its parent is."""
     torch.set_num_threads(1)
+    depend_on_parent()
+    _work[:] = [function, shared]
+
+
+def depend_on_parent() -> None:
+    """Leave Ctrl-C to the parent of this process, and end with it, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _work[:] = [function, shared]
 
 
 def _end_with_parent() -> None:

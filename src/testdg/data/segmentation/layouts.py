@@ -29,18 +29,23 @@ def find_parent(data: Path, name: str) -> Path | None:
     return next((place / name for place in places if os.path.isdir(place / name)), None)
 
 
-def acdc_pairs(data: Path, condition: str, split: str = "train", subset: str | Path | None = None) -> list[Pair]:
-    """Pictures of one condition of ACDC with their label maps, sorted by sequence and file."""
-    return complete(list_acdc(data, condition, split, subset))
+def _find_both(data: Path, images: str, masks: str, part: str) -> tuple[Path, Path]:
+    """The folder of pictures and the folder of label maps, each in a folder of its own."""
+    pictures, maps = find_parent(data, images), find_parent(data, masks)
+    if pictures is None or maps is None:
+        lacks = images if pictures is None else masks
+        raise UserError(f"data folder {data} holds no {lacks}/: expected {images}/{part}/ and {masks}/{part}/")
+    return pictures / part, maps / part
 
 
-def list_acdc(data: Path, condition: str, split: str = "train", subset: str | Path | None = None) -> list[Pair]:
+def acdc_pairs(data: Path, condition: str, subset: str | Path | None = None) -> list[Pair]:
+    """Training pictures of one condition of ACDC with their label maps, sorted by sequence and file."""
+    return complete(list_acdc(data, condition, subset))
+
+
+def list_acdc(data: Path, condition: str, subset: str | Path | None = None) -> list[Pair]:
     """The same, whether the label maps are there or not."""
-    images, masks = find_parent(data, "rgb_anon"), find_parent(data, "gt")
-    if images is None or masks is None:
-        lacks = "rgb_anon" if images is None else "gt"
-        raise UserError(f"data folder {data} holds no {lacks}/: expected rgb_anon/{condition}/ and gt/{condition}/")
-    images, masks = images / condition / split, masks / condition / split
+    images, masks = (folder / "train" for folder in _find_both(data, "rgb_anon", "gt", condition))
     table = plain_table(len(CITYSCAPES))
     names = choose_images(images, _list_nested(images, _ACDC_IMAGE), subset)
     return [Pair(name, images / name, masks / _swap(name, _ACDC_IMAGE, _ACDC_MASK), table) for name in names]
@@ -53,13 +58,10 @@ def cityscapes_pairs(data: Path, split: str, subset: str | Path | None = None) -
 
 def list_cityscapes(data: Path, split: str, subset: str | Path | None = None) -> list[Pair]:
     """The same, whether the label maps are there or not."""
-    images, masks = find_parent(data, "leftImg8bit"), find_parent(data, "gtFine")
-    if images is None or masks is None:
-        lacks = "leftImg8bit" if images is None else "gtFine"
-        raise UserError(f"data folder {data} holds no {lacks}/: expected leftImg8bit/{split}/ and gtFine/{split}/")
+    images, masks = _find_both(data, "leftImg8bit", "gtFine", split)
     tables = plain_table(len(CITYSCAPES)), cityscapes_table()
-    names = choose_images(images / split, _list_nested(images / split, _CITY_IMAGE), subset)
-    return [_city_pair(images / split, masks / split, name, *tables) for name in names]
+    names = choose_images(images, _list_nested(images, _CITY_IMAGE), subset)
+    return [_city_pair(images, masks, name, *tables) for name in names]
 
 
 def _city_pair(images: Path, masks: Path, name: str, plain: Table, ids: Table) -> Pair:

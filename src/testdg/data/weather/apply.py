@@ -8,6 +8,7 @@ from torch import Tensor
 
 from testdg.data.corruptions.generator import ImageNoise
 from testdg.data.corruptions.levels import from_levels, to_levels
+from testdg.data.corruptions.parameters import check_severity
 from testdg.data.weather import conditions
 from testdg.data.weather.geometry import Geometry, guess_geometry
 from testdg.errors import UserError, unknown
@@ -56,7 +57,8 @@ def weather(
     `indices` are the pictures' places in the data set: what falls depends on them, not on the batch. Without a
     `geometry` it is guessed from each picture.
     """
-    settings = _settings(name, severity)
+    check_condition(name)
+    settings = PARAMETERS[name][check_severity(severity) - 1]
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
         raise UserError(f"images must be uint8 of shape (N, 3, H, W); got {images.dtype} {tuple(images.shape)}")
     if len(indices) != len(images):
@@ -76,11 +78,3 @@ def check_condition(name: str) -> None:
     """Refuse a condition that does not exist."""
     if name not in CONDITIONS:
         raise unknown("condition", name, CONDITIONS)
-
-
-def _settings(name: str, severity: int) -> tuple[float, ...]:
-    """The parameters of a condition."""
-    check_condition(name)
-    if severity not in range(1, 6):
-        raise UserError(f"severity must be 1 to 5; got {severity}")
-    return PARAMETERS[name][severity - 1]

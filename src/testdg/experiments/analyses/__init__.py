@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from testdg.errors import UserError, unknown
+from testdg.errors import UserError, look_up
 from testdg.experiments.analyses.subject import Numbers, Subject
 from testdg.experiments.grid import SOURCE, Cell, Grid
 from testdg.models import VisionModel
@@ -104,9 +104,7 @@ ANALYSES = {analysis.name: analysis for analysis in _ALL}
 
 def find_analysis(name: str) -> Analysis:
     """An analysis by name."""
-    if name not in ANALYSES:
-        raise unknown("analysis", name, ANALYSES)
-    return ANALYSES[name]
+    return look_up("analysis", name, ANALYSES)
 
 
 __all__ = ["ANALYSES", "Analysis", "Numbers", "Subject", "find_analysis"]

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from testdg.methods.parts.plain_state import PlainState
+
 NARROW = 256
 """Width of the bottleneck of a projection."""
 
@@ -75,9 +77,10 @@ class Centre(nn.Module):
         return loss
 
 
-class Neighbours(nn.Module):
+class Neighbours(PlainState):
     """A ring of features and predictions; a pseudo-label is the class of the mean prediction of the nearest ones."""
 
+    plain = ("count",)
     uncopied: ClassVar[tuple[str, ...]] = ("features", "predictions")
     """They are replaced, never written in place."""
     features: Tensor
@@ -104,11 +107,3 @@ class Neighbours(nn.Module):
         alike = F.normalize(features.float(), dim=1) @ self.features[:held].T
         which = alike.topk(min(nearest, held), 1).indices
         return self.predictions[which].mean(1).argmax(1)
-
-    def get_extra_state(self) -> int:
-        """How many entries were taken in."""
-        return self.count
-
-    def set_extra_state(self, state: int) -> None:
-        """Put back what `get_extra_state` gave."""
-        self.count = state

@@ -1,5 +1,1 @@
 """DPCore: `coreset` holds prompts with the statistics of their domains, `method` mixes, refines and adds them."""
-
-from testdg.methods.dpcore.method import DPCore
-
-__all__ = ["DPCore"]

@@ -1,7 +1,5 @@
 """Prompts of the domains so far, each with the mean and deviation of the features that it belongs to."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """DPCore: a list of prompts, one a domain, mixed by how near a batch is to each (Zhang et al., ICML 2025)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -1,6 +1,7 @@
 """The meta networks of EcoTTA: a BatchNorm on the output of a part of the network and a convolution beside it."""
 
 import math
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -158,10 +159,10 @@ def begin_as_identity(model: VisionModel, images: Tensor) -> None:
     metas = added_layers(model)
     for meta in metas:
         meta.get_parameter("conv_norm.weight").fill_(FAINT)
-    hooks = [meta.get_submodule("norm").register_forward_pre_hook(undo) for meta in metas]
-    model(images)
-    for hook in hooks:
-        hook.remove()
+    with ExitStack() as hooks:
+        for meta in metas:
+            hooks.enter_context(meta.get_submodule("norm").register_forward_pre_hook(undo))
+        model(images)
 
 
 def refused(model: VisionModel) -> str | None:

@@ -1,5 +1,1 @@
 """FOA: `evolution` is CMA-ES with a state of tensors, `fitness` measures class tokens, `method` puts them together."""
-
-from testdg.methods.foa.method import FOA
-
-__all__ = ["FOA"]

@@ -4,12 +4,12 @@ After Hansen, *The CMA Evolution Strategy: A Tutorial* (arXiv 1604.00772), with 
 two-point adaptation of the size. All state is tensors and a number, so that it is saved and restored exactly.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
+
+from testdg.methods.parts.plain_state import PlainState
 
 SMOOTHING = 0.3
 """Share of the newest answer to whether the last move of the mean should have been longer."""
@@ -27,9 +27,10 @@ def recombination_weights(population: int) -> Tensor:
     return weights / weights.sum()
 
 
-class Evolution(nn.Module):
+class Evolution(PlainState):
     """The distribution of candidates: normal, with `mean` and `sigma`² `covariance` = (basis scales)²."""
 
+    plain = ("waited",)
     uncopied = ("covariance", "basis")  # replaced, never written in place
     weights: Tensor
     mean: Tensor
@@ -106,11 +107,3 @@ class Evolution(nn.Module):
             self.waited += 1
         self.covariance = covariance
         self.path.copy_(path)
-
-    def get_extra_state(self) -> int:
-        """Generations since the basis was computed, for the state."""
-        return self.waited
-
-    def set_extra_state(self, state: int) -> None:
-        """Take that number back."""
-        self.waited = int(state)

@@ -1,7 +1,5 @@
 """How good a prompt is: sure predictions, and class tokens as they are on the source."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch
@@ -26,17 +24,17 @@ class Seen(NamedTuple):
 
 def see_class_tokens(model: VisionModel, images: Tensor) -> Seen:
     """Run a model; class tokens are those that the first LayerNorm of each block but one gives, then the features."""
-    found: dict[nn.Module, Tensor] = {}
+    class_tokens: dict[nn.Module, Tensor] = {}
 
     def note(layer: nn.Module, _: Any, output: Tensor) -> None:
-        found.setdefault(layer, output[:, 0].float())
+        class_tokens.setdefault(layer, output[:, 0].float())
 
     blocks = transformer_blocks(model)[1:]
     norms = [next(layer for layer in block.modules() if isinstance(layer, nn.LayerNorm)) for block in blocks]
     with hooked(*((norm, note) for norm in norms)):
         output: Output = model(images)
     features = output.features.float()
-    return Seen(output.logits.float(), features, torch.cat([*(found[norm] for norm in norms), features], 1))
+    return Seen(output.logits.float(), features, torch.cat([*(class_tokens[norm] for norm in norms), features], 1))
 
 
 def fitness(seen: Seen, source: Tensor, weight: float) -> Tensor:

@@ -1,7 +1,5 @@
 """FOA: prompts by evolution, and features shifted to the source; forward passes only (Niu et al., ICML 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -85,9 +83,7 @@ class FOA(Adapter):
     @torch.no_grad()
     def _width(self) -> int:
         """Numbers in all class tokens of an image."""
-        height, width = self.model.preprocessing.input_size or (32, 32)
-        empty = torch.zeros(1, self.model.channels, height, width, device=self.model.device)
-        return see_class_tokens(self.model, empty).tokens.shape[1]
+        return see_class_tokens(self.model, self.model.empty_image()).tokens.shape[1]
 
     @torch.no_grad()
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:

@@ -1,14 +1,14 @@
 """The blocks of a network, found by structure, and what enters and leaves its classifier."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from testdg.models import VisionModel
-from testdg.models.blocks import first, width_of
+from testdg.models.blocks import first, is_attention, width_of
 
 LISTS = (nn.ModuleList, nn.Sequential)
 
@@ -46,11 +46,6 @@ def transformer_blocks(model: VisionModel) -> list[nn.Module]:
     return list(blocks.values())
 
 
-def is_attention(module: nn.Module) -> bool:
-    """Tell an attention by the name of its class."""
-    return any(word in type(module).__name__ for word in ("Attention", "Attn"))
-
-
 def convolution_blocks(model: VisionModel) -> list[nn.Module]:
     """Blocks with a convolution inside, in the order of the network: the outermost members of lists."""
     blocks: dict[str, nn.Module] = {}
@@ -66,19 +61,16 @@ def convolution_blocks(model: VisionModel) -> list[nn.Module]:
 @contextmanager
 def hooked(*hooks: tuple[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     """Call hooks after the forward passes of modules, in the passes within."""
-    handles = [module.register_forward_hook(hook) for module, hook in hooks]
-    try:
+    with ExitStack() as handles:
+        for module, hook in hooks:
+            handles.enter_context(module.register_forward_hook(hook))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @torch.no_grad()
 def pass_empty_image(model: VisionModel) -> None:
     """Run a model on one empty image, for hooks to see what its modules give."""
-    height, width = model.preprocessing.input_size or (32, 32)
-    model(torch.zeros(1, model.channels, height, width, device=model.device))
+    model(model.empty_image())
 
 
 def shapes(model: VisionModel, blocks: list[nn.Module]) -> list[tuple[torch.Size, torch.Size]]:
@@ -127,8 +119,5 @@ def entering(model: VisionModel, change: Callable[[Tensor], Tensor]) -> Iterator
     def hook(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return (change(inputs[0]), *inputs[1:])
 
-    handle = transformer_blocks(model)[0].register_forward_pre_hook(hook)
-    try:
+    with transformer_blocks(model)[0].register_forward_pre_hook(hook):
         yield
-    finally:
-        handle.remove()

@@ -1,7 +1,5 @@
 """Tokens of our own between the class token and the patches of a vision transformer, and what they are judged by."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What the class token attends to, and passes without the patches that it attends to most."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any

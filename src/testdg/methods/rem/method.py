@@ -1,21 +1,21 @@
 """REM: views without the most attended patches, ranked by their entropy (Han et al., ICML 2025)."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
 from testdg.methods.parts.blocks import class_tokens, entering, final_norm, pass_empty_image
-from testdg.methods.parts.entropy import largest_entropy
+from testdg.methods.parts.entropy import entropy, largest_entropy, soft_cross_entropy
 from testdg.methods.parts.normalisation import affine_parameters
 from testdg.methods.registry import register
 from testdg.methods.rem.attention import LastAttention, least_attended, without
-from testdg.methods.rem.ranking import consistency, ranking
 from testdg.methods.search import Search
 from testdg.methods.settings import option
 from testdg.models import VisionModel
@@ -34,6 +34,19 @@ class REMSettings(EarlierAffineSettings):
     ranking_weight: float = option(1.0, "of the loss that keeps entropies ranked", low=0)
     margin: float = option(0.0, "by which share of ln C a harder view must be less sure", low=0)
     final_norm: bool = option(False, "train the final norm too, as the released code does on CIFAR")
+
+
+def consistency(views: Sequence[Tensor]) -> Tensor:
+    """Cross-entropy of each view to each easier one, which stands still; mean over images, sum over pairs."""
+    losses = [soft_cross_entropy(hard, easy.detach()).mean() for easy, hard in combinations(views, 2)]
+    return torch.stack(losses).sum()
+
+
+def ranking(views: Sequence[Tensor], margin: float) -> Tensor:
+    """By how much an easier view has more entropy than a harder one, which stands still, less a margin."""
+    entropies = [entropy(logits) for logits in views]
+    losses = [(easy - hard.detach() + margin).clamp(min=0).mean() for easy, hard in combinations(entropies, 2)]
+    return torch.stack(losses).sum()
 
 
 @register

@@ -1,16 +1,16 @@
 """Domain change detection (section 3.1 of the paper)."""
 
-from typing import Any
-
-from torch import nn
+from testdg.methods.parts.plain_state import PlainState
 
 
-class ChangeDetector(nn.Module):
+class ChangeDetector(PlainState):
     """Say that the domain changed when the mean confidence of a batch jumps.
 
     The text compares a batch with the one before it and acts at once. The released code compares it with the two
     before it, so that one jump is found in two batches, and acts on each of them one batch `late`.
     """
+
+    plain = ("past", "due")
 
     def __init__(self, threshold: float, history: int = 1, late: bool = False) -> None:
         super().__init__()
@@ -25,11 +25,3 @@ class ChangeDetector(nn.Module):
         self.past = [*self.past, confidence][-self.history :]
         self.due = jumped
         return changed
-
-    def get_extra_state(self) -> dict[str, Any]:
-        """Give what the next decision depends on."""
-        return {"past": self.past, "due": self.due}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Put it back."""
-        self.past, self.due = list(state["past"]), bool(state["due"])

@@ -3,15 +3,16 @@
 Both live in tensors of fixed size that are changed in place; how much of them is filled is counted on the host.
 """
 
-from typing import Any
-
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
+
+from testdg.methods.parts.plain_state import PlainState
 
 
-class Queue(nn.Module):
+class Queue(PlainState):
     """The last embeddings of the current domain (or a uniform sample of them), each with its position in the stream."""
 
+    plain = ("seen",)
     embeddings: Tensor
     positions: Tensor
     cursor: Tensor
@@ -72,18 +73,11 @@ class Queue(nn.Module):
         self.positions.fill_(-1)
         self.embeddings.zero_()
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """Give the counter."""
-        return {"seen": self.seen}
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Put it back."""
-        self.seen = state["seen"]
-
-
-class Prototypes(nn.Module):
+class Prototypes(PlainState):
     """Prototypes of the last domains, newest domain last, each with the stream position of its image."""
 
+    plain = ("counts",)
     embeddings: Tensor
     positions: Tensor
 
@@ -114,11 +108,3 @@ class Prototypes(nn.Module):
     def move(self, embeddings: Tensor) -> None:
         """Put the prototypes somewhere else."""
         self.current.copy_(embeddings)
-
-    def get_extra_state(self) -> dict[str, Any]:
-        """Give the number of prototypes of each domain."""
-        return {"counts": self.counts}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Put it back."""
-        self.counts = list(state["counts"])

@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from torch import nn
+from testdg.methods.parts.plain_state import PlainState
 
 
-class JumpDetector(nn.Module):
+class JumpDetector(PlainState):
     """Say that the domain changed when the confidence jumps.
 
     A batch is compared with each of the `history` before it. With `significance` above zero, the mean of the `recent`
     batches is compared with the mean of the `history` before them, and the gap must also be that many standard errors
     wide, so that a small batch, whose confidence is noisy, does not pass for a new domain.
     """
+
+    plain = ("past",)
 
     def __init__(self, threshold: float, history: int = 1, recent: int = 1, significance: float = 0.0) -> None:
         super().__init__()
@@ -38,14 +39,6 @@ class JumpDetector(nn.Module):
         variance = squares / max(1, len(old) + len(new) - 2)
         error = math.sqrt(variance * (1 / len(old) + 1 / len(new)))
         return abs(_mean(old) - _mean(new)) > max(self.threshold, self.significance * error)
-
-    def get_extra_state(self) -> dict[str, Any]:
-        """Give what the next decision depends on."""
-        return {"past": self.past}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Put it back."""
-        self.past = list(state["past"])
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -11,7 +11,7 @@ from testdg.evaluation.compare import grouped, same_but_for_order
 from testdg.experiments import BenchTable
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.rows import by_number, method_title, settings_of_row, titled_rows
-from testdg.experiments.summary import make_row
+from testdg.experiments.summary import make_table
 
 _LAST = "testdg"
 
@@ -59,12 +59,8 @@ def _table(results: Sequence[Result]) -> BenchTable:
     rows: dict[str, list[Result]] = {}
     for result in results:
         rows.setdefault(row_key(result), []).append(result)
-    rows = dict(sorted(rows.items(), key=lambda row: _place(row[1][0])[3:]))
-    sources = [result for result in results if result.method["name"] == SOURCE]
-    made = [
-        make_row(title, found[0].method["name"], found, sources) for title, found in titled_rows(list(rows.values()))
-    ]
-    return BenchTable(results[0].record["benchmark"], name, results[0].record, made)
+    ordered = sorted(rows.values(), key=lambda row: _place(row[0])[3:])
+    return make_table(name, results[0].record, titled_rows(ordered))
 
 
 def row_key(result: Result) -> str:

@@ -63,10 +63,10 @@ def _checked(result: Result) -> Result | UserError:
         return error
 
 
-def few(sentences: Sequence[str], most: int = 3) -> list[str]:
-    """The first of many sentences, and how many more there are."""
-    rest = len(sentences) - most
-    return [*sentences[:most], *([f"{rest} more"] if rest > 0 else [])]
+def few(sentences: Sequence[str]) -> list[str]:
+    """The first three of many sentences, and how many more there are."""
+    rest = len(sentences) - 3
+    return [*sentences[:3], *([f"{rest} more"] if rest > 0 else [])]
 
 
 def _identity(result: Result) -> str:

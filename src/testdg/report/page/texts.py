@@ -1,13 +1,12 @@
 """The tables of a report as Markdown, LaTeX and CSV."""
 
-import csv
-import io
 from itertools import accumulate
+from typing import Any
 
 from testdg.errors import visible
 from testdg.report.page.chapter import Chapter, Content
 from testdg.report.page.words import contents, outcome, record_pairs, versions
-from testdg.report.safe import cell, markdown
+from testdg.report.safe import csv_text, markdown
 from testdg.report.table import Column, Shown, Table, markdown_table
 
 _LATEX = {
@@ -105,17 +104,15 @@ def _tex(text: str) -> str:
 # CSV
 
 
-def csv_text(content: Content) -> str:
+def numbers_csv(content: Content) -> str:
     """A line for each number of ours, with all digits; what papers published is not among them."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     about = ["group", "benchmark", "protocol", "table", "method", "round", "column"]
-    writer.writerow([*about, "mean", "deviation", "low", "high"])
+    rows: list[list[Any]] = [[*about, "mean", "deviation", "low", "high"]]
     for group, sheet in ((chapter.group, sheet) for chapter in content.chapters for sheet in chapter.sheets):
         names = [group.title, group.table.benchmark, group.table.protocol, sheet.title]
         for name, entries in sheet.rows:
             for column, entry in zip(sheet.columns, entries, strict=True):
                 if entry.value is not None:
-                    place = map(cell, [*names, name, column.over, column.title])
-                    writer.writerow([*place, entry.value, entry.deviation, entry.low, entry.high])
-    return text.getvalue()
+                    place = [*names, name, column.over, column.title]
+                    rows.append([*place, entry.value, entry.deviation, entry.low, entry.high])
+    return csv_text(rows)

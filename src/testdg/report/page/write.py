@@ -7,12 +7,12 @@ from pathlib import Path
 from testdg.errors import UserError
 from testdg.evaluation.kept import RUNS, to_line
 from testdg.experiments.rows import read_names
-from testdg.files import replacing, writing
+from testdg.files import write_files
 from testdg.report.page.chapter import Content, make_chapter
 from testdg.report.page.groups import make_groups
 from testdg.report.page.html import html_page
 from testdg.report.page.runs import read_runs
-from testdg.report.page.texts import csv_text, latex_text, markdown_text
+from testdg.report.page.texts import latex_text, markdown_text, numbers_csv
 
 TITLE = "Continual test-time adaptation"
 PAGE = "report.html"
@@ -31,7 +31,7 @@ def make_report(paths: Sequence[str | Path], title: str = TITLE) -> Report:
     runs = read_runs([Path(path) for path in paths])
     chapters = [make_chapter(group, number) for number, group in enumerate(make_groups(runs.results), 1)]
     content = Content(title, runs, chapters)
-    makers = {PAGE: html_page, "report.md": markdown_text, "report.tex": latex_text, "report.csv": csv_text}
+    makers = {PAGE: html_page, "report.md": markdown_text, "report.tex": latex_text, "report.csv": numbers_csv}
     files = {name: make(content).encode() for name, make in makers.items()}
     files[RUNS] = "".join(to_line(result, read_names(result)) for result in runs.results).encode()
     for picture in (picture for chapter in chapters for picture in chapter.pictures):
@@ -45,10 +45,5 @@ def write_report(paths: Sequence[str | Path], out: str | Path, title: str = TITL
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: choose a folder with --out")
     report = make_report(paths, title)
-    with writing(folder):
-        for name, data in report.files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as fresh:
-                fresh.write_bytes(data)
+    write_files(folder, report.files)
     return report
