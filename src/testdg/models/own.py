@@ -12,7 +12,7 @@ from testdg.errors import UserError
 from testdg.models import timm_models
 from testdg.models.checkpoints import load_fitting, read_checkpoint
 from testdg.models.model import MODEL_TYPE, VisionModel
-from testdg.models.preprocessing import Preprocessing, read_preprocessor
+from testdg.models.preprocessing import Preprocessing, nobody_said, read_preprocessor
 from testdg.models.untrusted import CONFIG, find_weights, read_config
 from testdg.models.wrapping import wrap
 
@@ -31,7 +31,7 @@ def load_into(
         first, count = [*fitted.unknown, *fitted.branches][0], len(fitted.unknown) + len(fitted.branches)
         raise UserError(f"{weights} has {count} tensors that {type(network).__name__} has no place for, first {first}")
     name = place.name if place.is_dir() else place.stem
-    model = wrap(network, preprocessing or _preprocessing(place, network), head or config.get("head"), name)
+    model = wrap(network, preprocessing or _preprocessing(place, network, name), head or config.get("head"), name)
     if isinstance(config.get("classes"), list):
         model.name_classes([str(label) for label in config["classes"]])
     return model
@@ -43,24 +43,26 @@ def _network(module: nn.Module | str) -> nn.Module:
     return timm_models.make_network(module, pretrained=False)
 
 
-def _preprocessing(place: Path, network: nn.Module) -> Preprocessing:
-    """What lies beside the weights, or what a network of timm brings."""
+def _preprocessing(place: Path, network: nn.Module, name: str) -> Preprocessing:
+    """What lies beside the weights, or what a network of timm brings; else nothing, and that is said."""
     found = read_preprocessor(place) if place.is_dir() else read_preprocessor(place.parent)
     if found is not None:
         return found
-    return timm_models.preprocessing_of(network) if hasattr(network, "pretrained_cfg") else Preprocessing()
+    if hasattr(network, "pretrained_cfg"):
+        return timm_models.preprocessing_of(network)
+    return nobody_said(name, stacklevel=6)
 
 
 def without_network(path: Path) -> str:
     """What to do with a file of tensors."""
     if not path.is_file():
         return f"{path} does not exist"
-    remedy = f"testdg convert {path} --timm NAME --out FOLDER, or load_model({str(path)!r}, module=...) from Python"
-    return f"{path} holds weights without their network: {remedy}"
+    own = f"load_model({str(path)!r}, module=...) from Python, or in a --plugin FILE.py for commands"
+    return f"{path} holds weights without their network: testdg convert {path} --timm NAME --out FOLDER, or {own}"
 
 
 def of_a_module(folder: Path, config: dict[str, Any]) -> str:
     """What to do with a folder of a module of the user's own."""
     name = config.get("module") if str(config.get("module")).isidentifier() else "Module"
-    remedy = f"load_model({str(folder)!r}, module={name}()) in Python"
+    remedy = f"load_model({str(folder)!r}, module={name}()) from Python, or in a --plugin FILE.py for commands"
     return f"{folder} holds the weights of {name}, a module that only its own code can make: {remedy}"
