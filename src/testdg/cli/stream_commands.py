@@ -13,6 +13,7 @@ from testdg.cli.options import prepare_torch
 
 _MODEL = "Model: a folder, a hub id, a timm name, or the name of one in a --plugin."
 
+
 def adapt(
     frames: Annotated[
         str, typer.Argument(metavar="FRAMES", help="Folder of pictures, list of paths, video, or - for paths on stdin.")

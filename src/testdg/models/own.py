@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.models import timm_models
-from testdg.models.checkpoints import load_fitting, read_checkpoint
+from testdg.models.checkpoints import fit_weights, load_fitting, read_checkpoint
 from testdg.models.model import MODEL_TYPE, VisionModel
 from testdg.models.preprocessing import Preprocessing, nobody_said, read_preprocessor
+from testdg.models.transfer import with_classes
 from testdg.models.untrusted import CONFIG, find_weights, read_config
 from testdg.models.wrapping import wrap
 
-__all__ = ["MODEL_TYPE", "load_into", "of_a_module", "without_network"]
+__all__ = ["MODEL_TYPE", "load_into", "of_a_module", "timm_network", "with_classes_of", "without_network"]
 
 
 def load_into(
     module: nn.Module | str, place: Path, preprocessing: Preprocessing | None, head: str | None
 ) -> VisionModel:
     """Put the weights of a folder or a file into a copy of a module, or into a network of timm."""
-    network = _network(module)
     config = read_config(place) if (place / CONFIG).is_file() else {}
     weights = find_weights(place)[0] if place.is_dir() else place
-    fitted = load_fitting(read_checkpoint(weights), network, str(weights), type(network).__name__)
+    given = read_checkpoint(weights)
+    network = copy.deepcopy(module).float() if isinstance(module, nn.Module) else timm_network(module, given).network
+    fitted = load_fitting(given, network, str(weights), type(network).__name__)
     if fitted.unknown or fitted.branches:
         first, count = [*fitted.unknown, *fitted.branches][0], len(fitted.unknown) + len(fitted.branches)
         raise UserError(f"{weights} has {count} tensors that {type(network).__name__} has no place for, first {first}")
@@ -37,10 +40,19 @@ def load_into(
     return model
 
 
-def _network(module: nn.Module | str) -> nn.Module:
-    if isinstance(module, nn.Module):
-        return copy.deepcopy(module).float()
-    return timm_models.make_network(module, pretrained=False)
+def timm_network(name: str, weights: Mapping[str, Tensor]) -> VisionModel:
+    """A network of timm for weights of others, with random ones still, and as many classes as theirs."""
+    name = f"timm:{name.removeprefix('timm:')}"
+    network = timm_models.make_network(name, pretrained=False)
+    return with_classes_of(weights, wrap(network, timm_models.preprocessing_of(network), None, name))
+
+
+def with_classes_of(weights: Mapping[str, Tensor], model: VisionModel) -> VisionModel:
+    """The model with as many classes as the classifier of a checkpoint has."""
+    rows = fit_weights(weights, model.network).weights.get(f"{model.head}.weight")
+    if rows is None or len(rows) == model.classes:
+        return model
+    return with_classes(model, [str(number) for number in range(len(rows))]).eval()
 
 
 def _preprocessing(place: Path, network: nn.Module, name: str) -> Preprocessing:

@@ -34,7 +34,7 @@ class PictureBenchmark(CorruptionBenchmark):
         plain = self.stored is None and self.data_set.is_plain(self.data)
         if self.stored is None and not plain and not self._split_folder.is_dir():
             example = "gaussian_noise/5/<class>/ (and so on)"
-            expected = self.data_set.needs.replace("<corruption>/<severity>/<class>/", example)
+            expected = self.needs.replace("<corruption>/<severity>/<class>/", example)
             raise UserError(f"data folder {self.data} holds no {self.data_set.title}: expected {expected}")
         self._refuse_seed(self.stored is None)
         self.classes = self.data_set.find_classes(self.data)
