@@ -51,6 +51,8 @@ def _files() -> list[str]:
 
 def _load_file(path: Path) -> None:
     name = f"testdg_plugin_{path.stem}"
+    if (folder := str(path.parent)) not in sys.path:  # as a script finds what lies beside it, last of all
+        sys.path.append(folder)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -88,6 +88,13 @@ def test_every_command_sees_a_plugin(plugin: Path) -> None:
     assert (bench.returncode, "Mine" in bench.stdout) == (0, True), bench.stderr
 
 
+def test_a_plugin_finds_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "beside.py").write_text(PLUGIN)
+    (tmp_path / "code" / "few.py").write_text("import beside\n")
+    assert "few-digits" in command(tmp_path, "benchmarks", "--plugin", "code/few.py").stdout
+
+
 def test_a_method_is_checked_by_one_command(plugin: Path) -> None:
     fine = command(plugin, "check-method", "mine", "--plugin", "mine.py")
     assert fine.returncode == 0, fine.stderr

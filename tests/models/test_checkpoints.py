@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,20 @@ def test_files_of_tensors_go_into_a_module(layout: str, suffix: str, tmp_path: P
     model = load_model(file, module=MyNet(), preprocessing=SIZED)
     assert model.fingerprint() == load_model(network, preprocessing=SIZED).fingerprint()
     assert model.name == "weights"
+
+
+def test_the_options_of_a_training_may_lie_beside_its_tensors(tmp_path: Path) -> None:
+    weights, file = MyNet().state_dict(), tmp_path / "checkpoint.pth"
+    torch.save({"model": weights, "args": Namespace(lr=0.1, data_path="somewhere"), "epoch": 3}, file)
+    assert read_checkpoint(file).keys() == weights.keys()
+
+
+def test_a_file_of_tensors_without_preprocessing_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "weights.pth"
+    torch.save(MyNet().state_dict(), file)
+    with pytest.warns(UserWarning, match=r"weights gets images as they are.*preprocessing=Preprocessing") as told:
+        load_model(file, module=MyNet())
+    assert told[0].filename == __file__
 
 
 class Harmful:

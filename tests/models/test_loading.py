@@ -263,3 +263,12 @@ def test_a_timm_network_is_a_module_like_any_other() -> None:
     prepared = model.prepare(images(200))
     torch.testing.assert_close(model(prepared).logits, network(model.normalise(prepared)))
     assert prepared.shape[-2:] == tuple(network.pretrained_cfg["input_size"][1:])
+
+
+def test_a_file_for_a_network_of_timm_brings_its_number_of_classes(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm", exc_type=ImportError)
+    network = timm.create_model("test_vit", num_classes=5).eval()
+    torch.save({"model": {f"module.{name}": value for name, value in network.state_dict().items()}}, tmp_path / "w.pth")
+    model = load_model(tmp_path / "w.pth", module="timm:test_vit")
+    images = torch.rand(2, 3, 160, 160)
+    torch.testing.assert_close(model(images).logits, network(model.normalise(images)))

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,11 @@ from PIL import Image
 import testdg
 from testdg.errors import UserError
 from testdg.files import Busy, locked
-from testdg.models import load_model
+from testdg.models import Preprocessing, load_model
 from testdg.models.segformer import random_segformer
+from testdg.streaming.ahead import Loader
+from testdg.streaming.canvas import Canvas
+from testdg.streaming.frames import Folder
 from testdg.streaming.run import Request, Watcher, adapt_frames
 from testdg.streaming.setup import Choices
 from testdg.streaming.stream import Answered
@@ -142,6 +146,14 @@ def test_ctrl_c_saves_first(network: Path, frames: Path, tmp_path: Path, undistu
     assert 2 <= note["batches"] < 8
     adapt_frames(wanted)
     assert table(tmp_path) == table(undisturbed)
+
+
+@pytest.mark.parametrize("pictures", [0, 3, 4, 7, 11])
+def test_who_stops_leaves_no_half_batch(pictures: int, frames: Path) -> None:
+    loader, asked = Loader(Canvas(Preprocessing((24, 24))), 3, workers=2), count()
+    found = list(loader.batches(Folder(frames), 8, stop=lambda: next(asked) > pictures))
+    assert [len(batch) for batch in found] == [8] * len(found)
+    assert len(found) < 60 // 8
 
 
 def test_rows_of_pictures_that_are_gone_stay(network: Path, frames: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import testdg
 from testdg.cli import data_commands, experiment_commands, stream_commands
+from testdg.cli.options import prepare_torch
 from testdg.errors import UserError, visible
 from testdg.plugins import add_plugin
 
@@ -77,6 +78,7 @@ def _add_plugins(arguments: list[str] | None) -> list[str]:
         if name != "--plugin":
             others.append(word)
         elif equals or words:
+            prepare_torch(bf16=False)  # a plugin imports torch before its command does
             add_plugin(file if equals else words.pop(0))
         else:
             raise UserError("--plugin takes a Python file, as in --plugin my_method.py")

@@ -11,12 +11,14 @@ from testdg.choices import CHOICES
 from testdg.cli import options as given
 from testdg.cli.options import prepare_torch
 
+_MODEL = "Model: a folder, a hub id, a timm name, or the name of one in a --plugin."
+
 
 def adapt(
     frames: Annotated[
         str, typer.Argument(metavar="FRAMES", help="Folder of pictures, list of paths, video, or - for paths on stdin.")
     ],
-    model: Annotated[str, typer.Option(help="Model: a folder, a hub id or a timm name.")],
+    model: Annotated[str, typer.Option(help=_MODEL)],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the predictions; goes on where it stopped.")],
     method: Annotated[str | None, typer.Option(help="Method; see `testdg methods` (testdg_aligned).")] = None,
     source: Annotated[
@@ -75,7 +77,7 @@ def adapt(
 
 
 def serve(
-    model: Annotated[str | None, typer.Option(help="Model: a folder, a hub id or a timm name.")] = None,
+    model: Annotated[str | None, typer.Option(help=_MODEL)] = None,
     source: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Clean pictures to align to.")] = None,
     method: Annotated[str | None, typer.Option(help="Method; see `testdg methods` (testdg_aligned).")] = None,
     settings: given.Settings = None,

@@ -1,6 +1,7 @@
 """Checkpoints of others, .pt and .pth: tensors alone are read, under the names that a network has for them."""
 
 import pickle
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +39,8 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         return tensors
     try:
         check_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([Namespace]):  # plain values: trainings keep their options in one
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         told = f"{path} holds more than tensors, which could execute code when it is read"
         raise UserError(f"{told}: save the state_dict() of the module alone") from error

@@ -3,16 +3,12 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor
-
 from testdg.errors import UserError
 from testdg.files import writing
-from testdg.models import timm_models
-from testdg.models.checkpoints import Fitted, fit_weights, load_fitting, read_checkpoint
+from testdg.models.checkpoints import Fitted, load_fitting, read_checkpoint
 from testdg.models.loading import load_model
 from testdg.models.model import VisionModel
-from testdg.models.transfer import with_classes
-from testdg.models.wrapping import wrap
+from testdg.models.own import timm_network, with_classes_of
 
 BRANCHES = "branches.safetensors"
 
@@ -37,26 +33,12 @@ def convert(file: Path, out: Path, *, timm: str | None = None, like: str | None 
     if not file.is_file():
         raise UserError(f"{file} does not exist")
     given = read_checkpoint(file)
-    model = _with_classes_of(given, _timm(timm) if timm is not None else load_model(str(like)))
+    model = timm_network(timm, given) if timm is not None else with_classes_of(given, load_model(str(like)))
     fitted = load_fitting(given, model.network, str(file), model.name)
     with writing(out):
         model.save(out)
         _keep_branches(fitted, out)
     return Converted(model, len(fitted.branches), fitted.unknown)
-
-
-def _timm(name: str) -> VisionModel:
-    name = f"timm:{name.removeprefix('timm:')}"
-    network = timm_models.make_network(name, pretrained=False)
-    return wrap(network, timm_models.preprocessing_of(network), None, name)
-
-
-def _with_classes_of(given: dict[str, Tensor], model: VisionModel) -> VisionModel:
-    """The model with as many classes as the classifier of a checkpoint has."""
-    rows = fit_weights(given, model.network).weights.get(f"{model.head}.weight")
-    if rows is None or len(rows) == model.classes:
-        return model
-    return with_classes(model, [str(number) for number in range(len(rows))]).eval()
 
 
 def _keep_branches(fitted: Fitted, out: Path) -> None:

@@ -3,13 +3,15 @@
 import os
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from testdg.errors import UserError
 from testdg.models.untrusted import CONFIG, WEIGHTS, first_line
 
-PATIENCE = 3.0
+PATIENCE = 2.0
 """Seconds that the hub has for an answer; without it, nobody is asked again and again."""
 
 
@@ -47,6 +49,19 @@ def reachable() -> bool:
     asking.start()
     asking.join(PATIENCE)
     return bool(answers) and answers[0]
+
+
+@contextmanager
+def offline(away: bool) -> Iterator[None]:
+    """While the hub is away, libraries look at what was fetched before, and do not ask for a minute."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or away
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _connects() -> bool:

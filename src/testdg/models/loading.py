@@ -1,7 +1,6 @@
 """`load_model`: a hub id, a folder, a timm name or a module becomes a `VisionModel`."""
 
 import copy
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from testdg.models.architectures import ARCHITECTURES
 from testdg.models.checkpoints import PICKLED
 from testdg.models.model import MODEL_TYPE, VisionModel
 from testdg.models.named import find_make
-from testdg.models.preprocessing import Preprocessing, read_preprocessor
+from testdg.models.preprocessing import Preprocessing, nobody_said, read_preprocessor
 from testdg.models.segformer import IMAGENET, set_epsilon
 from testdg.models.untrusted import (
     CONFIG,
@@ -96,10 +95,7 @@ def _from_module(
     source: nn.Module, preprocessing: Preprocessing | None, head: str | None, name: str | None
 ) -> VisionModel:
     name = name or type(source).__name__
-    if preprocessing is None:
-        told = f"{name} gets images as they are, with mean 0 and deviation 1"
-        warnings.warn(f"{told}: give its own with preprocessing=Preprocessing(...)", stacklevel=3)
-    return wrap(copy.deepcopy(source).float().eval(), preprocessing or Preprocessing(), head, name)
+    return wrap(copy.deepcopy(source).float().eval(), preprocessing or nobody_said(name, stacklevel=4), head, name)
 
 
 def _from_place(

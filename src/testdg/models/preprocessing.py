@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -131,6 +132,13 @@ def _centre_crop(images: Tensor, crop: tuple[int, int]) -> Tensor:
         images = F.pad(images, (across - across // 2, across // 2, down - down // 2, down // 2))
     top, left = ((have - want) // 2 for have, want in zip(images.shape[-2:], crop, strict=True))
     return images[..., top : top + crop[0], left : left + crop[1]]
+
+
+def nobody_said(name: str, stacklevel: int) -> Preprocessing:
+    """None at all, for a model whose own nobody gave; a warning says so."""
+    told = f"{name} gets images as they are, with mean 0 and deviation 1"
+    warnings.warn(f"{told}: give its own with preprocessing=Preprocessing(...)", stacklevel=stacklevel)
+    return Preprocessing()
 
 
 def read_preprocessor(folder: Path, *, dense: bool = False) -> Preprocessing | None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from testdg.errors import UserError
+from testdg.models import hub
 from testdg.models.preprocessing import Preprocessing
 from testdg.models.untrusted import first_line
 
@@ -28,12 +29,15 @@ def make_network(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
     except (RuntimeError, AttributeError) as error:
         raise UserError(misfit(f"{name} needs timm, which does not import", error)) from error
     short = name.removeprefix("timm:")
+    away = pretrained and not hub.reachable()
     try:
-        with torch.random.fork_rng(devices=[], enabled=not pretrained):
+        with torch.random.fork_rng(devices=[], enabled=not pretrained), hub.offline(away):
             wanted = f"hf-hub:{short}" if short.startswith("timm/") else short
             return timm.create_model(wanted, pretrained=pretrained, **options)  # type: ignore[no-any-return]
     except Exception as error:  # timm and the hub raise many kinds
-        raise UserError(f"timm could not load {short!r}: {first_line(error)}") from error
+        missing = away and isinstance(error, FileNotFoundError)
+        reason = "its weights are not here, and the hub cannot be reached" if missing else first_line(error)
+        raise UserError(f"timm could not load {short!r}: {reason}") from error
 
 
 def misfit(problem: str, error: BaseException) -> str:

@@ -34,7 +34,7 @@ class PictureBenchmark(CorruptionBenchmark):
         clean = self.data_set.split_folder(self.data, self.data_set.test)
         if self.stored is None and not clean.is_dir() and not self.data_set.is_plain(self.data):
             example = "gaussian_noise/5/<class>/ (and so on)"
-            expected = self.data_set.needs.replace("<corruption>/<severity>/<class>/", example)
+            expected = self.needs.replace("<corruption>/<severity>/<class>/", example)
             raise UserError(f"data folder {self.data} holds no {self.data_set.title}: expected {expected}")
         self._refuse_seed(self.stored is None)
         self.classes = self.data_set.find_classes(self.data)
