@@ -51,7 +51,12 @@ def test_methods_are_compared_on_all_streams_and_the_best_on_more(
     assert "chosen by the user: prior" in text
     assert {path.suffix for path in (folder / "figures").iterdir()} == {".png", ".svg", ".pdf"}
 
-    assert execute(["leaderboard", "--show", "leaderboard", "--report", "again"]) == 0
+    (tmp_path / "sub").mkdir()
+    more = ["--csv", "sub/t.csv", "--markdown", "sub/t.md", "--jsonl", "sub/t.jsonl"]
+    assert execute(["leaderboard", "--show", "leaderboard", "--report", "again", *more]) == 0
+    assert (tmp_path / "sub" / "t.csv").read_text(encoding="utf-8").count("\n") == 1 + 7 * 3 + 2
+    assert "](../again/figures/cost.png)" in (tmp_path / "sub" / "t.md").read_text(encoding="utf-8")
+    assert (tmp_path / "sub" / "t.jsonl").read_text(encoding="utf-8").splitlines() == kept
     for name in ("leaderboard.html", "leaderboard.md"):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
 
@@ -79,6 +84,9 @@ def test_a_leaderboard_takes_the_rows_of_a_file_of_chosen_settings(
     assert {table["rows"][1]["tuning"] for table in found["tables"]} == {
         "the method's defaults; chosen in tuned.toml: share"
     }
+    Tuned({}, {"roid": Chosen("ROID", "roid", "none", {"learning_rate": 1e-5})}).write(tmp_path / "tuned.toml")
+    assert execute(["leaderboard", "roid:uncorrected", *small, "--tuned", "tuned.toml"]) == 2
+    assert "tuned.toml has nothing for roid:uncorrected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -86,7 +94,7 @@ def test_a_leaderboard_takes_the_rows_of_a_file_of_chosen_settings(
     [
         (["tentt"], "unknown method 'tentt'; did you mean 'tent'?"),
         (["tent", "--benchmark", "digits-c,streets"], "a leaderboard is for one benchmark: name one with --benchmark"),
-        (["--show", "nowhere"], "nowhere/runs.jsonl cannot be read"),
+        (["--show", "nowhere"], "nowhere/runs.jsonl cannot be read: No such file or directory\n"),
     ],
 )
 def test_mistakes_are_told(more: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from testdg.cli.app import execute
 from testdg.cli.tune import make_cells
 from testdg.data.corruptions import EXTRA
 from testdg.experiments import News, Running
+from testdg.experiments.tuned import Tuned
 
 
 @pytest.fixture
@@ -74,12 +75,32 @@ def test_what_is_complete_is_chosen_when_a_tuning_is_stopped_and_another_adds_to
     assert "[rows.t3a]" in (tmp_path / "tuned.toml").read_text(encoding="utf-8")
 
 
+def test_what_the_user_gave_to_all_configurations_is_in_the_file(small: list[str], tmp_path: Path) -> None:
+    assert execute(["tune", "neo", *small, "--set", "after=2"]) == 0
+    assert Tuned.read(tmp_path / "tuned.toml").rows["neo"].settings["after"] == 2
+
+
+def test_a_file_of_other_conditions_is_refused_before_a_method_is_tried(
+    small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Tuned({"benchmark": "cifar10-c"}).write(tmp_path / "tuned.toml")
+    assert execute(["tune", "neo", *small]) == 2
+    assert "tuned.toml was chosen with another rule, benchmark" in capsys.readouterr().err
+    assert not list((tmp_path / "runs").glob("*-neo-*/result.json"))
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
         (["tentt"], "unknown method 'tentt'; did you mean 'tent'?"),
         (["tent", "--benchmark", "streets"], "streets has no extra corruptions: name what settings are chosen on"),
         (["svdp"], "svdp is for segmentation; digits-c is for classification"),
+        (["tent", "--set", "learning_rate=0.1"], "tune sets learning_rate of tent by itself: leave it out of --set"),
+        (["tent:come", "--set", "loss=hard"], "tune sets loss of tent:come by itself: leave it out of --set"),
+        (
+            ["tent", "--write", "nowhere/t.toml"],
+            "nowhere/t.toml cannot be written: name a file in a folder that exists",
+        ),
     ],
 )
 def test_mistakes_are_told(more: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

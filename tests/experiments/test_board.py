@@ -16,8 +16,9 @@ def result(method: str, error: float, tested: float | None = None, **record: Any
         "model_fingerprint": "1", "preprocessing": "none", "precision": "fp32", "device": "cpu", "seed": 0,
         "tuning": "t", **record,
     }  # fmt: skip
-    visits = [DomainResult(name, 20, {"error": error}, 5) for name in about["domains"]]
-    held_out = None if tested is None else [DomainResult("snow", 20, {"error": tested}, 5)]
+    key = {"classification": "error", "segmentation": "miou"}[about["task"]]
+    visits = [DomainResult(name, 20, {key: error}, 5) for name in about["domains"]]
+    held_out = None if tested is None else [DomainResult("snow", 20, {key: tested}, 5)]
     where = Path(f"{method}-{about['kind']}-{about['seed']}")
     return Result(about, {"name": method, "settings": {}}, visits, held_out, 1.0, {}, where)
 
@@ -61,6 +62,15 @@ def test_runs_of_other_conditions_stay_out_of_a_stream() -> None:
     odd = replace(RUNS[2][2], record={**RUNS[2][2].record, "batch_size": 7})
     board = make_board([*RUNS, (FIRST, "Odd", odd)])
     assert "Odd" not in {row.name for row in board.ranked}
+
+
+def test_a_miou_far_above_that_of_source_is_shown() -> None:
+    rows = [
+        (name, result(name.lower(), miou, miou, task="segmentation")) for name, miou in (("Source", 20), ("Tent", 50))
+    ]
+    pictures = board_pictures(make_board((FIRST, *row) for row in rows), {})
+    assert [picture.name for picture in pictures] == ["held-out"]
+    assert "Not shown" not in pictures[0].caption
 
 
 def test_costs_stand_in_the_table_and_far_rows_are_named_below_the_figures() -> None:

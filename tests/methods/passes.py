@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch import Tensor
 
 from testdg.methods import Adapter
 from testdg.models import Preprocessing, VisionModel, load_model
@@ -57,6 +58,18 @@ def confident(model: VisionModel, scale: float = 100.0) -> VisionModel:
     with torch.no_grad():
         model.network.get_submodule(model.head).get_parameter("weight").mul_(scale)
     return model
+
+
+def literal_loss(row: Tensor, loss: str) -> Tensor:
+    """Entropy of the logits of one image, or COME's of the opinion that they are, by the formulas, in double."""
+    row = row.double()
+    if loss == "come":
+        length = row.norm()
+        evidence = (row / length * float(length.detach())).exp()
+        masses = torch.cat([evidence, evidence.new_tensor([len(row)])]) / (evidence.sum() + len(row))
+    else:
+        masses = row.exp() / row.exp().sum()
+    return -(masses * masses.log()).sum()
 
 
 def segformer_b5() -> VisionModel:

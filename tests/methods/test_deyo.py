@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from passes import confident, counted
 from torch import Tensor
 
-from testdg.methods.deyo import DeYO, cover_centre, image_weights, label_difference, shuffle_pixels, shuffle_tiles
+from testdg.methods.deyo import (
+    DeYO,
+    DeYOSettings,
+    cover_centre,
+    image_weights,
+    label_difference,
+    shape_loss,
+    shuffle_pixels,
+    shuffle_tiles,
+)
 from testdg.methods.parts.entropy import entropy
 from testdg.models import VisionModel
 from testdg.testing import stream
@@ -41,15 +50,23 @@ def test_differences_are_the_worked_numbers(
     assert float(found) == pytest.approx(difference, abs=1e-6)
 
 
-def test_the_gradient_is_the_worked_numbers() -> None:
-    logits = torch.tensor([[3.0, 0.0, -1.0]], requires_grad=True)
-    losses = entropy(logits)
-    difference = label_difference(logits.detach(), torch.tensor([[0.5, 0.5, 0.0]]))
-    weight = image_weights(losses.detach(), difference, 0.4 * math.log(3))
-    assert float(weight * losses.detach()) == pytest.approx(0.800252, abs=2e-6)
-    (weight * losses).sum().backward()
-    assert logits.grad is not None
-    torch.testing.assert_close(logits.grad[0], torch.tensor([-0.569279, 0.379605, 0.189674]), atol=2e-6, rtol=0)
+def test_the_loss_of_four_predictions_is_the_worked_number() -> None:
+    entropies, differences = torch.tensor([0.5, 2.0, 3.6, 3.0]), torch.tensor([0.6, 0.1, 0.5, 0.25])
+    loss, reliable, chosen = shape_loss(entropies, differences, 1000, DeYOSettings())
+    assert float(loss) == pytest.approx(5.968391, abs=2e-6)
+    assert reliable.tolist() == [True, True, False, True]
+    assert chosen.tolist() == [True, False, False, True]
+
+
+def test_the_gradient_of_three_predictions_is_the_worked_numbers() -> None:
+    logits = torch.tensor([[3.0, 0, -1], [1, 0.5, 0], [4, 0, 0]], requires_grad=True)
+    difference = label_difference(logits.detach(), torch.tensor([[0.5, 0.5, 0], [0.0, 0, 0], [3.5, 0, 0]]))
+    loss, reliable, chosen = shape_loss(entropy(logits), difference, 3, DeYOSettings())
+    assert (reliable.tolist(), chosen.tolist()) == ([True, False, True], [True, False, False])
+    assert float(loss.detach()) == pytest.approx(0.800252, abs=2e-6)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    torch.testing.assert_close(gradient[0], torch.tensor([-0.569279, 0.379605, 0.189674]), atol=2e-6, rtol=0)
+    assert not gradient[1:].any()
 
 
 def tiles_of(image: Tensor, tiles: int) -> list[list[float]]:

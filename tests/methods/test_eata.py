@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from passes import confident, counted
+from passes import confident, counted, literal_loss
 from torch import Tensor, nn
 
 from testdg.data.benchmarks import load_benchmark
@@ -63,9 +63,10 @@ def test_nothing_moves_where_nothing_is_chosen(optimizer: Any) -> None:
     assert adapter.skipped == 0
 
 
-def test_a_step_is_the_formula(vit: VisionModel) -> None:
+@pytest.mark.parametrize("loss", ["entropy", "come"])
+def test_a_step_is_the_formula(vit: VisionModel, loss: Any) -> None:
     model = confident(vit, 20.0)
-    adapter = warm(Eata(model, learning_rate=0.1, fisher_weight=3.0, redundancy=0.9))
+    adapter = warm(Eata(model, learning_rate=0.1, fisher_weight=3.0, redundancy=0.9, loss=loss))
     for images in stream(adapter, 3, 8):
         usual = adapter.usual.double()
         source = [value.double() for value in adapter.importance.anchor.values()]
@@ -73,9 +74,9 @@ def test_a_step_is_the_formula(vit: VisionModel) -> None:
         momenta = [adapter.learner.optimizer.state[p]["momentum_buffer"].clone() for p in adapter.learner.parameters_]
         logits = adapter.model(images).logits
         limit, terms = 0.4 * math.log(10), []
-        for row in logits.double().softmax(1):
-            entropy = -(row * row.log()).sum()
-            value, p = float(entropy.detach()), row.detach()
+        for row in logits:
+            entropy, p = literal_loss(row, loss), row.detach().double().softmax(0)
+            value = float(entropy.detach())
             alike = float(p @ usual / p.norm() / usual.norm()) if usual.any() else 0.0
             if value < limit and abs(alike) < 0.9:
                 terms.append(entropy * math.exp(limit - value))

@@ -211,6 +211,17 @@ def test_the_prediction_is_that_of_the_best_candidate(vit: VisionModel) -> None:
     assert float(fitness(seen, adapter.source, 0.4)) == pytest.approx(float(adapter.diagnostics["fitness"]), rel=1e-5)
 
 
+def test_later_predictions_are_those_of_shifted_features(vit: VisionModel) -> None:
+    adapter = warm(vit)
+    first, second = stream(adapter, 2, 16)
+    adapter(first)
+    gap = adapter.source[0, -32:] - adapter.usual
+    logits = adapter(second)
+    features = adapter._see(second, adapter.best).features
+    torch.testing.assert_close(logits, vit.network.get_submodule(vit.head)(features + gap))
+    assert float(gap.norm()) > 0.1
+
+
 def test_it_finds_better_prompts_and_no_weight_moves(vit: VisionModel) -> None:
     adapter = warm(vit)
     before = {name: value.clone() for name, value in adapter.model.state_dict().items()}

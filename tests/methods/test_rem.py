@@ -12,6 +12,7 @@ from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.methods.parts.blocks import entering
+from testdg.methods.parts.entropy import largest_entropy
 from testdg.methods.rem.attention import LastAttention, least_attended, without
 from testdg.methods.rem.method import REM, consistency, ranking
 from testdg.models import TinyViT, VisionModel
@@ -26,12 +27,17 @@ def views(reverse: bool = False) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("reverse", "margin", "agree", "ranks"),
-    [(False, 0.0, 2.066270, 0.0), (False, 0.329584, 2.066270, 0.236638), (True, 0.0, 2.962169, 0.845059)],
+    ("reverse", "share", "agree", "ranks"),
+    [
+        (False, 0.0, 2.066270, 0.0),
+        (False, 0.1, 2.066270, 0.0),
+        (False, 0.3, 2.066270, 0.110948 + 0.125690),
+        (True, 0.0, 2.962169, 0.203894 + 0.422529 + 0.218636),
+    ],
 )
-def test_losses_are_the_worked_numbers(reverse: bool, margin: float, agree: float, ranks: float) -> None:
+def test_losses_are_the_worked_numbers(reverse: bool, share: float, agree: float, ranks: float) -> None:
     assert float(consistency(views(reverse)).detach()) == pytest.approx(agree, abs=2e-6)
-    assert float(ranking(views(reverse), margin).detach()) == pytest.approx(ranks, abs=2e-6)
+    assert float(ranking(views(reverse), largest_entropy(3, share)).detach()) == pytest.approx(ranks, abs=2e-6)
 
 
 @pytest.mark.parametrize(

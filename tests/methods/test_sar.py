@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from passes import confident, counted
+from passes import confident, counted, literal_loss
 from torch import Tensor
 
 from testdg.methods.sar import Sar, at_the_peak
@@ -17,16 +17,17 @@ def reliable_mean(adapter: Sar, images: Tensor, mask: list[bool] | None = None) 
     """The mean entropy below the limit, image by image."""
     found: list[Tensor] = []
     kept = []
-    for k, row in enumerate(adapter.model(images).logits.double().softmax(1)):
-        entropy = -(row * row.log()).sum()
+    for k, row in enumerate(adapter.model(images).logits):
+        entropy = literal_loss(row, adapter.settings.loss)
         kept.append(float(entropy.detach()) < 0.4 * math.log(10) and (mask is None or mask[k]))
         found += [entropy] if kept[-1] else []
     return sum(found, torch.zeros(())) / len(found), kept
 
 
-def test_a_step_is_the_formula(vit: VisionModel) -> None:
-    model = confident(vit, 5.0)
-    adapter, twin = (Sar(model, learning_rate=0.1, radius=0.5, recovery=0.0) for _ in range(2))
+@pytest.mark.parametrize(("kind", "scale"), [("entropy", 5.0), ("come", 5.8)])
+def test_a_step_is_the_formula(vit: VisionModel, kind: Any, scale: float) -> None:
+    model = confident(vit, scale)
+    adapter, twin = (Sar(model, learning_rate=0.1, radius=0.5, recovery=0.0, loss=kind) for _ in range(2))
     images = stream(adapter, 1, 12)[0]
     parameters = twin.learner.parameters_
     loss, mask = reliable_mean(twin, images)

@@ -115,15 +115,15 @@ def make_grid(file: Path | None, values: Mapping[str, Any], pairs: Sequence[str]
     return Grid.from_toml(file).override(values)
 
 
-def check_places(places: BenchOptions) -> None:
+def check_places(places: BenchOptions, *files: Path) -> None:
     """Refuse places that cannot be written, and trackers that are not there, before anything is computed."""
     check_tracker(places.track)
     if isinstance(out := find_out(places.out), Remote):
         out.open()
     else:
         check_folder(out, "--out")
-    for path in (places.csv, places.markdown, places.jsonl):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+    for path in filter(None, (places.csv, places.markdown, places.jsonl, *files)):
+        if path.is_dir() or not path.parent.is_dir():
             raise UserError(f"{path} cannot be written: name a file in a folder that exists")
 
 

@@ -1,6 +1,7 @@
 """`testdg leaderboard`: every method on the same streams, as a table, a page, figures and lines of runs."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from testdg.cli.bar import Bar
-from testdg.cli.bench import check_folder, check_places, complain, drop_state, run_cells, told_failures
+from testdg.cli.bench import check_folder, check_places, complain, drop_state, run_cells, told_failures, write_texts
 from testdg.cli.options import BenchOptions
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
@@ -22,6 +23,7 @@ from testdg.experiments.leaderboard import FIRST, Board, Entered, best_of, enter
 from testdg.experiments.tuned import Tuned
 from testdg.experiments.variants import Variant, find_variants, willing
 from testdg.files import write_files
+from testdg.report.bench import bench_csv
 from testdg.report.board import board_markdown, board_page, board_table, outcome
 from testdg.report.board_figures import board_pictures
 from testdg.report.table import plain_table
@@ -47,21 +49,21 @@ def leaderboard_command(request: BoardRequest, places: BenchOptions, *, as_json:
     """Run what is missing and write the leaderboard, or show one that was kept; False where a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_folder(request.report, "--report")
+    check_places(places)
     if request.show is not None:
         kept = [run for run in read_lines(request.show / RUNS) if isinstance(run, Result)]
-        _write(kept_runs(kept), read_costs(request.show), request.report, console, as_json=as_json)
+        _write(kept_runs(kept), read_costs(request.show), request.report, places, console, as_json=as_json)
         return True
-    check_places(places)
     contest = _Contest(request, places, console)
     try:
         contest.run()
         costs = contest.costs() if request.cost else read_costs(request.report)
     except KeyboardInterrupt:  # what is complete is told all the same
         if contest.named_runs():
-            _write(contest.named_runs(), read_costs(request.report), request.report, console, as_json=as_json)
+            _write(contest.named_runs(), read_costs(request.report), request.report, places, console, as_json=as_json)
         raise
     failures = told_failures(contest.cells, contest.failed)
-    _write(contest.named_runs(), costs, request.report, console, as_json=as_json, failures=failures)
+    _write(contest.named_runs(), costs, request.report, places, console, as_json=as_json, failures=failures)
     complain(contest.cells, contest.failed)
     return not contest.failed
 
@@ -83,9 +85,12 @@ class _Contest:
 
     def _variants(self) -> list[Variant]:
         """Those that were asked for; all in the file of chosen settings; or all there are."""
-        tuned = self.request.values.get("tuned")
-        keys = self.request.keys or ([] if tuned is None else [*Tuned.read(tuned).rows])
+        file = self.request.values.get("tuned")
+        rows = [] if file is None else [*Tuned.read(file).rows]
+        keys = self.request.keys or rows
         variants = find_variants(keys, self.benchmark.task)
+        if rows and (lacking := [one.key for one in variants if one.key not in rows]):
+            raise UserError(f"{file} has nothing for {lacking[0]}: choose with `testdg tune {lacking[0]}` first")
         return variants if keys else willing(variants, enter(variants, self.benchmark, self.request.values)[0].cell)
 
     @property
@@ -140,28 +145,46 @@ class _Contest:
 
 
 def _write(
-    runs: NamedRuns, costs: Costs, folder: Path, console: Console, *, as_json: bool, failures: Sequence[Any] = ()
+    runs: NamedRuns,
+    costs: Costs,
+    folder: Path,
+    places: BenchOptions,
+    console: Console,
+    *,
+    as_json: bool,
+    failures: Sequence[Any] = (),
 ) -> None:
     """Write table, page, figures and runs, and show the table."""
     if not runs:
         raise UserError("no run is complete: there is nothing to show")
     board = make_board(runs)
     pictures = board_pictures(board, costs)
+    lines = "".join(to_line(run, named(stream, place, row)) for place, (stream, row, run) in enumerate(runs))
+
+    def text(path: Path) -> str:
+        figures = Path(os.path.relpath(folder / "figures", path.parent)).as_posix()
+        return board_markdown(board, costs, pictures, figures)
+
     files = {
-        "leaderboard.md": board_markdown(board, costs, pictures).encode(),
+        "leaderboard.md": text(folder / "leaderboard.md").encode(),
         "leaderboard.html": board_page(board, costs, pictures).encode(),
-        RUNS: "".join(
-            to_line(run, named(stream, place, row)) for place, (stream, row, run) in enumerate(runs)
-        ).encode(),
+        RUNS: lines.encode(),
     }
     for picture in pictures:
         files |= {f"figures/{picture.name}.{kind}": data for kind, data in picture.files.items()}
     write_files(folder, files)
+    write_texts(
+        {
+            places.csv: lambda: bench_csv(list(board.tables.values())),
+            places.markdown: lambda: text(places.markdown or folder),
+            places.jsonl: lambda: lines,
+        }
+    )
     if as_json:
         print(json.dumps({**_plain(board), "failed": list(failures)}, indent=2))
     else:
-        lines = [*plain_table(board_table(board, costs)), "", outcome(board), "", f"page    {folder}/leaderboard.html"]
-        console.print("\n" + "\n".join(lines), markup=False)
+        shown = [*plain_table(board_table(board, costs)), "", outcome(board), "", f"page    {folder}/leaderboard.html"]
+        console.print("\n" + "\n".join(shown), markup=False)
 
 
 def _plain(board: Board) -> dict[str, Any]:

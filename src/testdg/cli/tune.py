@@ -19,6 +19,7 @@ from testdg.experiments.tuned import Tuned
 from testdg.experiments.tuning import (
     Choice,
     Configuration,
+    check_given,
     choose,
     configurations,
     in_turn,
@@ -44,7 +45,7 @@ def tune_command(
 ) -> bool:
     """Try all configurations of some methods, choose, and write the choice; False where a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    check_places(places)
+    check_places(places, file)
     earlier = Tuned.read(file) if file.exists() else None
     tried, cells = make_cells(keys, values, pairs)
     cells = [replace(cell, track=places.track) for cell in cells]
@@ -53,6 +54,8 @@ def tune_command(
     def hear(end: Complete | Failed) -> None:
         heard.append(end)
         drop_state(end)
+        if earlier is not None and cells[end.number].method == SOURCE and isinstance(end, Complete):
+            Tuned(conditions(cells, heard)).joined(earlier, file)  # refuses other conditions before the long part
 
     try:
         ends = run_cells(cells, places, console, hear)
@@ -73,6 +76,7 @@ def make_cells(
     values = usual_values(load_benchmark(names[0], values.get("data")), values)
     tried = [one for variant in variants for one in configurations(variant, preset_of(variant, names[0], values))]
     settings = read_settings(pairs, [variant.method for variant in variants])
+    check_given(tried, settings)
     cells = expand(tuning_grid(tried, values, settings))
     if not keys:
         able = {variant.method for variant in willing(variants, cells[0])}

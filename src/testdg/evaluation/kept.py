@@ -29,7 +29,7 @@ def read_lines(path: Path) -> Iterator[Result | UserError]:
     try:
         lines = read_text(path).splitlines()
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     for number, line in enumerate(lines, 1):
         try:
             values = json.loads(line)

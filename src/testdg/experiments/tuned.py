@@ -26,7 +26,7 @@ class Chosen:
     method: str
     preset: str
     settings: Mapping[str, Any]
-    """Those that were searched over."""
+    """Those that were searched over, and what the user gave to all configurations."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Those that make the row a variant of its method."""
     score: float | None = None

@@ -1,7 +1,7 @@
 """Tuning: for every method the same number of configurations, on the same streams, chosen by the same rule."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -82,6 +82,13 @@ def tuning_grid(tried: Iterable[Configuration], values: Values, settings: Values
     return Grid({**shared, "settings": settings}, runs, "tune")
 
 
+def check_given(tried: Iterable[Configuration], settings: Mapping[str, Values]) -> None:
+    """Refuse settings from the user that a variant sets by itself."""
+    for one in tried:
+        if own := [key for key in settings.get(one.variant.method, {}) if key in {**one.settings, **one.variant.fixed}]:
+            raise UserError(f"tune sets {own[0]} of {one.variant.key} by itself: leave it out of --set")
+
+
 def in_turn(cells: Sequence[Cell], tried: Sequence[Configuration]) -> list[Cell]:
     """Cells method by method, Source first, so that a tuning that is stopped has chosen for the first of them."""
     order = list(dict.fromkeys(one.variant.key for one in tried))
@@ -106,6 +113,8 @@ class Choice:
     metric: Metric
     source: float | None
     tried: Sequence[Tried]
+    given: Values = field(default_factory=dict)
+    """Settings that the user gave to all of them."""
 
     @property
     def best(self) -> Tried:
@@ -149,7 +158,8 @@ class Choice:
     def chosen(self) -> Chosen:
         """What the file of chosen settings says."""
         best, variant = self.best, self.variant
-        about = (variant.title, variant.method, best.configuration.preset, best.configuration.settings, variant.fixed)
+        settings = {**self.given, **best.configuration.settings}
+        about = (variant.title, variant.method, best.configuration.preset, settings, variant.fixed)
         return Chosen(*about, best.score, self.published.score, tuple(self.edges()))
 
     def _loss(self, one: Tried) -> float:
@@ -186,7 +196,9 @@ def choose(
             waiting.append(variant)
             continue
         metric = next(complete[n] for n in every if n in complete).metric
-        choices.append(Choice(variant, metric, mean_of([source.mean_score for source in sources]), scored))
+        own = {*mine[0].settings, *variant.fixed}
+        given = {key: value for key, value in cells[every[0]].settings if key not in own}
+        choices.append(Choice(variant, metric, mean_of([source.mean_score for source in sources]), scored, given))
     return choices, waiting
 
 

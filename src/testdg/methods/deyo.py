@@ -75,6 +75,17 @@ def image_weights(entropies: Tensor, difference: Tensor, limit: float) -> Tensor
     return (limit - entropies).exp() + difference.exp()
 
 
+def shape_loss(
+    entropies: Tensor, difference: Tensor, classes: int, settings: DeYOSettings
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weighted mean entropy of the predictions that pass both filters; which are reliable, and which pass both."""
+    fixed = entropies.detach()
+    reliable = fixed < largest_entropy(classes, settings.margin)
+    chosen = reliable & (difference > settings.least_difference)
+    weights = image_weights(fixed, difference, largest_entropy(classes, settings.weight_margin))
+    return masked_mean(weights * entropies, chosen), reliable, chosen
+
+
 @register
 class DeYO(EarlierAffineAdapter):
     """Lower the entropy of sure predictions that fall apart when the object does.
@@ -104,15 +115,10 @@ class DeYO(EarlierAffineAdapter):
 
     def step(self, images: Tensor) -> Tensor:
         """Predict the images and what is left of them, and take one step on those that pass both filters."""
-        s, classes = self.settings, self.model.classes
         logits: Tensor = self.model(images).logits
         with torch.no_grad():
             difference = label_difference(logits, self.model(self.destroyed(images)).logits)
-        losses = entropy(logits)
-        reliable = losses.detach() < largest_entropy(classes, s.margin)
-        chosen = reliable & (difference > s.least_difference)
-        weights = image_weights(losses.detach(), difference, largest_entropy(classes, s.weight_margin))
-        loss = masked_mean(weights * losses, chosen)
+        loss, reliable, chosen = shape_loss(entropy(logits), difference, self.model.classes, self.settings)
         self.learner.step(loss, when=chosen.any())
         self.diagnostics.update(loss=loss.detach(), reliable=reliable.sum(), learnt_from=chosen.sum())
         return logits

@@ -52,11 +52,11 @@ def source_words(cost: Mapping[str, Any]) -> str:
     return f"{count}{', labelled' if cost['source_labels'] else ''}" if count else "none"
 
 
-def board_markdown(board: Board, costs: Costs, pictures: Sequence[Picture]) -> str:
+def board_markdown(board: Board, costs: Costs, pictures: Sequence[Picture], figures: str = "figures") -> str:
     """The leaderboard as a document: the table, the figures, then every stream with its record and intervals."""
     table = board_table(board, costs)
     parts = [f"# {markdown(TITLE)}", markdown(outcome(board)), markdown(table.note), "\n".join(markdown_table(table))]
-    parts += [f"![{markdown(one.caption)}](figures/{one.name}.png)\n\n{markdown(one.caption)}" for one in pictures]
+    parts += [f"![{markdown(one.caption)}]({figures}/{one.name}.png)\n\n{markdown(one.caption)}" for one in pictures]
     return "\n\n".join([*parts, bench_markdown(list(board.tables.values()))])
 
 

@@ -19,7 +19,7 @@ Point = dict[str, Any]
 def board_pictures(board: Board, costs: Costs) -> list[Picture]:
     """Both figures, as far as there are numbers for them."""
     points = [_point(row, costs) for row in board.ranked if FIRST in row.rows]
-    near = [point for point in points if not _far(point, points)]
+    near = [point for point in points if board.metric.higher or not _far(point, points)]
     away = [f"{point['name']} ({point['score']:.1f})" for point in points if point not in near]
     left_out = f" Not shown, far above Source: {', '.join(away)}." if away else ""
     with look():
