@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ from testdg.serving.factory import Factory, put_back
 from testdg.serving.failures import Conflict
 from testdg.serving.timeline import Timeline
 from testdg.streaming.predictor import Predictor
+
+FROZEN = "the stream is frozen"
+PUT_BACK = "the model was put back meanwhile"
 
 
 @dataclass
@@ -72,6 +76,10 @@ class Stream:
     timeline: Timeline = field(default_factory=Timeline)
     saved: Saved = field(default_factory=Saved)
     frozen: bool = False
+    era: int = 0
+    """How often the model was put back: what was taken before is no longer learnt from."""
+    tried: float = -math.inf
+    """When it was last tried to save it, by the clock that only goes forward."""
     users: int = 0
     """Requests and learning that need it in memory."""
     version: int = 0
@@ -105,10 +113,12 @@ class Stream:
         with self.lock:
             return self.adapter.predict(images)  # type: ignore[no-any-return]
 
-    def learn(self, images: Sequence[Tensor]) -> list[Fate]:
-        """Learn from pictures; a failure leaves the model as it was, and is told."""
-        fates = [Fate(False, False, "")] * len(images)
+    def learn(self, images: Sequence[Tensor], era: int) -> list[Fate]:
+        """Learn from pictures that were taken in an era; a failure leaves the model as it was, and is told."""
+        fates = [Fate(False, False, FROZEN if self.frozen else PUT_BACK)] * len(images)
         with self.lock:
+            if self.frozen or era != self.era:
+                return fates
             for places, batch in self.factory.canvas.batches(images):
                 self.last = fate = self._learn(batch)
                 for place in places:
@@ -156,6 +166,7 @@ class Stream:
         """Back to the source."""
         with self.lock:
             self.adapter.reset()
+            self.era += 1
             self.refresh()
 
     def roll_back(self, folder: Path | None, reason: str) -> str:
@@ -169,6 +180,7 @@ class Stream:
                 told = "the last healthy state"
             else:
                 raise Conflict(f"{self.name} has no snapshot and no healthy state to go back to: take a snapshot first")
+            self.era += 1
             self.refresh()
         return told
 
