@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from testdg.files import writing
 from testdg.guards import Guard
 from testdg.models import VisionModel
 from testdg.serving.factory import Factory, put_back
@@ -115,8 +116,8 @@ class Stream:
 
     def learn(self, images: Sequence[Tensor], era: int) -> list[Fate]:
         """Learn from pictures that were taken in an era; a failure leaves the model as it was, and is told."""
-        fates = [Fate(False, False, FROZEN if self.frozen else PUT_BACK)] * len(images)
         with self.lock:
+            fates = [Fate(False, False, FROZEN if self.frozen else PUT_BACK)] * len(images)
             if self.frozen or era != self.era:
                 return fates
             for places, batch in self.factory.canvas.batches(images):
@@ -189,7 +190,8 @@ class Stream:
         with self.lock:
             if (reason := self.adapter.beyond_weights()) is not None:
                 raise Conflict(f"{self.adapter.name} cannot be one model, as {reason}: take a snapshot")
-            self.adapter.export(folder)
+            with writing(folder):
+                self.adapter.export(folder)
 
     # State
 
