@@ -7,6 +7,8 @@ from collections.abc import Callable
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
 from testdg.serving.demo import BENCHMARK, png
+from testdg.serving.pictures import Picture
+from testdg.serving.service import Service
 
 
 def free_port() -> int:
@@ -30,3 +32,17 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < until, "it did not happen"
         time.sleep(0.02)
+
+
+def send(service: Service, name: str, files: list[bytes], *, learn: bool = True) -> list[int]:
+    """Predict pictures as a request does, and wait until they were learnt from."""
+    with service.admitted(), service.streams.using(name, make=True) as stream:
+        read = service.read(files)
+        pictures = [one for one in read if isinstance(one, Picture)]
+        answers = service.ask(stream, pictures).result(30)
+        service.let_go(read)
+        service.note(stream, pictures, answers)
+        if learn:
+            for fate in service.learn(stream, pictures, wait=True)[1]:
+                fate.result(30)
+        return [one.own.classes[one.place] for one in answers]

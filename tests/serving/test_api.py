@@ -142,11 +142,11 @@ def test_metrics_health_and_openapi(listen: Listen) -> None:
     for line in lines:
         assert line.startswith("# ") or float(line.rpartition(" ")[2]) >= 0
     assert client.get("/healthz").json() == {"status": "ok", "problems": []}
-    client.service.store.problem = "states are not being saved: No space left on device"
+    client.service.store.problems["states"] = "states are not being saved: No space left on device"
     degraded = client.get("/healthz").json()
     assert degraded["status"] == "degraded"
     assert "No space" in degraded["problems"][0]
-    client.service.store.problem = ""
+    client.service.store.problems.clear()
     paths = client.get("/openapi.json").json()["paths"]
     actions = {"/reset", "/rollback", "/snapshot", "/freeze", "/export"}
     assert paths.keys() == actions | {"/predict", "/state", "/events", "/metrics", "/healthz", "/login"}

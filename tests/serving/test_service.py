@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from serving_tools import digits, wait_for
+from serving_tools import digits, send, wait_for
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.models import load_model
@@ -19,18 +19,6 @@ from testdg.serving.service import Service
 from testdg.serving.stream import Stream
 
 Start = Callable[..., Service]
-
-
-def send(service: Service, name: str, files: list[bytes], *, learn: bool = True) -> list[int]:
-    """Predict pictures as a request does, and wait until they were learnt from."""
-    with service.admitted(), service.streams.using(name, make=True) as stream:
-        pictures = [one for one in service.read(files) if isinstance(one, Picture)]
-        answers = service.ask(stream, pictures).result(30)
-        service.note(stream, pictures, answers)
-        if learn:
-            for fate in service.learn(stream, pictures, wait=True)[1]:
-                fate.result(30)
-        return [one.own.classes[one.place] for one in answers]
 
 
 def feed(service: Service, name: str, scene: str, batches: int, start: int = 0) -> None:

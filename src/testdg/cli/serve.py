@@ -56,8 +56,9 @@ def serve_command(
     host = f"[{where.host}]" if ":" in where.host else where.host
     console.print(f"serving   {factory.method.name} on {factory.model.name}; states in {where.out}", markup=False)
     console.print(f"page      http://{host}:{where.port}/{f'?stream={NAME}' if demo else ''}", markup=False)
-    serve(factory, where, demo=demo)
-    console.print("ended     everything is saved", markup=False)
+    lost = serve(factory, where, demo=demo)
+    for sentence in lost or ["everything is saved"]:
+        console.print(f"ended     {visible(sentence)}", markup=False)
 
 
 def _log_to(console: Console) -> None:

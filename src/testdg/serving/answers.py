@@ -8,11 +8,11 @@ from typing import Any
 
 from testdg.serving.batcher import Answered
 from testdg.serving.pictures import index_png
-from testdg.serving.stream import Fate, Stream
+from testdg.serving.stream import FROZEN, Fate, Stream
 
 WHY_NOT = {
     "dropped": "the queue of pictures to learn from is full",
-    "frozen": "the stream is frozen",
+    "frozen": FROZEN,
     "off": "the method learns nothing",
 }
 

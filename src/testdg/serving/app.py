@@ -6,14 +6,17 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor, Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import testdg
 from testdg.errors import UserError
@@ -50,7 +53,7 @@ def make_app(service: Service, token: Token | None = None) -> ASGIApp:
     app.get("/metrics", openapi_extra=texts.METRICS)(routes.metrics)
     app.get("/healthz", openapi_extra=texts.HEALTH)(routes.health)
     app.post("/login", openapi_extra=texts.LOGIN)(routes.login)
-    for kind in (UserError, Refusal, HTTPException, TimeoutError):
+    for kind in (UserError, Refusal, HTTPException, TimeoutError, RequestValidationError, Exception):
         app.add_exception_handler(kind, _told)
     return Gate(app, token, service.limits)
 
@@ -63,7 +66,17 @@ async def _told(request: Request, error: Exception) -> Response:
         return _error(503, "it took too long: come again")
     if isinstance(error, Refusal):
         return _error(error.status, error.reason)
-    return _error(getattr(error, "status", 400), str(error))
+    if isinstance(error, RequestValidationError):
+        wrong = error.errors()[0]
+        return _error(400, f"{wrong['loc'][-1]}: {wrong['msg']}")
+    if isinstance(error, UserError):
+        return _error(getattr(error, "status", 400), str(error))
+    return _error(500, "a mistake of the server: its log says more")
+
+
+def _given_back(give: Callable[[T], None], done: Future[T]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        give(done.result())
 
 
 def _error(status: int, sentence: str) -> Response:
@@ -80,25 +93,52 @@ class Routes:
 
     async def _run(self, function: Callable[..., T], *values: Any) -> T:
         """Call what may take a while on a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self.service.workers, function, *values)
+        return await asyncio.get_running_loop().run_in_executor(self.service.errands, function, *values)
+
+    @asynccontextmanager
+    async def _holding(self, pool: Executor, take: Callable[..., T], give: Callable[[T], None], *values: Any) -> Any:
+        """Something that a thread takes, until it is given back; at once, if nobody waits for the thread any more."""
+        taken = pool.submit(take, *values)
+        try:
+            found = await asyncio.wrap_future(taken)
+        except asyncio.CancelledError:
+            taken.add_done_callback(partial(_given_back, give))
+            raise
+        try:
+            yield found
+        finally:
+            give(found)
 
     # Predictions
 
     async def predict(self, request: Request, stream: str = MAIN, wait: bool = False) -> Response:
         """Predict pictures; they are learnt from afterwards. `wait` until that is done to hear what came of it."""
+        service = self.service
         check_name(stream)
-        files = await read_files(request, self.service.limits)
-        with self.service.admitted():
-            async with asyncio.timeout(self.service.limits.seconds):
-                read = await self._run(self.service.read, files)
+        files = await read_files(request, service.limits)
+        with service.admitted():
+            accept = request.headers.get("accept", "")
+            async with asyncio.timeout(service.limits.seconds), self._read(files) as read:
                 if not any(isinstance(one, Picture) for one in read):
                     return _error(422, str(read[0]))
-                at_hand = self.service.streams.at_hand(stream)
-                found = at_hand if at_hand is not None else await self._run(self.service.streams.enter, stream)
-                try:
-                    return await self._answer(found, read, wait, request.headers.get("accept", ""))
-                finally:
-                    self.service.streams.leave(found)
+                async with self._entered(stream) as found:
+                    return await self._answer(found, read, wait, accept)
+
+    def _read(self, files: list[bytes]) -> AbstractAsyncContextManager[list[Picture | str]]:
+        return self._holding(self.service.workers, self.service.read, self.service.let_go, files)
+
+    @asynccontextmanager
+    async def _entered(self, name: str) -> AsyncIterator[Stream]:
+        """A stream, at once where it is in memory."""
+        streams = self.service.streams
+        if (found := streams.at_hand(name)) is not None:
+            try:
+                yield found
+            finally:
+                streams.leave(found)
+        else:
+            async with self._holding(self.service.errands, streams.enter, streams.leave, name) as found:
+                yield found
 
     async def _answer(self, stream: Stream, read: list[Picture | str], wait: bool, accept: str) -> Response:
         service, good = self.service, [one for one in read if isinstance(one, Picture)]
@@ -108,7 +148,8 @@ class Routes:
         fates = [await asyncio.wrap_future(one) for one in waiting]
         if accept == "image/png":
             return self._map(answers)
-        return JSONResponse(self._told(stream, read, answers, learning, fates))
+        told = partial(self._told, stream, read, answers, learning, fates)
+        return JSONResponse(told() if answers[0].own.maps[0] is None else await self._run(told))
 
     def _told(
         self, stream: Stream, read: list[Picture | str], answers: list[Answered], learning: str, fates: list[Fate]
@@ -132,7 +173,7 @@ class Routes:
         """The route of an action."""
 
         async def act(request: Request, stream: str = MAIN) -> Response:
-            values, reason = await read_action(request)
+            values, reason = await read_action(request, self.service.limits)
             return JSONResponse(await self._run(self.service.act, check_name(stream), name, values, reason))
 
         act.__doc__ = _ABOUT[name]
@@ -140,7 +181,7 @@ class Routes:
 
     async def login(self, request: Request) -> Response:
         """Keep the token in a cookie, for the page."""
-        given = (await read_json(request)).get("token")
+        given = (await read_json(request, self.service.limits)).get("token")
         if self.token is None:
             return JSONResponse({"status": "ok"})
         if not isinstance(given, str) or not self.token.fits(given):
@@ -175,22 +216,34 @@ class Routes:
         check_name(stream)
         if self.watchers >= self.service.limits.watchers:
             raise TooMany(f"{self.watchers} pages are watching, which is the most")
-        boot, _, number = request.headers.get("last-event-id", "").rpartition("-")
+        boot, _, number = request.headers.get("last-event-id", "")[:40].rpartition("-")
         last = int(number) if boot == self.boot and number.isdecimal() else 0
-        return StreamingResponse(self._watch(stream, last), media_type="text/event-stream")
+        return _Watched(self, self._watch(stream, last), media_type="text/event-stream")
 
     async def _watch(self, name: str, number: int) -> AsyncIterator[str]:
-        self.watchers += 1
         first = number == 0
+        while not self.service.closing.is_set():
+            told = await self._run(partial(self.service.news, name, number, load=first))
+            number = told.pop("number")
+            yield f"id: {self.boot}-{number}\ndata: {json.dumps({**told, 'first': first})}\n\n"
+            first = False
+            await asyncio.sleep(_TICK)
+
+
+class _Watched(StreamingResponse):
+    """Counts the pages that are watching, from the moment that one is let in."""
+
+    def __init__(self, routes: Routes, content: AsyncIterator[str], **options: Any) -> None:
+        super().__init__(content, **options)
+        self.routes = routes
+        routes.watchers += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send what happens until somebody hangs up."""
         try:
-            while not self.service.closing.is_set():
-                told = await self._run(partial(self.service.news, name, number))
-                number = told.pop("number")
-                yield f"id: {self.boot}-{number}\ndata: {json.dumps({**told, 'first': first})}\n\n"
-                first = False
-                await asyncio.sleep(_TICK)
+            await super().__call__(scope, receive, send)
         finally:
-            self.watchers -= 1
+            self.routes.watchers -= 1
 
 
 _ABOUT = {

@@ -5,17 +5,17 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 
 import torch
 from torch import Tensor
 
-from testdg.errors import UserError
 from testdg.serving.factory import Factory
+from testdg.serving.failures import Conflict
 from testdg.serving.limits import Limits
 from testdg.serving.stream import Stream
 from testdg.streaming.predictor import Answer, answer, difference
@@ -72,6 +72,11 @@ class Batcher:
         """Whether somebody waits for a prediction."""
         return self.coming > 0
 
+    @property
+    def alive(self) -> bool:
+        """Whether it works."""
+        return self._thread.is_alive()
+
     def close(self, seconds: float) -> None:
         """Predict what waits, and end."""
         self._jobs.put(None)
@@ -117,15 +122,31 @@ class Batcher:
         self, stream: Stream, images: list[Sequence[Tensor]], sizes: list[Sequence[Size]]
     ) -> list[list[Answered]]:
         flat, flat_sizes = [one for part in images for one in part], [one for part in sizes for one in part]
+        found: list[Answered] = []
+        for part in self._passes(flat):
+            found += self._pass(stream, flat[part], flat_sizes[part])
+        order = iter(found)
+        return [list(islice(order, len(part))) for part in images]
+
+    def _passes(self, images: Sequence[Tensor]) -> Iterator[slice]:
+        """Pictures in parts that the memory holds."""
+        begin = pixels = 0
+        for place, image in enumerate(images):
+            more = self.factory.canvas.pixels(image)
+            if place > begin and pixels + more > self.limits.pass_pixels:
+                yield slice(begin, place)
+                begin, pixels = place, 0
+            pixels += more
+        yield slice(begin, len(images))
+
+    def _pass(self, stream: Stream, images: Sequence[Tensor], sizes: Sequence[Size]) -> list[Answered]:
         found: dict[int, Answered] = {}
-        for places, batch in self.factory.canvas.batches(flat):
-            wanted = [flat_sizes[place] for place in places]
-            own, source = self._both(stream, batch, wanted)
+        for places, batch in self.factory.canvas.batches(images):
+            own, source = self._both(stream, batch, [sizes[place] for place in places])
             if not all(map(_finite, own.confidences)):
-                raise UserError("the adapted model's answer is not a finite number: roll the stream back, or reset it")
+                raise Conflict("the adapted model's answer is not a finite number: roll the stream back, or reset it")
             found.update({place: Answered(own, source, number) for number, place in enumerate(places)})
-        order = iter(range(len(flat)))
-        return [[found[next(order)] for _ in part] for part in images]
+        return [found[place] for place in range(len(images))]
 
     def _both(self, stream: Stream, batch: Tensor, sizes: Sequence[Size]) -> tuple[Answer, Answer]:
         """The adapted model's answer and the source's; of small batches one after the other, as threads cost more."""

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from testdg.errors import visible
@@ -16,6 +16,7 @@ from testdg.serving.failures import Refused
 from testdg.serving.limits import Limits
 
 _MOST_REASON = 200  # characters
+_MARKS = (b"[", b"{", b'"', b",")  # of JSON: there is no part without one
 
 
 async def read_files(request: Request, limits: Limits) -> list[bytes]:
@@ -24,7 +25,7 @@ async def read_files(request: Request, limits: Limits) -> list[bytes]:
     if kind == "multipart/form-data":
         files = await _form(request, limits)
     elif kind == "application/json":
-        files = _from_json(await read_json(request), limits)
+        files = _from_json(await read_json(request, limits), limits)
     else:
         files = [await request.body()]
     if not files or not any(files):
@@ -33,16 +34,22 @@ async def read_files(request: Request, limits: Limits) -> list[bytes]:
 
 
 async def _form(request: Request, limits: Limits) -> list[bytes]:
+    parser = MultiPartParser(
+        request.headers, request.stream(), max_files=limits.pictures, max_fields=16, max_part_size=limits.body
+    )
+    parser.spool_max_size = limits.body  # in memory: a full disk must not keep pictures out
     try:
-        async with request.form(max_files=limits.pictures, max_fields=16, max_part_size=limits.body) as form:
-            return [await value.read() for _, value in form.multi_items() if isinstance(value, UploadFile)]
-    except HTTPException as error:
-        raise Refused(f"the form cannot be read: {error.detail}") from error
+        form = await parser.parse()
+    except (MultiPartException, KeyError) as error:
+        raise Refused(f"the form cannot be read: {getattr(error, 'message', 'it has no boundary')}") from error
+    return [await value.read() for _, value in form.multi_items() if isinstance(value, UploadFile)]
 
 
-async def read_json(request: Request) -> dict[str, Any]:
+async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
     """A JSON object; an empty body is an empty one."""
     body = await request.body()
+    if sum(map(body.count, _MARKS)) > limits.json_parts:
+        raise Refused("the JSON of the request has too many parts")
     try:
         found = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:
@@ -65,16 +72,16 @@ def _from_json(values: dict[str, Any], limits: Limits) -> list[bytes]:
         raise Refused(f"a picture is not base64: {error}") from error
 
 
-async def read_action(request: Request) -> tuple[dict[str, Any], str]:
+async def read_action(request: Request, limits: Limits) -> tuple[dict[str, Any], str]:
     """The values of an action, and its reason; JSON alone, which no form of another site can send."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused("an action is sent as JSON (Content-Type: application/json), {} where there is nothing to say")
-    values = await read_json(request)
+    values = await read_json(request, limits)
     reason = values.get("reason", "")
     if not isinstance(reason, str) or not isinstance(values.get("frozen", True), bool):
         raise Refused("reason must be a text, frozen true or false")
     to = values.get("to")
     if to is not None and to != "healthy" and type(to) is not int:
         raise Refused('to must be the number of a snapshot, or "healthy"')
-    return {key: values[key] for key in ("to", "frozen") if key in values}, visible(reason[:_MOST_REASON])
+    return {key: values[key] for key in ("to", "frozen") if values.get(key) is not None}, visible(reason[:_MOST_REASON])

@@ -129,8 +129,12 @@ class Player:
         with service.admitted(), service.streams.using(NAME, make=True) as stream:
             if shown.scene != before:
                 stream.timeline.mark("scene", f"the demonstration shows: {shown.scene}")
-            pictures = [one for one in service.read([shown.data]) if isinstance(one, Picture)]
-            answers = service.ask(stream, pictures).result(service.limits.seconds)
+            read = service.read([shown.data])
+            pictures = [one for one in read if isinstance(one, Picture)]
+            try:
+                answers = service.ask(stream, pictures).result(service.limits.seconds)
+            finally:
+                service.let_go(read)
             service.note(stream, pictures, answers, shown.label)
             service.learn(stream, pictures)
         return shown.scene

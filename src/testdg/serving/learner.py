@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -10,12 +11,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from torch import Tensor
 
 from testdg.serving.limits import Limits
-from testdg.serving.stream import Fate, Stream
+from testdg.serving.stream import PUT_BACK, Fate, Stream
 from testdg.serving.streams import Streams
 
 PATIENCE = 0.5
@@ -53,7 +55,7 @@ class Learner:
         self._queues: dict[str, _Queue] = {}
         self._change = threading.Condition()
         self._bytes = self._length = 0
-        self._ending = False
+        self._ending, self._last = False, math.inf
         self._rest = 0.0
         """When learning goes on, whoever waits for predictions."""
         self._thread = threading.Thread(target=self._work, name="learner", daemon=True)
@@ -95,15 +97,21 @@ class Learner:
         if queue is not None:
             self.streams.leave(stream)
         for one in thrown:
-            one.tell(Fate(False, False, "the model was put back meanwhile"))
+            one.tell(Fate(False, False, PUT_BACK))
         return len(thrown)
 
-    def close(self, seconds: float) -> None:
-        """Learn from what waits, for a bounded time, and end."""
+    def close(self, seconds: float) -> int:
+        """Learn from what waits, for a bounded time, and end; gives the number of pictures that had to be left."""
         with self._change:
-            self._ending = True
+            self._ending, self._last = True, time.monotonic() + seconds
             self._change.notify()
-        self._thread.join(seconds)
+        self._thread.join()
+        return self._length
+
+    @property
+    def alive(self) -> bool:
+        """Whether it works."""
+        return self._thread.is_alive()
 
     def _work(self) -> None:
         with suppress(OSError, AttributeError):
@@ -111,9 +119,9 @@ class Learner:
         while (queue := self._next()) is not None:
             begun = time.thread_time()
             with self._change:
-                batch = self._taken(queue, self.batch_size)
+                batch, era = self._taken(queue, self._size(queue)), queue.stream.era
             if batch:
-                self._learn(queue.stream, batch)
+                self._learn(queue.stream, batch, era)
             queue.served = time.monotonic()
             self._rest = queue.served + (time.thread_time() - begun) * (1 / SHARE - 1)
             self._tidy(queue)
@@ -121,7 +129,7 @@ class Learner:
     def _next(self) -> _Queue | None:
         """Wait for a stream whose turn it is; None at the end."""
         with self._change:
-            while True:
+            while time.monotonic() < self._last:
                 ready = [queue for queue in self._queues.values() if self._ready(queue)]
                 now = time.monotonic()
                 if ready and (self._ending or not self.busy() or now >= self._rest):
@@ -129,6 +137,7 @@ class Learner:
                 if self._ending and not self._length:
                     return None
                 self._change.wait(0.02 if self._length else None)
+        return None
 
     def _ready(self, queue: _Queue) -> bool:
         if not queue.pictures:
@@ -136,22 +145,26 @@ class Learner:
         first, full = queue.pictures[0], len(queue.pictures) >= self.batch_size
         return full or self._ending or first.fate is not None or time.monotonic() - first.since >= PATIENCE
 
+    def _size(self, queue: _Queue) -> int:
+        """Pictures of the next batch: no more pixels than may pass the model at one time, unless it is one picture."""
+        canvas = queue.stream.factory.canvas
+        sizes = accumulate(canvas.pixels(one.image) for one in islice(queue.pictures, self.batch_size))
+        return max(1, sum(size <= self.limits.pass_pixels for size in sizes))
+
     def _taken(self, queue: _Queue, most: int) -> list[Waiting]:
         taken = [queue.pictures.popleft() for _ in range(min(most, len(queue.pictures)))]
         self._length -= len(taken)
         self._bytes -= sum(one.image.nbytes for one in taken)
         return taken
 
-    def _learn(self, stream: Stream, batch: Sequence[Waiting]) -> None:
-        frozen = Fate(False, False, "frozen")
-        fates = [frozen] * len(batch) if stream.frozen else self._fates(stream, batch)
-        for one, fate in zip(batch, fates, strict=True):
+    def _learn(self, stream: Stream, batch: Sequence[Waiting], era: int) -> None:
+        for one, fate in zip(batch, self._fates(stream, batch, era), strict=True):
             one.tell(fate)
 
-    def _fates(self, stream: Stream, batch: Sequence[Waiting]) -> list[Fate]:
+    def _fates(self, stream: Stream, batch: Sequence[Waiting], era: int) -> list[Fate]:
         """Learn; whatever goes wrong in one stream ends there."""
         try:
-            return stream.learn([one.image for one in batch])
+            return stream.learn([one.image for one in batch], era)
         except Exception as error:
             stream.counts.failures += 1
             stream.timeline.mark("guard", f"learning failed: {type(error).__name__}: {error}"[:300])

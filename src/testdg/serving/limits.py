@@ -14,7 +14,13 @@ class Limits:
     bodies: int = 256 << 20
     """Bytes of all requests that are being read or answered."""
     pixels: int = 1 << 24
-    """Pixels of a picture."""
+    """Pixels of a picture that the model sees smaller than it is."""
+    pass_pixels: int = 1 << 22
+    """Pixels that pass the model at one time; and of a picture that it sees, or answers for, as large as it is."""
+    scans: int = 64
+    """Scans of a JPEG, each of which costs as much as the whole picture."""
+    decoded: int = 1 << 30
+    """Bytes of the decoded pictures of all requests."""
     pictures: int = 64
     """Pictures of one request."""
     requests: int = 256
@@ -29,8 +35,12 @@ class Limits:
     """The part of the queue that one stream may take."""
     queue_bytes: int = 256 << 20
     """Memory of the pictures that wait to be learnt from."""
+    json_parts: int = 2000
+    """Values in the JSON of a request, which cost far more than their bytes."""
     seconds: float = 30.0
     """Time that a request may take, and that its body may take to arrive."""
+    head_seconds: float = 10.0
+    """Time that a connection may take to begin a request."""
     gather: float = 0.004
     """Seconds that a prediction waits for others to share a batch with, if others are on their way."""
     watchers: int = 32

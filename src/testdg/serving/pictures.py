@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from testdg.models import VisionModel
 from testdg.serving.limits import Limits
 from testdg.streaming.canvas import Canvas
 from testdg.streaming.pictures import Unreadable, as_unit, decode
@@ -17,6 +18,7 @@ from testdg.streaming.predictor import Map
 
 _SIDE = 72  # pixels of the longer side of a picture on the page
 _BEGINNINGS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG"}
+_SCAN = b"\xff\xda"  # begins a scan of a JPEG; no pixels look like it
 
 
 class Picture(NamedTuple):
@@ -26,28 +28,31 @@ class Picture(NamedTuple):
     size: tuple[int, int]
 
 
-def open_picture(data: bytes, limits: Limits, canvas: Canvas, channels: int) -> Picture:
+def open_picture(data: bytes, limits: Limits, canvas: Canvas, model: VisionModel) -> Picture:
     """Decode the bytes of a PNG or JPEG file; Unreadable with the reason where that is not to be."""
     kind = next((kind for beginning, kind in _BEGINNINGS.items() if data.startswith(beginning)), None)
     if kind is None:
         raise Unreadable("it is neither PNG nor JPEG")
-    _check_pixels(data, kind, limits)
-    image = decode(data, channels)
+    whole = canvas.size is None or model.task == "segmentation"
+    _check_pixels(data, kind, min(limits.pixels, limits.pass_pixels) if whole else limits.pixels)
+    if kind == "JPEG" and data.count(_SCAN) > limits.scans:
+        raise Unreadable(f"it has more than {limits.scans} scans: save it as an ordinary JPEG")
+    image = decode(data, model.channels)
     height, width = image.shape[-2:]
     return Picture(canvas.shrink(image), (height, width))
 
 
-def _check_pixels(data: bytes, kind: str, limits: Limits) -> None:
+def _check_pixels(data: bytes, kind: str, most: int) -> None:
     """Refuse by what the head of the file says, before anything of that size is made."""
     try:
         with Image.open(io.BytesIO(data), formats=[kind]) as opened:
             width, height = opened.size
     except Image.DecompressionBombError as error:
-        raise Unreadable(f"at most {limits.pixels} pixels are taken, and it has many more") from error
+        raise Unreadable(f"at most {most} pixels are taken, and it has many more") from error
     except Exception as error:  # a damaged head raises nearly anything
         raise Unreadable(f"it is a damaged {kind}") from error
-    if width * height > limits.pixels:
-        raise Unreadable(f"it has {width} x {height} px: at most {limits.pixels} pixels are taken")
+    if width * height > most:
+        raise Unreadable(f"it has {width} x {height} px: at most {most} pixels are taken")
 
 
 def thumbnail(image: Tensor) -> str:

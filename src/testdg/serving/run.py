@@ -15,6 +15,7 @@ from testdg.serving.factory import Factory
 from testdg.serving.limits import Limits
 from testdg.serving.security import Token, is_loopback
 from testdg.serving.service import Service
+from testdg.serving.silence import Silence
 
 if TYPE_CHECKING:
     import uvicorn
@@ -40,8 +41,8 @@ class Place:
             )
 
 
-def serve(factory: Factory, place: Place, *, demo: bool = False) -> None:
-    """Serve until SIGINT or SIGTERM; then learn from what waits, and save everything."""
+def serve(factory: Factory, place: Place, *, demo: bool = False) -> list[str]:
+    """Serve until SIGINT or SIGTERM; then learn from what waits, and save everything; says what could not be."""
     place.check()
     with writing(place.out):
         place.out.mkdir(parents=True, exist_ok=True)
@@ -50,10 +51,10 @@ def serve(factory: Factory, place: Place, *, demo: bool = False) -> None:
         server = make_server(service, place)
         player = Player(service) if demo else None
         with noticed():  # uvicorn sends itself the signal once more at its end
-            _run(service, server, player, place)
+            return _run(service, server, player, place)
 
 
-def _run(service: Service, server: uvicorn.Server, player: Player | None, place: Place) -> None:
+def _run(service: Service, server: uvicorn.Server, player: Player | None, place: Place) -> list[str]:
     service.start()
     if player is not None:
         player.start()
@@ -65,20 +66,26 @@ def _run(service: Service, server: uvicorn.Server, player: Player | None, place:
         service.closing.set()
         if player is not None:
             player.close()
-        service.close()
+        lost = service.close()
+    return lost
 
 
 def make_server(service: Service, place: Place) -> uvicorn.Server:
-    """A server of uvicorn that tells the pages when it is asked to end."""
+    """A server of uvicorn that hangs up on silent connections, and tells the pages when it is asked to end."""
     import uvicorn
 
     from testdg.serving.app import make_app
 
     class Server(uvicorn.Server):
+        async def on_tick(self, counter: int) -> bool:
+            silence.end(self.server_state.connections)
+            return await super().on_tick(counter)
+
         def handle_exit(self, sig: int, frame: Any) -> None:
             service.closing.set()
             super().handle_exit(sig, frame)
 
+    silence = Silence(place.limits.head_seconds)
     config = uvicorn.Config(
         make_app(service, place.token),
         host=place.host,

@@ -47,11 +47,11 @@ class Token:
 
     def fits(self, given: str) -> bool:
         """Whether somebody knows it."""
-        return hmac.compare_digest(self._value, given.encode())
+        return hmac.compare_digest(self._value, given.encode(errors="replace"))
 
     def fits_cookie(self, given: str) -> bool:
         """Whether somebody has logged in."""
-        return hmac.compare_digest(self.cookie.encode(), given.encode())
+        return hmac.compare_digest(self.cookie.encode(), given.encode(errors="replace"))
 
 
 def find_token(file: Path | None) -> Token | None:
@@ -178,8 +178,16 @@ def _check_site(headers: Mapping[str, str], host: str, *, page: bool) -> None:
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not page:
         raise Refusal(403, "requests from other sites are refused")
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    if origin is not None and _netloc(origin) != host.lower():
         raise Refusal(403, "requests from other sites are refused")
+
+
+def _netloc(origin: str) -> str:
+    """The name and port in an Origin header."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _name(host: str) -> str:

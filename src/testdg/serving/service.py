@@ -14,7 +14,7 @@ from typing import Any
 from testdg.errors import UserError, visible
 from testdg.serving.batcher import Answered, Batcher, Job
 from testdg.serving.factory import Factory
-from testdg.serving.failures import Conflict, NotFound, TooMany
+from testdg.serving.failures import Conflict, NotFound, Refused, TooMany
 from testdg.serving.learner import Learner
 from testdg.serving.limits import Limits
 from testdg.serving.pictures import Picture, open_picture, thumbnail
@@ -39,10 +39,14 @@ class Service:
         self.streams = Streams(self.store, limits)
         self.batcher = Batcher(factory, limits)
         self.learner = Learner(self.streams, limits, factory.setup.batch_size, self.batcher.busy)
-        self.workers = ThreadPoolExecutor(4, thread_name_prefix="worker")  # decode, load, act
+        self.workers = ThreadPoolExecutor(4, thread_name_prefix="decoder")
+        self.errands = ThreadPoolExecutor(4, thread_name_prefix="errand")
+        """Load, act and tell, which may wait for a step; decoding waits for nobody."""
         self.begun = time.time()
         self.refused = 0
         """Requests that were turned away, as there were too many."""
+        self.decoded = 0
+        """Bytes of the pictures of all requests."""
         self._counting, self._shown = threading.Lock(), 0.0
         self.closing = threading.Event()
         """Set when the server is asked to end, so that pages let go."""
@@ -55,17 +59,19 @@ class Service:
         self.learner.start()
         self._saver.start()
 
-    def close(self) -> None:
-        """Finish what waits, save everything, and end: nothing is lost."""
+    def close(self) -> list[str]:
+        """Finish what waits, save everything, and end; says what had to be left, nothing where all went well."""
         self.batcher.close(_LAST_LEARNING)
-        self.learner.close(_LAST_LEARNING)
+        left = self.learner.close(_LAST_LEARNING)
         self._over.set()
         self._saver.join()
-        self.workers.shutdown()
-        unsaved = [stream.name for stream in self.streams.resident() if stream.dirty and not self.store.save(stream)]
-        for name in unsaved:
-            LOG.error("%s could not be saved: %s", name, self.store.problem)
-        self.store.sign(self.streams.resident(), ended=not unsaved)
+        for pool in (self.workers, self.errands):
+            pool.shutdown()
+        streams = self.streams.resident()
+        unsaved = [stream.name for stream in streams if stream.dirty and not self.store.save(stream)]
+        self.store.sign(streams, ended=not unsaved)
+        lost = [f"{left} pictures were not learnt from, as that took too long"] if left else []
+        return lost + [f"{name} could not be saved: {self.problems()[0]}" for name in unsaved]
 
     # Predictions
 
@@ -84,14 +90,33 @@ class Service:
                 self.batcher.coming -= 1
 
     def read(self, files: Sequence[bytes]) -> list[Picture | str]:
-        """Decode pictures; of those that cannot be read, the reason."""
-        return [self._read(data) for data in files]
+        """Decode pictures, to be `let_go`; of those that cannot be read, the reason."""
+        read: list[Picture | str] = []
+        try:
+            for data in files:
+                read.append(self._read(data))
+                self._hold(_bytes(read[-1:]))
+        except TooMany:
+            self._hold(-_bytes(read[:-1]))
+            raise
+        return read
 
     def _read(self, data: bytes) -> Picture | str:
         try:
-            return open_picture(data, self.limits, self.factory.canvas, self.factory.model.channels)
+            return open_picture(data, self.limits, self.factory.canvas, self.factory.model)
         except Unreadable as error:
             return str(error)
+
+    def let_go(self, read: Sequence[Picture | str]) -> None:
+        """Note that pictures are no longer needed for an answer."""
+        self._hold(-_bytes(read))
+
+    def _hold(self, size: int) -> None:
+        with self._counting:
+            if size > 0 and self.decoded + size > self.limits.decoded:
+                self.refused += 1
+                raise TooMany("the pictures of all requests are too large together: come again, with smaller ones")
+            self.decoded += size
 
     def ask(self, stream: Stream, pictures: Sequence[Picture]) -> Future[list[Answered]]:
         """Have pictures predicted."""
@@ -137,7 +162,7 @@ class Service:
 
     def act(self, name: str, action: str, values: dict[str, Any], reason: str) -> dict[str, Any]:
         """Do something to the model of a stream, and log it."""
-        with self.streams.using(name) as stream:
+        with self.streams.using(name) as stream, stream.lock:  # no step is under way, and no other action
             told = getattr(self, f"_{action}")(stream, values, reason)
             stream.timeline.mark("action", f"{told['done']}{f': {reason}' if reason else ''}")
             record = {"time": time.time(), "stream": name, "action": action, "reason": reason, **told}
@@ -164,47 +189,36 @@ class Service:
         return {"done": f"back to {told}", "forgotten": forgotten}
 
     def _snapshot(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        folder = self.store.place(stream.name, "snapshots", self.limits.snapshots)
-        self._written(lambda: self._save_snapshot(stream, folder))
+        with _written(), self.store.place(stream.name, "snapshots", self.limits.snapshots) as folder:
+            stream.adapter.save(folder, stream.note())
+        stream.saved.snapshot = time.time()
+        stream.version += 1
         return {"done": f"snapshot {folder.name}", "number": int(folder.name)}
 
-    def _save_snapshot(self, stream: Stream, folder: Path) -> None:
-        with stream.lock:
-            stream.adapter.save(folder, stream.note())
-            stream.saved.snapshot = time.time()
-            stream.version += 1
-
     def _freeze(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        stream.frozen = bool(values.get("frozen", True))
+        stream.frozen = values.get("frozen", True)
         stream.version += 1
         return {"done": "frozen: it predicts and learns nothing" if stream.frozen else "learning again"}
 
     def _export(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        folder = self.store.place(stream.name, "exports", self.limits.snapshots)
-        self._written(lambda: stream.export(folder))
+        with _written(), self.store.place(stream.name, "exports", self.limits.snapshots) as folder:
+            stream.export(folder)
         place = folder.relative_to(self.store.folder).as_posix()
         return {"done": f"exported to {place} in the folder of the server", "folder": place}
-
-    def _written(self, write: Any) -> None:
-        try:
-            write()
-        except Conflict:
-            raise
-        except (UserError, OSError) as error:
-            raise Conflict(f"it could not be written: {getattr(error, 'strerror', None) or error}") from error
 
     # Health
 
     def problems(self) -> list[str]:
         """What is wrong with the server as a whole, in words; nothing where all is well."""
-        return [self.store.problem] if self.store.problem else []
+        alive = {"predicting": self.batcher.alive, "learning": self.learner.alive}
+        dead = [] if self.closing.is_set() else [what for what in alive if not alive[what]]
+        return [*self.store.problems.values(), *(f"{what} has ended: restart, and see the log" for what in dead)]
 
     def state(self, name: str | None) -> dict[str, Any]:
         """The server, and one of its streams."""
-        about = self.factory.describe()
         state: dict[str, Any] = {
             "model": self.factory.model.name,
-            "method": about["method"],
+            "method": self.factory.method.name,
             "guard": self.factory.guarded,
             "classes": self.factory.names,
             "streams": self.streams.names(),
@@ -216,32 +230,66 @@ class Service:
         if name is None:
             return state
         with self.streams.using(name) as stream:
-            kept = {kind: self.store.numbers(name, kind) for kind in ("snapshots", "exports")}
-            return {**state, "settings": about["settings"], **stream.state(), **kept}
+            return {**state, **self._about(stream)}
 
-    def news(self, name: str, number: int) -> dict[str, Any]:
-        """What a page does not know yet of a stream, and the state; a stream begins with its first picture."""
+    def _about(self, stream: Stream) -> dict[str, Any]:
+        kept = {kind: self.store.numbers(stream.name, kind) for kind in ("snapshots", "exports")}
+        return {"settings": self.factory.describe()["settings"], **stream.state(), **kept}
+
+    def news(self, name: str, number: int, *, load: bool = False) -> dict[str, Any]:
+        """What a page does not know yet of a stream, and the state; it watches without keeping a stream in memory."""
         if name not in self.streams.names():
-            return {"state": self.state(None), "number": number}
-        with self.streams.using(name) as stream:
-            return {"state": self.state(name), **stream.timeline.since(number)}
+            return {"state": self.state(None), "number": number}  # it begins with its first picture
+        stream = self._seen(name, load)
+        if stream is None:
+            return {"state": {**self.state(None), "on_disk": True}, "number": number}
+        try:
+            return {"state": {**self.state(None), **self._about(stream)}, **stream.timeline.since(number)}
+        finally:
+            self.streams.leave(stream)
+
+    def _seen(self, name: str, load: bool) -> Stream | None:
+        """A stream to look at, which is brought back from disk only where there is room."""
+        try:
+            return self.streams.at_hand(name, use=False) or (self.streams.enter(name, make=False) if load else None)
+        except Refused:
+            return None
 
     def _keep_saving(self) -> None:
         """Once a second a sign of life; states when it is time."""
         while not self._over.wait(1.0):
             streams = self.streams.resident()
             self.store.sign(streams)
-            for stream in streams:
-                last = stream.saved.time
-                if stream.dirty and (last is None or time.time() - last >= self.limits.save_every):
+            for name in [stream.name for stream in streams if self._is_due(stream)]:
+                if (stream := self.streams.at_hand(name, use=False)) is not None:
                     self._save_quietly(stream)
+
+    def _is_due(self, stream: Stream) -> bool:
+        return stream.dirty and time.monotonic() - stream.tried >= self.limits.save_every
 
     def _save_quietly(self, stream: Stream) -> None:
         try:
             self.store.save(stream)
         except Exception:  # the others must be saved all the same
             LOG.exception("%s could not be saved", stream.name)
-            self.store.problem = "states are not being saved: see the log of the server"
+            self.store.problems["states"] = "states are not being saved: see the log of the server"
+        finally:
+            self.streams.leave(stream)
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """Turn a failure to write into one of the request."""
+    try:
+        yield
+    except Conflict:
+        raise
+    except (UserError, OSError) as error:
+        raise Conflict(f"it could not be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _bytes(read: Sequence[Picture | str]) -> int:
+    return sum(one.image.nbytes for one in read if isinstance(one, Picture))
 
 
 def _row(one: Answered, label: int | None) -> Row:

@@ -14,8 +14,8 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,17 @@ _MOST_LOG = 8 << 20  # bytes of a log; the one before it is kept
 
 
 class Store:
-    """The folder of a server. What cannot be written is noted in `problem`, and tried again later."""
+    """The folder of a server. What cannot be written is noted in `problems`, and tried again later."""
 
     def __init__(self, folder: Path, factory: Factory) -> None:
         self.folder, self.factory = folder, factory
-        self.problem = ""
+        self.problems: dict[str, str] = {}
+        """What cannot be written now, in words."""
         self._log = threading.Lock()
         with writing(folder):
             (folder / "streams").mkdir(parents=True, exist_ok=True)
+            for path in folder.glob("streams/*"):
+                tidy(path / "state")
         self._check_owner()
         self.before = self._last_life()
 
@@ -74,26 +77,26 @@ class Store:
     # States
 
     def save(self, stream: Stream) -> bool:
-        """Write a stream; where that fails, say so in `problem`, and go on in memory."""
+        """Write a stream; where that fails, say so in `problems`, and go on in memory."""
         folder = self.path(stream.name) / "state"
+        stream.tried = time.monotonic()
         try:
             with stream.lock:
                 note, version = stream.note(), stream.version
                 stream.adapter.save(folder, note)
-        except UserError as error:
-            self.problem = f"states are not being saved: {_reason(error)}"
+                size = sum((folder / name).stat().st_size for name in (TENSORS, VALUES))
+                pictures, learnt = note["counts"]["pictures"], note["counts"]["learnt"]
+                snapshot, lost = stream.saved.snapshot, stream.saved.lost
+                stream.saved = Saved(note["time"], pictures, learnt, version, snapshot, size, lost)
+        except (UserError, OSError) as error:
+            self.problems["states"] = f"states are not being saved: {_reason(error)}"
             return False
-        pictures, learnt = note["counts"]["pictures"], note["counts"]["learnt"]
-        size = sum((folder / name).stat().st_size for name in (TENSORS, VALUES))
-        snapshot, lost = stream.saved.snapshot, stream.saved.lost
-        stream.saved = Saved(note["time"], pictures, learnt, version, snapshot, size, lost)
-        self.problem = ""
+        self.problems.pop("states", None)
         return True
 
     def load(self, name: str) -> Stream:
         """Bring a stream back from disk, or begin it; one that is damaged is put aside and begins anew."""
         folder = self.path(name) / "state"
-        tidy(folder)
         if not folder.is_dir():
             return self._told_lost(Stream(name, self.factory.fresh(), self.factory))
         try:
@@ -134,8 +137,9 @@ class Store:
             fresh = self.folder / ".alive.json"  # not forced to disk: a power cut costs the sentence, not the state
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(self.folder / "alive.json")
+            self.problems.pop("life", None)
         except OSError as error:
-            self.problem = f"states are not being saved: {error.strerror or error}"
+            self.problems["life"] = f"nothing can be written: {error.strerror or error}"
 
     def log(self, record: dict[str, Any]) -> None:
         """Append an action to the log."""
@@ -146,17 +150,24 @@ class Store:
                     path.replace(path.with_suffix(".old.jsonl"))
                 with path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(record) + "\n")
+            self.problems.pop("actions", None)
         except OSError as error:
-            self.problem = f"actions are not being logged: {error.strerror or error}"
+            self.problems["actions"] = f"actions are not being logged: {error.strerror or error}"
 
     # Snapshots and exports
 
-    def place(self, name: str, kind: str, most: int) -> Path:
-        """A numbered place for a new snapshot or export; only the last `most` are kept."""
+    @contextmanager
+    def place(self, name: str, kind: str, most: int) -> Iterator[Path]:
+        """A numbered place for a new snapshot or export; once it is written, only the last `most` are kept."""
         numbers = self.numbers(name, kind)
+        folder = self.path(name) / kind / str(numbers[-1] + 1 if numbers else 1)
+        try:
+            yield folder
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         for number in numbers[: max(0, len(numbers) - most + 1)]:
             shutil.rmtree(self.path(name) / kind / str(number), ignore_errors=True)
-        return self.path(name) / kind / str(numbers[-1] + 1 if numbers else 1)
 
     def numbers(self, name: str, kind: str) -> list[int]:
         """The snapshots or exports that there are."""
@@ -164,9 +175,9 @@ class Store:
         return sorted(int(number) for number in found if number.isdecimal())
 
 
-def _reason(error: UserError) -> str:
+def _reason(error: UserError | OSError) -> str:
     """The reason without the path, which is nobody's business who may only ask for the health."""
-    cause = error.__cause__
+    cause = error if isinstance(error, OSError) else error.__cause__
     return str(getattr(cause, "strerror", None) or "the disk cannot be written")
 
 

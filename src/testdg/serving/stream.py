@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -12,12 +13,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from testdg.files import writing
 from testdg.guards import Guard
 from testdg.models import VisionModel
 from testdg.serving.factory import Factory, put_back
 from testdg.serving.failures import Conflict
 from testdg.serving.timeline import Timeline
 from testdg.streaming.predictor import Predictor
+
+FROZEN = "the stream is frozen"
+PUT_BACK = "the model was put back meanwhile"
 
 
 @dataclass
@@ -72,6 +77,10 @@ class Stream:
     timeline: Timeline = field(default_factory=Timeline)
     saved: Saved = field(default_factory=Saved)
     frozen: bool = False
+    era: int = 0
+    """How often the model was put back: what was taken before is no longer learnt from."""
+    tried: float = -math.inf
+    """When it was last tried to save it, by the clock that only goes forward."""
     users: int = 0
     """Requests and learning that need it in memory."""
     version: int = 0
@@ -105,10 +114,12 @@ class Stream:
         with self.lock:
             return self.adapter.predict(images)  # type: ignore[no-any-return]
 
-    def learn(self, images: Sequence[Tensor]) -> list[Fate]:
-        """Learn from pictures; a failure leaves the model as it was, and is told."""
-        fates = [Fate(False, False, "")] * len(images)
+    def learn(self, images: Sequence[Tensor], era: int) -> list[Fate]:
+        """Learn from pictures that were taken in an era; a failure leaves the model as it was, and is told."""
         with self.lock:
+            fates = [Fate(False, False, FROZEN if self.frozen else PUT_BACK)] * len(images)
+            if self.frozen or era != self.era:
+                return fates
             for places, batch in self.factory.canvas.batches(images):
                 self.last = fate = self._learn(batch)
                 for place in places:
@@ -156,6 +167,7 @@ class Stream:
         """Back to the source."""
         with self.lock:
             self.adapter.reset()
+            self.era += 1
             self.refresh()
 
     def roll_back(self, folder: Path | None, reason: str) -> str:
@@ -169,6 +181,7 @@ class Stream:
                 told = "the last healthy state"
             else:
                 raise Conflict(f"{self.name} has no snapshot and no healthy state to go back to: take a snapshot first")
+            self.era += 1
             self.refresh()
         return told
 
@@ -177,7 +190,8 @@ class Stream:
         with self.lock:
             if (reason := self.adapter.beyond_weights()) is not None:
                 raise Conflict(f"{self.adapter.name} cannot be one model, as {reason}: take a snapshot")
-            self.adapter.export(folder)
+            with writing(folder):
+                self.adapter.export(folder)
 
     # State
 

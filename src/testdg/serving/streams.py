@@ -49,13 +49,14 @@ class Streams:
         with self._lock:
             return sorted(self._known | self._resident.keys())
 
-    def at_hand(self, name: str) -> Stream | None:
-        """A stream, held in memory until `leave`, if it is there already."""
+    def at_hand(self, name: str, *, use: bool = True) -> Stream | None:
+        """A stream, held in memory until `leave`, if it is there already; watching is no `use`."""
         with self._lock:
             stream = self._resident.get(name)
             if stream is not None:
-                self._resident.move_to_end(name)
                 stream.users += 1
+                if use:
+                    self._resident.move_to_end(name)
             return stream
 
     def enter(self, name: str, *, make: bool = True) -> Stream:
@@ -112,7 +113,9 @@ class Streams:
             if idle is None:
                 raise TooMany(f"{self.limits.resident} streams are in use, which is the most in memory: come again")
             if idle.dirty and not self.store.save(idle):
-                raise NoRoom(f"there is no room for another stream: {self.store.problem}")
+                raise NoRoom(
+                    f"there is no room for another stream: {self.store.problems.get('states', 'the disk is full')}"
+                )
             with self._lock:
                 if not idle.users and not idle.dirty:
                     self._resident.pop(idle.name, None)

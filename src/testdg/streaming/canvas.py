@@ -45,6 +45,15 @@ class Canvas:
             return _cut(resized, self.size, self.crop)
         return resized
 
+    def pixels(self, image: Tensor) -> int:
+        """Pixels of a picture once the model has resized it."""
+        height, width = image.shape[-2:]
+        if self.size is None:
+            return int(height * width)
+        if isinstance(self.size, int):
+            return int(self.size**2 * max(height, width) / min(height, width))
+        return self.size[0] * self.size[1]
+
     def batches(self, images: Sequence[Tensor]) -> list[tuple[list[int], Tensor]]:
         """Pictures as batches in [0, 1], with their places: one if they can share a size, else one for each size."""
         if len({image.shape for image in images}) > 1:
