@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
@@ -34,8 +37,10 @@ def find_places(engine: str, **places: Any) -> dict[str, Any] | None:
 def fleet_command(request: Request, places: Mapping[str, Any], *, as_json: bool) -> bool:
     """Run all streams, show how it goes, and say what became of them; False where one failed."""
     quieten([str(request.model)])
-    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    with FleetScreen(console, list(find_streams(request))) as screen:
+    console = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
+    names = list(find_streams(request))
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), FleetScreen(console, names) as screen:
+        # of a process that is lost Ray prints a page; the screen has a line
         ends = adapt_fleet(request, tell=screen.tell, **places)
     if as_json:
         print(json.dumps(plain(ends), indent=2))
@@ -89,7 +94,8 @@ class FleetScreen:
         self.ended = self.failed = self.lost = 0
         self.shown = time.monotonic()
         bar = [TextColumn("all streams"), BarColumn(20), TextColumn("{task.fields[note]}")]
-        self.progress = Progress(*bar, console=console, transient=True, disable=not console.is_terminal)
+        hidden = not console.is_terminal
+        self.progress = Progress(*bar, console=console, transient=True, redirect_stdout=False, disable=hidden)
         self.task = self.progress.add_task("", total=len(names), note="")
 
     def tell(self, news: News) -> None:

@@ -56,14 +56,17 @@ class Loader:
     def batches(
         self, frames: Frames, size: int, start: int = 0, stop: Callable[[], bool] = lambda: False
     ) -> Iterator[list[Loaded]]:
-        """Decoded pictures, `size` at a time, numbered from `start`; those of a live stream do not wait for long."""
+        """Decoded pictures, `size` at a time, numbered from `start`; those of a live stream do not wait for long.
+
+        Asked to stop, a batch that is not full is left for another time: what is learnt depends on where batches end.
+        """
         found: list[Loaded] = []
         for one in self._ahead(frames, start, size, stop) if frames.ahead else self._here(frames, start):
             found += [] if one is None else [one]
             if len(found) == size or (one is None and found):
                 yield found
                 found = []
-        if found:
+        if found and (frames.live or not stop()):
             yield found
 
     def _here(self, frames: Frames, start: int) -> Iterator[Loaded | None]:

@@ -10,7 +10,7 @@ from typing import Any
 from testdg.errors import UserError, unknown
 from testdg.evaluation.interrupts import noticed
 from testdg.experiments.engine import Failed
-from testdg.experiments.ray_cluster import RETRIES, TICK, Cluster
+from testdg.experiments.ray_cluster import RETRIES, TICK, Cluster, import_ray
 from testdg.models import load_model
 from testdg.models.device import DEVICES
 from testdg.streaming.camera import Camera, End, Seen, Stopped
@@ -93,6 +93,7 @@ def adapt_fleet(
         raise UserError(f"--gpus must be a share of a GPU from 0 to 1; got {gpus:g}")
     if not 0 < cpus < float("inf"):
         raise UserError(f"--cpus must be more than 0; got {cpus:g}")
+    import_ray()
     requests = find_streams(request)
     shared = _prepare(next(iter(requests.values())), tell)
     cluster = Cluster(address)
