@@ -42,13 +42,13 @@ def fleet_command(request: Request, places: Mapping[str, Any], *, as_json: bool)
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), FleetScreen(console, names) as screen:
         # of a process that is lost Ray prints a page; the screen has a line
         ends = adapt_fleet(request, tell=screen.tell, **places)
+    complain(ends)
+    if any(isinstance(end, Stopped) for end in ends.values()):
+        raise KeyboardInterrupt
     if as_json:
         print(json.dumps(plain(ends), indent=2))
     else:
         show(console, ends, request)
-    complain(ends)
-    if any(isinstance(end, Stopped) for end in ends.values()):
-        raise KeyboardInterrupt
     return not any(isinstance(end, Failed) for end in ends.values())
 
 
@@ -56,8 +56,7 @@ def plain(ends: Mapping[str, End]) -> dict[str, Any]:
     """What became of all streams, as plain JSON."""
     summaries = {name: end.summary for name, end in ends.items() if isinstance(end, Ended)}
     failed = {name: end.sentence for name, end in ends.items() if isinstance(end, Failed)}
-    stopped = [name for name, end in ends.items() if isinstance(end, Stopped)]
-    return {"totals": totals(summaries.values()), "streams": summaries, "failed": failed, "stopped": stopped}
+    return {"totals": totals(summaries.values()), "streams": summaries, "failed": failed}
 
 
 def totals(summaries: Any) -> dict[str, int]:

@@ -166,6 +166,7 @@ class _Fleet:
     def _stop(self) -> None:
         """Ask the streams that have begun to save and end; others have nothing to save."""
         self.stopping = True
+        self._hear()
         for number, actor in self.actors.items():
             if number in self.places:
                 actor.stop.remote()
@@ -175,12 +176,15 @@ class _Fleet:
     def _look(self) -> None:
         """Hear what is new, and take note of the streams that have ended."""
         ended, _ = self.ray.wait(list(self.tasks), timeout=TICK)
+        self._hear()
+        for task in ended:
+            self._end(task, self.tasks.pop(task))
+
+    def _hear(self) -> None:
         for news in self.ray.get(self.mailbox.empty.remote()):
             if news.began:
                 self._began(news)
             self.tell(news)
-        for task in ended:
-            self._end(task, self.tasks.pop(task))
 
     def _began(self, news: Seen) -> None:
         if news.done > self.places.get(news.number, -1):
