@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 import torch
 from hypothesis import settings
 
+from ray_tools import real_cluster
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
 from testdg.evaluation import source_model
@@ -44,6 +46,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = TinyViT(patch=8, width=16, depth=1, heads=2)
     VisionModel(network, "head", Preprocessing((32, 32)), "random-vit").save(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real Ray cluster of one node."""
+    with real_cluster(tmp_path_factory.mktemp("cache")) as found:
+        yield found
 
 
 @contextmanager

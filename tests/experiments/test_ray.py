@@ -1,50 +1,20 @@
 """Cells on a real Ray cluster of two nodes, one of which is killed; and clusters that are not there."""
 
-import importlib
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ray_tools import NODE, need_ray
 from testdg.errors import UserError
 from testdg.evaluation import read_result, run
 from testdg.evaluation.folder import read_events
-from testdg.experiments import Complete, Grid, News, Ray, Running, bench, expand, ray_engine
+from testdg.experiments import Complete, Grid, News, Ray, Running, bench, expand, ray_cluster
 from testdg.experiments.engine import run_cell
-from testdg.experiments.ray_engine import knock
-
-NODE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-NOTICE = {  # a lost node is noticed soon
-    "health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 3,
-}  # fmt: skip
-
-
-def need_ray() -> None:
-    """Skip a test where Ray is not installed; where TESTDG_NEEDS_RAY is set, that is a failure."""
-    if os.environ.get("TESTDG_NEEDS_RAY"):
-        importlib.import_module("ray")
-    else:
-        pytest.importorskip("ray", reason="Ray is not installed (pip install 'testdg[ray]')")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A cluster of one node; its processes keep what they unpack in a folder of their own."""
-    need_ray()
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TESTDG_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # other processes of the test run may need much memory
-        patch.setenv("RAY_worker_niceness", "0")  # and beside them, nice processes would hardly go on
-        patch.setattr(ray_engine, "ANSWER", 120.0)
-        found = Cluster(initialize_head=True, head_node_args={**NODE, "_system_config": NOTICE})
-        yield found
-        found.shutdown()
+from testdg.experiments.ray_cluster import knock
 
 
 @pytest.fixture
@@ -164,7 +134,7 @@ def test_an_address_has_a_host_and_a_port(address: str) -> None:
 
 def test_an_address_that_does_not_answer_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     need_ray()
-    monkeypatch.setattr(ray_engine, "ANSWER", 0.5)
+    monkeypatch.setattr(ray_cluster, "ANSWER", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         port = deaf.getsockname()[1]
         with pytest.raises(UserError, match=f"no Ray cluster answers at 127.0.0.1:{port} within 0 seconds: start one"):

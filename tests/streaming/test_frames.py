@@ -1,5 +1,6 @@
 """Pictures come in order from folders, lists, pipes and videos."""
 
+import itertools
 import os
 import threading
 import time
@@ -10,6 +11,9 @@ import pytest
 from PIL import Image
 
 from testdg.errors import UserError
+from testdg.models import Preprocessing
+from testdg.streaming.ahead import Loader
+from testdg.streaming.canvas import Canvas
 from testdg.streaming.frames import Folder, Frame, Frames, Listed, Remaining, open_frames
 
 
@@ -121,3 +125,12 @@ def test_what_is_no_video_is_told(tmp_path: Path) -> None:
     (tmp_path / "v.mp4").write_bytes(b"no video at all")
     with pytest.raises(UserError, match="neither a list of pictures nor a video"):
         open_frames(tmp_path / "v.mp4")
+
+
+def test_a_batch_that_is_not_full_waits_for_another_time_when_asked_to_stop(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"{number}.png" for number in range(20)))
+    loader = Loader(Canvas(Preprocessing((4, 4))), 3, workers=1)  # hands out four pictures at a time
+    calls = itertools.count()
+    stopped = loader.batches(Folder(tmp_path), 8, stop=lambda: next(calls) >= 3)
+    assert [len(batch) for batch in stopped] == [8]
+    assert [len(batch) for batch in loader.batches(Folder(tmp_path), 8)] == [8, 8, 4]

@@ -25,6 +25,12 @@ Address = Annotated[
 GpusPerCell = Annotated[
     float | None, typer.Option(metavar="SHARE", help="Share of a GPU that a run takes on a Ray cluster, as in 0.1.")
 ]
+Cpus = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="Share of a core that a stream takes on a Ray cluster (1).")
+]
+Gpus = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="Share of a GPU that a stream takes on a Ray cluster, as in 0.1.")
+]
 Out = Annotated[str, typer.Option(metavar="FOLDER|URL", help="Parent of the run folders; s3://... for complete runs.")]
 Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Write the numbers of every batch for it, too.")]
 Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as CSV, too.")]

@@ -48,15 +48,23 @@ def adapt(
     ] = None,
     format: Annotated[str, typer.Option(metavar="csv|parquet", help="Parquet beside the CSV, by pyarrow.")] = "csv",
     device: Annotated[str, typer.Option(help=CHOICES["device"].help)] = "auto",
+    engine: Annotated[
+        str, typer.Option(metavar="local|ray", help="ray: every subfolder of FRAMES is a stream, on a Ray cluster.")
+    ] = "local",
+    address: given.Address = None,
+    cpus: given.Cpus = None,
+    gpus: given.Gpus = None,
     json: given.Json = False,
 ) -> None:
     """Predict your own pictures with your own model while it adapts to them; no labels."""
     pairs = settings or []
     prepare_torch(bf16=any("precision=bf16" in pair for pair in pairs))
     from testdg.cli.adapt import adapt_command, settings_of
+    from testdg.cli.fleet import find_places, fleet_command
     from testdg.streaming.run import Request
     from testdg.streaming.setup import Choices
 
+    places = find_places(engine, address=address, cpus=cpus, gpus=gpus)
     choices = Choices(method=method, source=source, guard=guard, classes=classes, device=device, load_state=load_state)
     request = Request(
         frames=frames,
@@ -73,7 +81,10 @@ def adapt(
         export=export,
         format=format,
     )
-    adapt_command(request, as_json=json)
+    if places is None:
+        adapt_command(request, as_json=json)
+    elif not fleet_command(request, places, as_json=json):
+        raise typer.Exit(1)
 
 
 def serve(

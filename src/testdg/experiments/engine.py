@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -22,6 +22,8 @@ from testdg.files import Busy
 from testdg.models import VisionModel
 from testdg.models.device import find_device
 from testdg.scores import find_score
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def try_cell(
 ) -> Complete | Failed | Postponed:
     """Run one cell as `run_cell` does, but postpone it where another process is at it."""
     try:
-        return Complete(number, _patiently(lambda: _run(cell, out, _Teller(number, tell)), patience))
+        return Complete(number, patiently(lambda: _run(cell, out, _Teller(number, tell)), patience))
     except Busy as error:
         return Postponed(number, str(error))
     except UserError as error:
@@ -108,8 +110,8 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _patiently(work: Callable[[], Result], patience: float) -> Result:
-    """Try again while another process is at the same run."""
+def patiently(work: Callable[[], T], patience: float) -> T:
+    """Try again, for so many seconds, while another process, perhaps a dying one, is at the same folder."""
     end = time.monotonic() + patience
     while True:
         try:

@@ -63,23 +63,38 @@ class Watcher:
     def answered(self, answered: Answered, tally: Tally) -> None:
         """A batch was written."""
 
+    def stopped(self) -> bool:
+        """Whether the stream should end here, with its state saved, as after Ctrl-C."""
+        return False
+
 
 def adapt_frames(request: Request, watcher: Watcher | None = None) -> dict[str, Any]:
     """Predict and adapt to all pictures, write what comes of it, and give the summary."""
     watcher = watcher or Watcher()
+    check_request(request)
+    frames = open_frames(request.frames, request.order, follow=request.follow, idle=request.idle, without=request.out)
+    setup = make_setup(request)
+    for note in setup.notes:
+        watcher.note(note)
+    return _Run(request, setup, frames, watcher).result()
+
+
+def check_request(request: Request) -> None:
+    """Refuse what cannot be, before anything is loaded."""
     if request.format not in FORMATS:
         raise unknown("format", request.format, FORMATS)
     if request.format == "parquet":
         require_pyarrow()
     if request.idle is not None and not request.follow:
         raise UserError("--idle is for folders that grow: use it with --follow, or leave it out")
-    frames = open_frames(request.frames, request.order, follow=request.follow, idle=request.idle, without=request.out)
+
+
+def make_setup(request: Request) -> Setup:
+    """Model and adapter of a stream, refused where they cannot give what was asked for."""
     setup = Setup(request.model, request.choices, dict(request.settings or {}))
     if request.export is not None and (reason := setup.adapter.beyond_weights()) is not None:
         raise UserError(f"--export is not possible: {setup.adapter.name} cannot be one model, as {reason}")
-    for note in setup.notes:
-        watcher.note(note)
-    return _Run(request, setup, frames, watcher).result()
+    return setup
 
 
 class _Run:
@@ -112,8 +127,12 @@ class _Run:
 
     def result(self) -> dict[str, Any]:
         """Run to the end of the stream, or until somebody asks to stop."""
-        with self.out.held(), noticed() as stop:
+        with self.out.held(), noticed() as asked:
             done = self._resume()
+
+            def stop() -> bool:
+                return asked() or self.watcher.stopped()
+
             self.watcher.started(self.frames.total, done)
             stream = AdaptedStream(self.setup, self.frames, self.size, strict=self.request.strict)
             self._follow(stream, done, stop)

@@ -1,0 +1,216 @@
+"""What a stream costs: state on disk, memory, bytes a row, CPU time an image; and what streams on one machine share.
+
+    python benchmarks/fleet.py --data DIR --models FOLDER... [--pictures 128] [--out results/fleet.json]
+
+The pictures are CIFAR-10 test images in fog (DIR holds cifar-10-batches-py), 64 clean ones are the source. Every method
+runs through `adapt_frames`, with a guard and without, in batches of 32 on one thread. CPU time is that of the process,
+so that others on the machine matter little: milliseconds an image are the mean over batches that were learnt from.
+Memory is the sum of all tensors that are alive at the last batch, less those of the model that was loaded before: an
+exact count. `differs_bytes` are the tensors of a state that the source model does not have, or has otherwise; what all
+streams learn from the clean pictures is left out. The processes of a real fleet of three streams are then looked at in
+/proc/PID/smaps_rollup. Rows that FILE has already are replaced, so that models can be measured one by one.
+"""
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor
+
+from testdg.data.benchmarks import load_benchmark
+from testdg.methods import find_method
+from testdg.methods.misfit import WARM
+from testdg.methods.state import TENSORS
+from testdg.models import VisionModel, load_model
+from testdg.streaming.camera import Seen
+from testdg.streaming.fleet import News, adapt_fleet
+from testdg.streaming.run import Request, Watcher, adapt_frames
+from testdg.streaming.setup import Choices
+from testdg.streaming.stream import Answered
+from testdg.streaming.tally import Tally
+
+BATCH, CLEAN = 32, 64
+METHODS = ("source", "align", "tent", "testdg_aligned")
+FLEETS = ("source", "testdg_aligned")
+MEASURED = ("Rss", "Pss", "Pss_Shmem", "Private_Clean", "Private_Dirty")
+
+
+def write_pictures(images: Tensor, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for number, image in enumerate(images):
+        levels = (image.permute(1, 2, 0) * 255).round().to(torch.uint8).numpy()
+        Image.fromarray(levels).save(folder / f"{number:04}.png")
+
+
+def make_pictures(data: Path, count: int, work: Path) -> None:
+    benchmark = load_benchmark("cifar10-c", data, images=count + CLEAN, domains=["fog"])
+    write_pictures(benchmark.domain("fog").read(0, count)[0], work / "frames")
+    for name in "abc":
+        (work / "cameras").mkdir(exist_ok=True)
+        (work / "cameras" / name).symlink_to(work / "frames")
+    write_pictures(benchmark.clean.images[-CLEAN:].float() / 255, work / "clean")
+
+
+def tensors_alive() -> int:
+    """Bytes of all tensors in this process, each memory counted once."""
+    gc.collect()
+    warnings.filterwarnings("ignore", category=FutureWarning)  # of what else is alive
+    found = [one for one in gc.get_objects() if isinstance(one, Tensor) and not one.is_meta]
+    return sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in found}.values())
+
+
+def size_of(path: Path) -> int:
+    return sum(one.stat().st_size for one in path.rglob("*") if one.is_file()) if path.is_dir() else path.stat().st_size
+
+
+def bytes_that_differ(state: Path, model: VisionModel) -> int:
+    """Of the tensors of a saved state: those that are not the source's."""
+    if not state.exists():
+        return 0
+    source = {f"model.{name}": value for name, value in model.state_dict().items()}
+    found = {name: value for name, value in load_file(state / TENSORS).items() if not name.startswith(WARM)}
+    same = [name for name, value in found.items() if name in source and torch.equal(value, source[name])]
+    return sum(value.nbytes for name, value in found.items() if name not in same)
+
+
+class Meter(Watcher):
+    """Notes CPU seconds batch by batch, and the memory at the last one."""
+
+    def __init__(self, pictures: int) -> None:
+        self.pictures, self.before = pictures, tensors_alive()
+        self.begun = self.last = time.process_time()
+        self.batches: list[tuple[bool, float]] = []
+
+    def started(self, total: int | None, done: int) -> None:
+        """The model is ready."""
+        self.start = time.process_time() - self.begun
+        self.last = time.process_time()
+
+    def answered(self, answered: Answered, tally: Tally) -> None:
+        """A batch is done."""
+        seconds = time.process_time() - self.last
+        learnt = any(one.learnt for one in answered.predictions)
+        self.batches.append((learnt, 1000 * seconds / len(answered.predictions)))
+        if tally.all.count == self.pictures:
+            self.memory = tensors_alive() - self.before
+        self.last = time.process_time()
+
+    def milliseconds(self) -> float:
+        """CPU time of an image, of batches that were learnt from where there are such."""
+        learnt = [cost for learnt, cost in self.batches if learnt]
+        return statistics.fmean(learnt or [cost for _, cost in self.batches])
+
+
+def request(model: VisionModel, method: str, guard: bool, frames: Path, out: Path) -> Request:
+    settings = {"source_images": CLEAN, "sketch": "source"} if "align" in method else {}
+    wanted = method != "source" and (guard or find_method(method)(model, **settings).awaits_source)
+    choices = Choices(method=method, source=frames.parent / "clean" if wanted else None, guard=guard, device="cpu")
+    return Request(frames=frames, model=model, out=out, choices=choices, settings=settings, batch_size=BATCH)
+
+
+def measure(model: VisionModel, method: str, guard: bool, pictures: int, work: Path) -> dict[str, Any]:
+    out = work / "out" / f"{model.name}-{method}-{guard}"
+    meter = Meter(pictures)
+    summary = adapt_frames(request(model, method, guard, work / "frames", out), meter)
+    state = out / "state"
+    return {
+        "model": model.name,
+        "method": method,
+        "guard": guard,
+        "pictures": pictures,
+        "state_bytes": size_of(state) if state.exists() else 0,
+        "differs_bytes": bytes_that_differ(state, model),
+        "memory_bytes": meter.memory,
+        "row_bytes": round(size_of(out / "predictions.csv") / pictures, 1),
+        "journal_bytes": round(size_of(out / ".batches.jsonl") / pictures, 1),
+        "start_cpu_seconds": round(meter.start, 2),
+        "cpu_ms_an_image": round(meter.milliseconds(), 2),
+        "learnt": summary["learnt"],
+    }
+
+
+def process_of(file: Path) -> Iterator[int]:
+    """Processes that have a file open."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if link.readlink() == file:
+                yield int(link.parts[2])
+        except OSError:
+            continue
+
+
+def memory_of(process: int) -> dict[str, int]:
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
+    found = {key: int(value.split()[0]) << 10 for key, value in (line.split(":") for line in lines)}
+    return {key: found[key] for key in MEASURED}
+
+
+def look_at_fleet(model: VisionModel, method: str, work: Path) -> dict[str, Any]:
+    """The memory of the processes of three streams, at the last news that all of them run."""
+    parent, out = work / "cameras", work / "out" / f"fleet-{model.name}-{method}"
+    last: list[dict[str, int]] = []
+    running: set[int] = set()
+
+    def look(news: News) -> None:
+        if not isinstance(news, Seen):
+            return
+        running.add(news.number)
+        if len(running) == 3 and news.done:
+            found = [memory_of(one) for name in "abc" for one in process_of(out / name / ".lock")]
+            last[:] = found if len(found) == 3 else last
+
+    adapt_fleet(request(model, method, method != "source", parent, out), cpus=0.3, tell=look)
+    mean = {key: round(statistics.fmean(one[key] for one in last)) for key in MEASURED} if last else {}
+    return {"model": model.name, "method": method, "streams": 3, "bytes_a_process": mean}
+
+
+def measure_all(path: str, data: Path, pictures: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Everything about one model, by the list that it belongs to."""
+    model = load_model(path)
+    yield "models", {"model": model.name, "bytes": sum(one.nbytes for one in model.parameters())}
+    with tempfile.TemporaryDirectory() as place:
+        make_pictures(data, pictures, Path(place))
+        for method in METHODS:
+            for guard in (True, False) if method != "source" else (False,):
+                yield "rows", measure(model, method, guard, pictures, Path(place))
+        for method in FLEETS:
+            yield "fleets", look_at_fleet(model, method, Path(place))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--models", nargs="+", required=True)
+    parser.add_argument("--pictures", type=int, default=128)
+    parser.add_argument("--out", type=Path, default=Path("results/fleet.json"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    found.update(batch=BATCH, threads=1, torch=torch.__version__)
+    for path in options.models:
+        for key, row in measure_all(path, options.data, options.pictures):
+            print(json.dumps(row), flush=True)
+            others = [one for one in found.get(key, []) if name_of(one) != name_of(row)]
+            found[key] = [*others, row]
+            options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def name_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["model"], row.get("method"), row.get("guard")
+
+
+if __name__ == "__main__":
+    main()

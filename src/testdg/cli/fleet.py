@@ -1,0 +1,154 @@
+"""`testdg adapt --engine ray`: every subfolder is a stream, on a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from testdg.cli.quiet import quieten
+from testdg.errors import UserError, unknown, visible
+from testdg.experiments.engine import Failed
+from testdg.streaming.camera import End, Ended, Seen, Stopped
+from testdg.streaming.fleet import Lost, News, Noted, adapt_fleet, find_streams
+from testdg.streaming.run import Request
+
+_LINES_EVERY = 60.0  # seconds between two lines about all streams, where there is no terminal
+
+
+def find_places(engine: str, **places: Any) -> dict[str, Any] | None:
+    """Where streams go on a Ray cluster; None where there is one stream, in this process."""
+    given = {key: value for key, value in places.items() if value is not None}
+    if engine not in ("local", "ray"):
+        raise unknown("engine", engine, ("local", "ray"))
+    if engine == "local" and given:
+        raise UserError(f"--{next(iter(given))} is for a Ray cluster: add --engine ray, or leave it out")
+    return given if engine == "ray" else None
+
+
+def fleet_command(request: Request, places: Mapping[str, Any], *, as_json: bool) -> bool:
+    """Run all streams, show how it goes, and say what became of them; False where one failed."""
+    quieten([str(request.model)])
+    console = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
+    names = list(find_streams(request))
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), FleetScreen(console, names) as screen:
+        # of a process that is lost Ray prints a page; the screen has a line
+        ends = adapt_fleet(request, tell=screen.tell, **places)
+    complain(ends)
+    if any(isinstance(end, Stopped) for end in ends.values()):
+        raise KeyboardInterrupt
+    if as_json:
+        print(json.dumps(plain(ends), indent=2))
+    else:
+        show(console, ends, request)
+    return not any(isinstance(end, Failed) for end in ends.values())
+
+
+def plain(ends: Mapping[str, End]) -> dict[str, Any]:
+    """What became of all streams, as plain JSON."""
+    summaries = {name: end.summary for name, end in ends.items() if isinstance(end, Ended)}
+    failed = {name: end.sentence for name, end in ends.items() if isinstance(end, Failed)}
+    return {"totals": totals(summaries.values()), "streams": summaries, "failed": failed}
+
+
+def totals(summaries: Any) -> dict[str, int]:
+    """Numbers of all streams that came to their ends."""
+    found = list(summaries)
+    return {key: sum(one[key] for one in found) for key in ("predictions", "skipped", "learnt", "changes")}
+
+
+def show(console: Console, ends: Mapping[str, End], request: Request) -> None:
+    """Say in a few lines what came out."""
+    found = [end.summary for end in ends.values() if isinstance(end, Ended)]
+    total = totals(found)
+    told = f"{total['predictions']} predicted, {total['skipped']} left out, learnt from {total['learnt']}"
+    console.print(f"streams   {len(found)} of {len(ends)} came to their ends", markup=False)
+    console.print(f"pictures  {told}; {total['changes']} changes of conditions noticed", markup=False)
+    console.print(visible(f"tables    {request.out}/STREAM/predictions.csv"), markup=False)
+
+
+def complain(ends: Mapping[str, End]) -> None:
+    """Tell what failed, on stderr; with the traceback where the mistake is ours."""
+    for name, end in ends.items():
+        if isinstance(end, Failed):
+            told = visible(f"{name}: {' '.join(end.sentence.split())}")
+            print(f"{end.trace}testdg: {told}", file=sys.stderr)
+
+
+class FleetScreen:
+    """A line for every stream that ends, and how far all of them are; use it as a context."""
+
+    def __init__(self, console: Console, names: Sequence[str]) -> None:
+        self.console, self.names = console, names
+        self.pictures: dict[int, int] = {}
+        self.running: set[int] = set()
+        self.ended = self.failed = self.lost = 0
+        self.shown = time.monotonic()
+        bar = [TextColumn("all streams"), BarColumn(20), TextColumn("{task.fields[note]}")]
+        hidden = not console.is_terminal
+        self.progress = Progress(*bar, console=console, transient=True, redirect_stdout=False, disable=hidden)
+        self.task = self.progress.add_task("", total=len(names), note="")
+
+    def tell(self, news: News) -> None:
+        """Show what happened."""
+        if isinstance(news, Noted):
+            self._print(f"note      {news.text}")
+        elif isinstance(news, Seen):
+            self.pictures[news.number] = news.done
+            self.running.add(news.number)
+            if time.monotonic() - self.shown >= _LINES_EVERY and not self.console.is_terminal:
+                self._print(self._summary())
+        elif isinstance(news, Lost):
+            self.lost += 1
+            self.running.discard(news.number)
+            self._print(f"{self.names[news.number]}: its process was lost; another one goes on from the last state")
+        else:
+            self._ends(news)
+        self.progress.update(self.task, completed=self.ended, note=self._summary())
+
+    def _ends(self, end: End) -> None:
+        self.ended += 1
+        self.running.discard(end.number)
+        self.failed += isinstance(end, Failed)
+        self._print(f"{self.ended} of {len(self.names)}  {self.names[end.number]}: {told(end)}")
+
+    def _summary(self) -> str:
+        pictures = sum(self.pictures.values())
+        lost = f", {self.lost} lost and started again" if self.lost else ""
+        failed = f", {self.failed} failed" if self.failed else ""
+        return (
+            f"{self.ended} of {len(self.names)} ended, {len(self.running)} running, {pictures} pictures{lost}{failed}"
+        )
+
+    def _print(self, line: str) -> None:
+        self.shown = time.monotonic()
+        self.console.print(visible(line), markup=False)
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self.progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Clear the drawing."""
+        self.progress.stop()
+
+
+def told(end: End) -> str:
+    """The end of a stream, in a few words."""
+    if isinstance(end, Stopped):
+        return "stopped; what it has done is saved"
+    if isinstance(end, Failed):
+        return f"failed: {' '.join(end.sentence.split())}"
+    one = end.summary
+    changed = f"{100 * one['changed_by_adaptation']:.1f} % changed by adaptation"
+    counts = f"{one['predictions']} predicted, {one['skipped']} left out"
+    return f"{counts}, {one['changes']} changes, {changed}, {one['images_per_second']:.1f} a second"

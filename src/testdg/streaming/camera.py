@@ -1,0 +1,104 @@
+"""One stream of a fleet, in a process of its own somewhere on a Ray cluster."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from dataclasses import dataclass, replace
+from typing import Any
+
+from testdg.errors import UserError
+from testdg.experiments.engine import Failed, patiently
+from testdg.experiments.ray_cluster import PATIENCE
+from testdg.streaming.run import Request, Watcher, adapt_frames
+from testdg.streaming.shared_model import SharedModel
+from testdg.streaming.stream import Answered
+from testdg.streaming.tally import Tally
+
+EVERY = 1.0  # seconds between two news of a stream: thousands of streams have one mailbox
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How far a stream is: pictures behind it, of so many where that is known; `began` where it starts or goes on."""
+
+    number: int
+    done: int
+    total: int | None
+    began: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A stream came to its end; its summary is that of `adapt_frames`."""
+
+    number: int
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A stream was asked to stop, and is saved."""
+
+    number: int
+
+
+End = Ended | Stopped | Failed
+
+
+class Camera:
+    """The actor of one stream: `run` takes one of its two threads, `stop` the other."""
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+
+    def run(self, number: int, request: Request, model: SharedModel, mailbox: Any) -> End:
+        """Run the stream; whatever goes wrong is told, not raised."""
+        import ray
+
+        watcher = _Teller(number, mailbox, self._stopped)
+        try:
+            whole = replace(request, model=model.put_together())
+            return Ended(number, patiently(lambda: adapt_frames(whole, watcher), PATIENCE))
+        except KeyboardInterrupt:
+            return Stopped(number)
+        except UserError as error:
+            return Failed(number, str(error))
+        except Exception as error:
+            return Failed(number, f"{type(error).__name__}: {error}", traceback.format_exc())
+        finally:
+            ray.get(watcher.sent)  # all news are there before the end is
+
+    def stop(self) -> None:
+        """Let the stream save and end after the batch at hand."""
+        self._stopped.set()
+
+
+class _Teller(Watcher):
+    """Tells how far a stream is, without waiting for the mailbox."""
+
+    def __init__(self, number: int, mailbox: Any, stopped: threading.Event) -> None:
+        self.number, self.mailbox, self._stopped = number, mailbox, stopped
+        self.sent: list[Any] = []
+        self.total: int | None = None
+        self.done, self.last = 0, 0.0
+
+    def started(self, total: int | None, done: int) -> None:
+        """Tell where it starts."""
+        self.total, self.done = total, done
+        self._tell(began=True)
+
+    def answered(self, answered: Answered, tally: Tally) -> None:
+        """Tell how far it is, now and then."""
+        self.done += len(answered.predictions) + len(answered.skipped)
+        if time.monotonic() - self.last >= EVERY:
+            self._tell()
+
+    def stopped(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._stopped.is_set()
+
+    def _tell(self, *, began: bool = False) -> None:
+        self.last = time.monotonic()
+        self.sent[:] = [self.mailbox.put.remote(Seen(self.number, self.done, self.total, began))]
