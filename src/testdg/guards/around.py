@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from testdg import distributed
 from testdg.errors import UserError
 from testdg.guards.decisions import Decision
 from testdg.guards.guarded import Guard
@@ -33,4 +34,6 @@ def guard(
     for name, value in (("patience", patience), ("snapshots", snapshots)):
         if value < 1:
             raise UserError(f"{name} of a guard must be 1 or more; got {value}")
+    if distributed.size() > 1:
+        raise UserError(f"a guard watches one process; there are {distributed.size()}: leave it out, or start one")
     return Guard(adapter, None if probe is None else adapter.checked(probe), patience, snapshots, on_decision)

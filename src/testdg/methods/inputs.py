@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from testdg.distributed import group
 from testdg.errors import UserError
 from testdg.models import VisionModel
 from testdg.models.preprocessing import require_dense
@@ -40,6 +41,13 @@ def require_range(low: float, high: float) -> None:
     if low < -HAIR or high > 1 + HAIR:
         hint = "divide by 255" if low >= -HAIR else "the model normalises by itself: pass plain pixels"
         raise UserError(f"images must be in [0, 1]; got {low:g} to {high:g}: {hint}")
+
+
+def require_same(images: Tensor, bounds: Tensor) -> None:
+    """Refuse a batch that is not the same in all processes that share it, as far as shape and range tell."""
+    if group.size() > 1:
+        told = [*images.shape, *map(repr, bounds.tolist())]
+        group.require_same(told, "the processes that share a batch got different ones: give the whole batch to each")
 
 
 @contextmanager
