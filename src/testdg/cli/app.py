@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import testdg
-from testdg.cli import data_commands, experiment_commands, stream_commands
+from testdg.cli import data_commands, experiment_commands, launched, stream_commands
 from testdg.errors import UserError, visible
 from testdg.plugins import add_plugin
 
@@ -50,7 +50,7 @@ def execute(arguments: list[str] | None = None) -> int:
         code = app(args=_add_plugins(arguments), prog_name="testdg", standalone_mode=False)
         sys.stdout.flush()
     except UserError as error:
-        return _complain(str(error), 2)
+        return _complain(str(error), 2, error)
     except BrokenPipeError:
         return _drop_output()
     except OSError as error:
@@ -83,8 +83,8 @@ def _add_plugins(arguments: list[str] | None) -> list[str]:
     return others
 
 
-def _complain(sentence: str, code: int) -> int:
-    print(f"testdg: {visible(' '.join(sentence.split()))}", file=sys.stderr)
+def _complain(sentence: str, code: int, error: UserError | None = None) -> int:
+    print(f"{launched.speaker(error)}: {visible(' '.join(sentence.split()))}", file=sys.stderr)
     return code
 
 
@@ -117,6 +117,7 @@ def _root(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
+    launched.check(context.invoked_subcommand)
 
 
 for command in (

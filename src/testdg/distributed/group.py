@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -34,6 +35,8 @@ class Group:
     size: int
     device: str
     handle: Any
+    own: bool
+    """Whether nobody but us uses torch.distributed here."""
     ended: str = ""
 
     def end(self, reason: str) -> None:
@@ -69,18 +72,17 @@ def join(device: str = "auto", patience: float = PATIENCE) -> None:
         >>> distributed.rank(), distributed.size()
         (0, 1)
     """
-    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
-    if _joined or not (dist.is_initialized() or launched):
+    own, launched = not dist.is_initialized(), int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+    if _joined or (own and not launched):
         return
-    device = _take_device(device)
-    wait = timedelta(seconds=patience)
+    device, wait = _take_device(device), timedelta(seconds=patience)
     try:
-        if not dist.is_initialized():
+        if own:
             dist.init_process_group("gloo", timeout=wait)
         if dist.get_world_size() > 1:
             backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
             handle = dist.new_group(backend=backend, timeout=wait)
-            _joined.append(Group(dist.get_rank(), dist.get_world_size(), device, handle))
+            _joined.append(Group(dist.get_rank(), dist.get_world_size(), device, handle, own))
     except (RuntimeError, ValueError) as error:
         raise Lost(f"the processes did not find each other: {_reason(error)}; start the command again") from error
 
@@ -92,18 +94,22 @@ def _take_device(device: str) -> str:
     if device not in ("cpu", "cuda"):
         raise UserError(f"several processes share a stream on cpu or cuda; got {device}: use --device cpu")
     if device == "cuda":
-        mine, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        if mine >= there:
-            least = f"start at most {there} processes on this machine (--nproc-per-node), or use --device cpu"
-            raise UserError(f"process {mine} of this machine has no GPU of its own: {least}")
-        torch.cuda.set_device(mine)
+        wanted, there = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+        if wanted > there:
+            remedy = f"start at most {there} on this machine (--nproc-per-node), or use --device cpu"
+            raise UserError(f"{wanted} processes want a GPU each, and there are {there}: {remedy}")
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", torch.cuda.current_device())))
     return device
 
 
 def leave() -> None:
     """Share no batches any more: every process is alone again."""
     for group in _joined:
+        with suppress(Lost):
+            collect(dist.barrier)
         group.end("the group was left")
+        if group.own:
+            dist.destroy_process_group()
     _joined.clear()
 
 
@@ -220,8 +226,6 @@ def _tensor_of_first(mine: Tensor | None, dtype: str, shape: Sequence[int]) -> T
     if found.numel():
         collect(dist.broadcast, found.reshape(-1).view(torch.uint8), src=0)
     return found
-
-
 
 
 def _tell(value: Any) -> None:

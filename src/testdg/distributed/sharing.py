@@ -95,6 +95,12 @@ def whole() -> Iterator[None]:
         _share.reset(before)
 
 
+def by_share(predict: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """Predict a batch that all processes have, each its rows, and give all of them the whole prediction."""
+    with share(images) as (mine,):
+        return rows(predict(mine))
+
+
 def shared() -> bool:
     """Whether the batch at hand is shared."""
     return _share.get() is not None

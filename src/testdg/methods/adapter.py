@@ -119,9 +119,10 @@ class Adapter(Stateful):
         """Checks of `testdg.testing.check_adapter` that do not hold for a model, each with the reason."""
         return {"learning rate 0 is the source": cls.differs_from_source} if cls.differs_from_source else {}
 
-    def refuses_sharing(self) -> str | None:
-        """Say why several processes cannot share its batches; None where they can."""
-        return None if self.shares_batches else "it learns from a batch as a whole"
+    @classmethod
+    def refuses_sharing(cls, settings: BaseSettings) -> str | None:
+        """Say why several processes cannot share batches with these settings; None where they can."""
+        return None if cls.shares_batches else "it learns from a batch as a whole"
 
     def adapted_model(self) -> VisionModel:
         """The model as it predicts now, as an ordinary model."""
@@ -140,7 +141,7 @@ class Adapter(Stateful):
         Where processes share batches (`testdg.distributed.join`), each gives the whole batch and gets all logits.
         """
         self.require_source()
-        self.require_sharing()
+        self.require_sharing(self.settings)
         images = self.accept(images)
         with torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images
@@ -150,8 +151,7 @@ class Adapter(Stateful):
             if not self.checks_input_late or size() > 1:  # shared, it must be refused by all or by none
                 self.to_host()
             with refusing_small(images, self.model, self.name), self._whole(), self.autocast():
-                with sharing.share(images) as (mine,):
-                    logits = sharing.rows(self.step(self.model.prepare(mine)).float())
+                logits = sharing.by_share(lambda mine: self.step(self.model.prepare(mine)).float(), images)
         self.batches += 1
         self.images += len(images)
         return logits
@@ -209,11 +209,11 @@ class Adapter(Stateful):
         if self.awaits_source:
             raise UserError(f"{self.name} needs source data for {self.source_data}: call warm_up(batches) first")
 
-    def require_sharing(self) -> None:
+    @classmethod
+    def require_sharing(cls, settings: BaseSettings) -> None:
         """Refuse to go on among several processes where a batch cannot be shared."""
-        reason = None if size() == 1 else self.refuses_sharing()
-        if reason is not None:
-            raise UserError(f"{self.name} cannot be split over {size()} processes: {reason}; start one process")
+        if size() > 1 and (reason := cls.refuses_sharing(settings)) is not None:
+            raise UserError(f"{cls.name} cannot share a stream between {size()} processes: {reason}; start one process")
 
     def reset(self) -> None:
         """Go back to the source (after `warm_up`, to what that gave), bit for bit."""

@@ -22,7 +22,7 @@ from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
 from testdg.methods.search import Search
-from testdg.methods.settings import option
+from testdg.methods.settings import Settings, option
 from testdg.methods.testdg.learning import domain_features
 from testdg.methods.testdg_aligned.lean import lean_norms, passed_again
 from testdg.models import Output, VisionModel
@@ -132,9 +132,13 @@ class TestDGAligned(Align):
         self.learner = Learner([{"params": self.model.parameters(), "lr": s.learning_rate}])
         self.recorded: dict[str, Recorded] = {}
 
-    def refuses_sharing(self) -> str | None:
-        """A CUDA graph holds no talk between processes."""
-        return "its cuda_graphs are recorded for one: leave them out" if self.settings.cuda_graphs else None
+    @classmethod
+    def refuses_sharing(cls, settings: Settings) -> str | None:
+        """A CUDA graph cannot hold what processes tell each other."""
+        graphs = isinstance(settings, TestDGAlignedSettings) and settings.cuda_graphs
+        return (
+            "CUDA graphs are of one process, so leave out cuda_graphs" if graphs else super().refuses_sharing(settings)
+        )
 
     def needs_features(self) -> bool:
         """L_inv compares them."""
