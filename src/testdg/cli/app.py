@@ -56,13 +56,13 @@ def execute(arguments: list[str] | None = None) -> int:
     except OSError as error:
         where = "standard output" if error.filename is None else error.filename
         _drop_output()
-        return _complain(f"{where}: {error.strerror or error}", 2)
+        return _complain(f"{where}: {error.strerror or error}", 2, error)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:
         if not hasattr(error, "format_message"):  # what typer raises for wrong usage has one
             raise
-        return _complain(error.format_message(), 2)
+        return _complain(error.format_message(), 2, error)
     if code == INTERRUPTED:
         return _complain("interrupted; the same command goes on from the last saved state", INTERRUPTED)
     return code if isinstance(code, int) else 0
@@ -83,7 +83,7 @@ def _add_plugins(arguments: list[str] | None) -> list[str]:
     return others
 
 
-def _complain(sentence: str, code: int, error: UserError | None = None) -> int:
+def _complain(sentence: str, code: int, error: Exception | None = None) -> int:
     print(f"{launched.speaker(error)}: {visible(' '.join(sentence.split()))}", file=sys.stderr)
     return code
 

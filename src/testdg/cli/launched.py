@@ -7,7 +7,7 @@ import time
 
 from testdg.errors import UserError
 
-FIRST_WORD = 5.0
+FIRST_WORD = 30.0
 """Seconds that the others leave to the first process to tell a mistake that all have made; then it ends them."""
 
 
@@ -32,12 +32,13 @@ def join(device: str | None) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def speaker(error: UserError | None) -> str:
-    """Who tells a mistake: the first process, or the only one that has made it."""
+def speaker(error: Exception | None) -> str:
+    """Who tells of an error: the first process where all have it, for then it ends them; or the one that has it."""
     if processes() == 1 or os.environ["RANK"] == "0":
         return "testdg"
     group = sys.modules.get("testdg.distributed.group")
-    if group is None or group.current() is None or error is None or isinstance(error, group.ToldElsewhere):
+    alike = group is None or group.current() is None or isinstance(error, group.ToldElsewhere)
+    if error is not None and alike:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(FIRST_WORD)
     return f"testdg, process {os.environ['RANK']} of {processes()}"

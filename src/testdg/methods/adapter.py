@@ -147,7 +147,7 @@ class Adapter(Stateful):
             images = images.clone() if images.is_inference() else images
             self._range = torch.stack(torch.aminmax(images.detach()))
             images = images.clamp(0, 1)  # a hair may lie outside
-            require_same(images, self._range)
+            require_same(images)
             if not self.checks_input_late or size() > 1:  # shared, it must be refused by all or by none
                 self.to_host()
             with refusing_small(images, self.model, self.name), self._whole(), self.autocast():

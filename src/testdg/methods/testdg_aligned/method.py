@@ -22,7 +22,8 @@ from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
 from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
+from testdg.methods.settings import Settings as BaseSettings
+from testdg.methods.settings import option
 from testdg.methods.testdg.learning import domain_features
 from testdg.methods.testdg_aligned.lean import lean_norms, passed_again
 from testdg.models import Output, VisionModel
@@ -133,12 +134,10 @@ class TestDGAligned(Align):
         self.recorded: dict[str, Recorded] = {}
 
     @classmethod
-    def refuses_sharing(cls, settings: Settings) -> str | None:
+    def refuses_sharing(cls, settings: BaseSettings) -> str | None:
         """A CUDA graph cannot hold what processes tell each other."""
         graphs = isinstance(settings, TestDGAlignedSettings) and settings.cuda_graphs
-        return (
-            "CUDA graphs are of one process, so leave out cuda_graphs" if graphs else super().refuses_sharing(settings)
-        )
+        return "a CUDA graph is of one process, so leave out cuda_graphs" if graphs else None
 
     def needs_features(self) -> bool:
         """L_inv compares them."""
