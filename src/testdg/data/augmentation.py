@@ -4,12 +4,15 @@ The operations and ranges are those that CoTTA (Wang et al., CVPR 2022) made com
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
+
+from testdg.distributed import sharing
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,7 @@ class Augmentation:
         images = jitter_colour(images, self.strength, generator)
         images = transform(images, self.strength, generator, self.flip) if self.move else images
         images = blur(images, self.blur * self.strength, generator) if self.blur else images
-        noise = torch.randn(images.shape, generator=generator, device=images.device)
-        images = images + self.noise * self.strength * noise
+        images = images + self.noise * self.strength * sharing.draw(torch.randn, images.shape, generator, images.device)
         return images.clamp(0, 1)
 
 
@@ -43,14 +45,14 @@ def jitter_colour(images: Tensor, strength: float, generator: Generator) -> Tens
 
     def factor(spread: float) -> Tensor:
         low, high = 1 - min(strength * spread, 0.95), 1 + strength * spread
-        return _uniform(len(images), low, high, images, generator).view(-1, 1, 1, 1)
+        return _uniform((len(images), 1, 1, 1), low, high, images, generator)
 
     images = (images * factor(0.4)).clamp(0, 1)
     centre = luma(images).mean((2, 3), keepdim=True)
     images = (centre + (images - centre) * factor(0.3)).clamp(0, 1)
     grey = luma(images)
     images = (grey + (images - grey) * factor(0.5)).clamp(0, 1)
-    turns = _uniform(len(images), -0.06, 0.06, images, generator) * strength
+    turns = _uniform((len(images),), -0.06, 0.06, images, generator) * strength
     if images.shape[1] == 3:  # only red, green and blue have a hue
         images = rotate_hue(images, turns).clamp(0, 1)
     return images.clamp(min=1e-4) ** factor(0.3)
@@ -84,10 +86,10 @@ def _yiq(device: torch.device) -> tuple[Tensor, Tensor]:
 def transform(images: Tensor, strength: float, generator: Generator, mirror: bool = True) -> Tensor:
     """Rotate by up to 15 degrees, shift by up to an eighth, scale by up to a tenth, mirror every other image."""
     n = len(images)
-    angle = _uniform(n, -math.pi / 12, math.pi / 12, images, generator) * strength
-    scale = 1 + _uniform(n, -0.1, 0.1, images, generator) * strength
-    shift = _uniform(2 * n, -0.25, 0.25, images, generator).view(n, 2) * strength  # the image spans -1..1
-    flip = torch.where(_uniform(n, 0, 1, images, generator) < 0.5 if mirror else angle == angle, 1.0, -1.0)
+    angle = _uniform((n,), -math.pi / 12, math.pi / 12, images, generator) * strength
+    scale = 1 + _uniform((n,), -0.1, 0.1, images, generator) * strength
+    shift = _uniform((n, 2), -0.25, 0.25, images, generator) * strength  # the image spans -1..1
+    flip = torch.where(_uniform((n,), 0, 1, images, generator) < 0.5 if mirror else angle == angle, 1.0, -1.0)
     cos, sin = angle.cos() / scale, angle.sin() / scale
     theta = torch.stack([flip * cos, -sin, shift[:, 0], flip * sin, cos, shift[:, 1]], 1).view(n, 2, 3)
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
@@ -97,7 +99,7 @@ def transform(images: Tensor, strength: float, generator: Generator, mirror: boo
 def blur(images: Tensor, most: float, generator: Generator) -> Tensor:
     """Gaussian blur with five taps and a standard deviation up to `most` pixels, drawn per image."""
     n, c, h, w = images.shape
-    sigma = _uniform(n, 0.001, max(most, 0.001), images, generator)
+    sigma = _uniform((n,), 0.001, max(most, 0.001), images, generator)
     offsets = torch.arange(-2, 3, device=images.device)
     kernel = (-(offsets**2) / (2 * sigma[:, None] ** 2)).exp()
     kernel = (kernel / kernel.sum(1, keepdim=True)).repeat_interleave(c, 0)  # (N C, 5)
@@ -106,5 +108,5 @@ def blur(images: Tensor, most: float, generator: Generator) -> Tensor:
     return F.conv2d(flat, kernel.view(n * c, 1, 1, 5), groups=n * c).view(n, c, h, w)
 
 
-def _uniform(count: int, low: float, high: float, like: Tensor, generator: Generator) -> Tensor:
-    return low + (high - low) * torch.rand(count, generator=generator, device=like.device)
+def _uniform(shape: Sequence[int], low: float, high: float, like: Tensor, generator: Generator) -> Tensor:
+    return low + (high - low) * sharing.draw(torch.rand, shape, generator, like.device)

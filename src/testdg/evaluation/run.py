@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.data.stream import Stream
+from testdg.distributed import group
 from testdg.evaluation.events import Event
 from testdg.evaluation.folder import RunFolder, run_name
 from testdg.evaluation.guarding import put_guard, tell_guard
@@ -51,7 +53,8 @@ def run(
 ) -> Result:
     """Adapt a model to a benchmark's stream and give the scores.
 
-    A run that was stopped goes on where its folder under `out` left off, and a complete one is read back.
+    A run that was stopped goes on where its folder under `out` left off, and a complete one is read back. Processes
+    that have joined (`testdg.distributed.join`) share every batch, all get the result, and the first one writes.
 
     Args:
         benchmark: The name of a benchmark, or what `load_benchmark` gives.
@@ -81,27 +84,30 @@ def run(
         snow 9.0 %
         frost 10.0 %
     """
-    observer = observer or Observer()
-    method_class = find_method(method)
-    bench = load_benchmark(benchmark, data, **options) if isinstance(benchmark, str) else benchmark
-    protocol = read_protocol(bench.protocol if protocol is None else protocol)
-    bench = protocol.choose(bench)
-    protocol.stream(bench, batch_size)  # mistakes first
-    fixed, chosen = dict(settings or {}), choose_preset(method_class, bench, preset)
-    values = {**method_class.preset(chosen), **fixed}
-    adapted = source_model(bench, model, device=find_device(device), observer=observer)
-    stream = protocol.stream(bench, batch_size)
-    adapter = method_class(adapted, **values)
-    folder = None if source is None or not (guard or adapter.source_images()) else Path(source)
-    remarks = [
-        describe_tuning(chosen, fixed, tuned or {}),
-        *adapter.remarks(),
-        *([f"source images of {folder}"] if folder else []),
-    ]
-    remarks += ["with a guard"] if guard else []
-    about = make_record(protocol, bench, stream, adapter, tuning="; ".join(remarks), fingerprint=adapted.fingerprint())
-    adapter = put_guard(adapter, bench, folder) if guard else adapter
-    return _Run(adapter, bench, stream, about, protocol, Path(out), observer, save_every, folder).result()
+    observer = observer if observer is not None and group.rank() == 0 else Observer()
+
+    def prepare() -> _Run:
+        method_class = find_method(method)
+        bench = load_benchmark(benchmark, data, **options) if isinstance(benchmark, str) else benchmark
+        shown = read_protocol(bench.protocol if protocol is None else protocol)
+        bench = shown.choose(bench)
+        shown.stream(bench, batch_size)  # mistakes first
+        fixed, chosen = dict(settings or {}), choose_preset(method_class, bench, preset)
+        values = {**method_class.preset(chosen), **fixed}
+        adapted = source_model(bench, model, device=find_device(device), observer=observer)
+        stream = shown.stream(bench, batch_size)
+        adapter = method_class(adapted, **values)
+        adapter.require_sharing(adapter.settings)
+        folder = None if source is None or not (guard or adapter.source_images()) else Path(source)
+        remarks = [describe_tuning(chosen, fixed, tuned or {}), *adapter.remarks()]
+        remarks += [f"source images of {folder}"] if folder else []
+        remarks += ["with a guard"] if guard else []
+        told, fingerprint = "; ".join(remarks), adapted.fingerprint()
+        about = make_record(shown, bench, stream, adapter, tuning=told, fingerprint=fingerprint)
+        adapter = put_guard(adapter, bench, folder) if guard else adapter
+        return _Run(adapter, bench, stream, about, shown, Path(out), observer, save_every, folder)
+
+    return group.in_turn(prepare).result()
 
 
 def choose_preset(method: type[Adapter], benchmark: Benchmark, wanted: str | None) -> str | None:
@@ -137,6 +143,7 @@ class _Run:
         source: Path | None = None,
     ) -> None:
         self.source = source
+        self.complete: Result | None = None
         self.adapter, self.benchmark, self.stream, self.record = adapter, benchmark, stream, record
         self.protocol, self.observer, self.save_every = protocol, observer, save_every
         self.score = find_score(record.task)
@@ -146,23 +153,38 @@ class _Run:
         self.seconds = 0.0
 
     def result(self) -> Result:
-        """Give the result that is there, or run to the end."""
-        self.observer.opened(self.folder.path)
-        complete = self.folder.result()
-        if complete is None:
-            source_batches(self.adapter, self.benchmark, self.source)  # tells what is missing before a folder is made
-            with self.folder.held():
-                complete = self.folder.result() or self._finish()
-        else:
-            self._tell_start(len(self.stream))
-        self.observer.finished(complete)
-        return complete
+        """Give the result that is there, or run to the end; of several processes, the first one reads and writes."""
+        same = "the processes do not run the same: give all of them the same data, model, settings and version"
+        group.require_same(self.folder.path.name, same)
+        with ExitStack() as held:
+            done = group.from_first(lambda: self._open(held))
+            if done is not None:
+                self._go_on(done)
+            values = group.from_first(self._close)
+        return self.complete or Result.from_dict(values, self.folder.path)
 
-    def _finish(self) -> Result:
-        done, before = self.folder.resume(self.adapter)
-        self.seconds, self._begun = before, time.monotonic()
+    def _open(self, held: ExitStack) -> int | None:
+        """Batches behind the run, to which the adapter is brought; None where it is complete."""
+        self.observer.opened(self.folder.path)
+        self.complete = self.folder.result()
+        if self.complete is None:
+            source_batches(self.adapter, self.benchmark, self.source)  # tells what is missing before a folder is made
+            held.enter_context(self.folder.held())
+            self.complete = self.folder.result()
+        if self.complete is not None:
+            self._tell_start(len(self.stream))
+            return None
+        done, self.seconds = self.folder.resume(self.adapter)
+        self._begun = time.monotonic()
         self._tell_start(done)
         warm_up(self.adapter, self.benchmark, self.source)
+        return done
+
+    def _go_on(self, done: int) -> None:
+        """Run from a batch to the end of the stream, from the state that the first process has."""
+        if group.size() > 1:
+            tensors, values = group.tensors_of_first(self.adapter.tensors()), group.from_first(self.adapter.values)
+            self.adapter.load_state(tensors, values)
         with noticed() as stop:
             run_stream(
                 self.adapter,
@@ -174,11 +196,16 @@ class _Run:
                 write=self._write,
                 save=self._save,
                 save_every=self.save_every,
-                stop=stop,
+                stop=lambda: group.in_any(stop()),
             )
-        result = self._summary()
-        self.folder.finish(result)
-        return result
+
+    def _close(self) -> dict[str, Any]:
+        """Write the result, if it was not there, and tell it."""
+        if self.complete is None:
+            self.complete = self._summary()
+            self.folder.finish(self.complete)
+        self.observer.finished(self.complete)
+        return self.complete.to_dict()
 
     def _tell_start(self, done: int) -> None:
         self.observer.started(self.adapter.name, self.record, len(self.stream), self.folder.events(done))
@@ -187,11 +214,13 @@ class _Run:
         return self.seconds + time.monotonic() - self._begun
 
     def _write(self, events: list[Event]) -> None:
-        self.folder.append(events)
-        self.observer.progress(events)
+        if group.rank() == 0:
+            self.folder.append(events)
+            self.observer.progress(events)
 
     def _save(self, batches: int) -> None:
-        self.folder.save(self.adapter, batches, self._elapsed())
+        if group.rank() == 0:
+            self.folder.save(self.adapter, batches, self._elapsed())
 
     def _summary(self) -> Result:
         tally = Tally(self.score, self.record.visits())

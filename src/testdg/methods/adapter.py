@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from testdg.distributed import sharing, size
 from testdg.errors import UserError, unknown
-from testdg.methods.inputs import accept_images, refusing_small, require_range
+from testdg.methods.inputs import accept_images, refusing_small, require_range, require_same
 from testdg.methods.misfit import MARK
 from testdg.methods.parts.teacher import frozen_copy, uses_batch
 from testdg.methods.search import Search
@@ -54,6 +55,9 @@ class Adapter(Stateful):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     search: ClassVar[Search] = Search()
     """What `testdg tune` tries around the presets; nothing where a method declares nothing."""
+    shares_batches: ClassVar[bool] = False
+    """True where several processes can share a batch: its losses are means over images, and what else a step takes from
+    the images of a batch together goes through `testdg.distributed.sharing`."""
     checks_input_late: ClassVar[bool] = False
     """True for a method that calls `to_host` itself, before it changes any state."""
 
@@ -115,6 +119,11 @@ class Adapter(Stateful):
         """Checks of `testdg.testing.check_adapter` that do not hold for a model, each with the reason."""
         return {"learning rate 0 is the source": cls.differs_from_source} if cls.differs_from_source else {}
 
+    @classmethod
+    def refuses_sharing(cls, settings: BaseSettings) -> str | None:
+        """Say why several processes cannot share batches with these settings; None where they can."""
+        return None if cls.shares_batches else "it learns from a batch as a whole"
+
     def adapted_model(self) -> VisionModel:
         """The model as it predicts now, as an ordinary model."""
         return frozen_copy(self.model)
@@ -127,20 +136,25 @@ class Adapter(Stateful):
     # What a user calls
 
     def forward(self, images: Tensor) -> Tensor:
-        """Predict a batch, then learn from it: (N, 3, H, W) in [0, 1] to logits."""
+        """Predict a batch, then learn from it: (N, 3, H, W) in [0, 1] to logits.
+
+        Where processes share batches (`testdg.distributed.join`), each gives the whole batch and gets all logits.
+        """
         self.require_source()
+        self.require_sharing(self.settings)
         images = self.accept(images)
         with torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images
             self._range = torch.stack(torch.aminmax(images.detach()))
             images = images.clamp(0, 1)  # a hair may lie outside
-            if not self.checks_input_late:
+            require_same(images)
+            if not self.checks_input_late or size() > 1:  # shared, it must be refused by all or by none
                 self.to_host()
             with refusing_small(images, self.model, self.name), self._whole(), self.autocast():
-                logits = self.step(self.model.prepare(images))
+                logits = sharing.by_share(lambda mine: self.step(self.model.prepare(mine)).float(), images)
         self.batches += 1
         self.images += len(images)
-        return logits.detach().float()
+        return logits
 
     def predict(self, images: Tensor) -> Tensor:
         """Predict a batch and change nothing."""
@@ -194,6 +208,12 @@ class Adapter(Stateful):
         """Refuse to go on without the source images that the method needs."""
         if self.awaits_source:
             raise UserError(f"{self.name} needs source data for {self.source_data}: call warm_up(batches) first")
+
+    @classmethod
+    def require_sharing(cls, settings: BaseSettings) -> None:
+        """Refuse to go on among several processes where a batch cannot be shared."""
+        if size() > 1 and (reason := cls.refuses_sharing(settings)) is not None:
+            raise UserError(f"{cls.name} cannot share a stream between {size()} processes: {reason}; start one process")
 
     def reset(self) -> None:
         """Go back to the source (after `warm_up`, to what that gave), bit for bit."""

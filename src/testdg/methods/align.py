@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from testdg.distributed import sharing
 from testdg.methods.adapter import Adapter
 from testdg.methods.parts.alignment import BEGINNING, LEAST, first_images, follow, make_alignable, site_names
 from testdg.methods.parts.normalisation import batch_norms, use_stored_statistics
@@ -59,6 +60,7 @@ class Align(Adapter):
     title = "Align"
     citation = "this library; kin: AdaBN, alpha-BN, FOA, NEO"
     tasks = ("classification", "segmentation")
+    shares_batches = True
     needs = "a transformer, or BatchNorm"
     source_data = "measuring what its statistics should be"
     source_labels = False
@@ -106,11 +108,12 @@ class Align(Adapter):
         if self.settings.sketch == "source" or self.begun:
             return None
         self.to_host()
-        gathered = self.beginning.gather(images)
+        gathered = self.beginning.gather(sharing.rows(images))
         with torch.no_grad():
             logits: Tensor = self.model.run(images).logits
         if gathered is not None:
-            self.learn_source((part, part.new_empty(0)) for part in torch.split(gathered[0], LEAST))
+            with sharing.whole():
+                self.learn_source((part, part.new_empty(0)) for part in torch.split(gathered[0], LEAST))
             self.begun.fill_(True)
         return logits
 

@@ -22,6 +22,7 @@ class Source(Adapter):
     title = "Source"
     citation = "no adaptation"
     tasks = ("classification", "segmentation")
+    shares_batches = True
 
     def step(self, images: Tensor) -> Tensor:
         """Predict only."""

@@ -40,6 +40,7 @@ class Tent(AffineAdapter):
     title = "TENT"
     citation = "Wang et al., Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021"
     tasks = ("classification", "segmentation")
+    shares_batches = True
     Settings = TentSettings
     settings: TentSettings
     search = Search(
@@ -59,9 +60,8 @@ class Tent(AffineAdapter):
             self.keep(self.learner.held())
         for _ in range(self.settings.steps):
             logits: Tensor = self.model(images).logits
-            loss = self._loss(logits)
-            self.learner.step(loss)
-        self.diagnostics["entropy" if self.settings.loss == "entropy" else "loss"] = loss.detach()
+            loss = self.learner.step(self._loss(logits))
+        self.diagnostics["entropy" if self.settings.loss == "entropy" else "loss"] = loss
         return logits
 
     def _loss(self, logits: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
+from testdg.distributed import sharing
 from testdg.errors import UserError
 from testdg.models.blocks import width_of
 from testdg.models.sites import RECENT, Site, Statistics
@@ -223,8 +224,8 @@ def detach(model: VisionModel) -> None:
 
 
 def confidence(logits: Tensor) -> Tensor:
-    """Mean probability of the predicted class."""
-    return logits.float().softmax(1).amax(1).mean()
+    """Mean probability of the predicted class, over all images where processes share a batch."""
+    return sharing.average(logits.float().softmax(1).amax(1).mean())
 
 
 def class_shares(logits: Tensor) -> Tensor:

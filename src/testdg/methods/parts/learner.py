@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg import fitting
+from testdg.distributed import sharing
 
 OptimizerName = Literal["adam", "sgd", "momentum"]
 
@@ -37,14 +38,22 @@ class Learner(nn.Module):
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64, device=device))
 
-    def step(self, loss: Tensor, when: Tensor | None = None) -> None:
-        """Move the parameters one step down the gradient of a loss; where `when` is a False flag, not at all."""
-        self.move(self.gradients(loss), loss, when)
+    def step(self, loss: Tensor, when: Tensor | None = None) -> Tensor:
+        """Move the parameters one step down the gradient of a loss; where `when` is a False flag, not at all.
+
+        Gives the loss as a number; where processes share the batch, its mean over all images.
+        """
+        gradients = self.gradients(loss)
+        loss = sharing.average(loss)
+        self.move(gradients, loss, when)
+        return loss
 
     def gradients(self, loss: Tensor, keep: bool = False) -> tuple[Tensor | None, ...]:
         """Gradient of a loss by each parameter, None where it does not depend on one; `keep` the graph for another."""
+        loss = sharing.weighted(loss)
         with torch.autocast(loss.device.type, enabled=False):  # each layer's own precision, as in its forward pass
-            return torch.autograd.grad(loss, self.parameters_, allow_unused=True, retain_graph=keep)
+            gradients = torch.autograd.grad(loss, self.parameters_, allow_unused=True, retain_graph=keep)
+        return sharing.summed(gradients)
 
     def move(self, gradients: Sequence[Tensor | None], loss: Tensor, when: Tensor | None = None) -> None:
         """Move the parameters by known gradients of a loss."""

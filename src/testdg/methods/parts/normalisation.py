@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from testdg.distributed import sharing
 from testdg.models import VisionModel
 
 
@@ -17,6 +18,7 @@ def batch_norms(model: VisionModel) -> list[nn.Module]:
 def use_batch_statistics(model: VisionModel) -> None:
     """Make BatchNorm layers normalise by the batch at hand; the stored statistics stay as they are, unused."""
     for layer in batch_norms(model):
+        layer.__class__ = _OF_BATCH.get(type(layer), type(layer))
         layer.train()
         layer.track_running_stats = False  # type: ignore[assignment]
 
@@ -33,9 +35,35 @@ def lacks_affine(model: VisionModel) -> str | None:
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the channels of a batch."""
-    variance, mean = torch.var_mean(images.float(), (0, 2, 3), correction=0)
-    return mean, variance
+    """Mean and variance of the channels of a batch, all of it where processes share it."""
+    variance, mean = torch.var_mean(images.float(), [0, *range(2, images.ndim)], correction=0)
+    return sharing.pooled(mean, variance)
+
+
+def _share(images: Tensor, memory: float) -> float:
+    """What a batch counts in a memory of so many images and the batch."""
+    return sharing.count(images) / (memory + sharing.count(images))
+
+
+class _OfBatch(nn.modules.batchnorm._BatchNorm):
+    """BatchNorm by the batch at hand, of which a process may have a share only."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, C, ...) to the same."""
+        if not sharing.shared() or not self.training:
+            return super().forward(images)
+        mean, variance = _moments(images)
+        scale = (variance + self.eps).rsqrt() * (1.0 if self.weight is None else self.weight)
+        shift = (0.0 if self.bias is None else self.bias) - mean * scale
+        return images * _as_channels(scale, images) + _as_channels(shift, images)
+
+
+def _as_channels(values: Tensor, images: Tensor) -> Tensor:
+    return values.view(-1, *[1] * (images.ndim - 2))
+
+
+_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_OF_BATCH: dict[type[nn.Module], type[nn.Module]] = {kind: type(kind.__name__, (_OfBatch, kind), {}) for kind in _KINDS}
 
 
 class MixedBatchNorm(nn.BatchNorm2d):
@@ -53,7 +81,7 @@ class MixedBatchNorm(nn.BatchNorm2d):
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W) to the same."""
         mean, variance = _moments(images)
-        share = len(images) / (self.momentum + len(images))
+        share = _share(images, self.momentum)
         gap = (mean - self.running_mean).square()
         variance = self.running_var.lerp(variance, share) + share * (1 - share) * gap
         scale = self.weight * (variance + self.eps).rsqrt()
@@ -98,7 +126,7 @@ class RunningBatchNorm(SlowBatchNorm):
 
     def share(self, images: Tensor) -> float:
         """A batch of n counts n in a memory of M + n images."""
-        return len(images) / (self.momentum + len(images))
+        return _share(images, self.momentum)
 
     def followed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance with a batch."""

@@ -1,9 +1,12 @@
 """Small batches that wait until there are enough images for a step."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+
+from testdg.distributed import sharing
 
 
 class Waiting(nn.Module):
@@ -44,3 +47,14 @@ class Waiting(nn.Module):
         for name, value in zip(self.names, batch, strict=True):
             setattr(self, name, None if enough else value.detach().clone())
         return batch if enough else None
+
+    @contextmanager
+    def gathered(self, *batch: Tensor) -> Iterator[tuple[Tensor, ...] | None]:
+        """What `gather` gives; where processes share a batch, they share all that has waited with it."""
+        if not self.content() and sharing.count(batch[0]) >= self.enough:
+            yield batch
+        elif (enough := self.gather(*map(sharing.rows, batch))) is None:
+            yield None
+        else:
+            with sharing.share(*enough) as mine:
+                yield mine

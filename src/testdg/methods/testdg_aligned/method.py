@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
+from testdg.distributed import sharing
 from testdg.methods.align import PRESETS as ALIGN_PRESETS
 from testdg.methods.align import Align, AlignSettings
 from testdg.methods.parts.alignment import first_images
@@ -21,6 +22,7 @@ from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.registry import register
 from testdg.methods.search import Search
+from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.settings import option
 from testdg.methods.testdg.learning import domain_features
 from testdg.methods.testdg_aligned.lean import lean_norms, passed_again
@@ -131,6 +133,12 @@ class TestDGAligned(Align):
         self.learner = Learner([{"params": self.model.parameters(), "lr": s.learning_rate}])
         self.recorded: dict[str, Recorded] = {}
 
+    @classmethod
+    def refuses_sharing(cls, settings: BaseSettings) -> str | None:
+        """A CUDA graph cannot hold what processes tell each other."""
+        graphs = isinstance(settings, TestDGAlignedSettings) and settings.cuda_graphs
+        return "a CUDA graph is of one process, so leave out cuda_graphs" if graphs else None
+
     def needs_features(self) -> bool:
         """L_inv compares them."""
         return self.settings.invariance_weight > 0
@@ -172,9 +180,9 @@ class TestDGAligned(Align):
         (gap,) = self.to_host(seen["gap"])
         taught, changed = self._remember(images, seen, gap)
         self.diagnostics.update(change=changed, gap=gap)
-        gathered = self.waiting.gather(images, taught)
-        if gathered is not None:
-            self.diagnostics.update(self._call("learn", *gathered, key=self.teacher_momentum))
+        with self.waiting.gathered(images, taught) as gathered:
+            if gathered is not None:
+                self.diagnostics.update(self._call("learn", *gathered, key=self.teacher_momentum))
         return taught
 
     @property
@@ -239,23 +247,24 @@ class TestDGAligned(Align):
         ema_update(self.teacher, self.model, self.teacher_momentum, buffers=False)
         pull = (1 - self.teacher_momentum) * s.source_share
         torch._foreach_lerp_(list(self.teacher.parameters()), self.source.values(), pull)
-        return {"learnt": balanced, **{name: loss.detach() for name, loss in losses.items()}}
+        return {"learnt": balanced, **{name: sharing.average(loss) for name, loss in losses.items()}}
 
     def _balanced(self, taught: Tensor) -> Tensor:
         """Whether a batch shows enough of the classes to learn from: of one class, it would teach that class alone.
 
         So must the batches before it: in a hard domain the predictions of a batch of one class are many, and wrong.
         """
-        shown, usual = effective_classes(class_shares(taught).mean(0)), effective_classes(self.mix)
-        share = shown / usual.clamp(max=len(taught))
-        self.spread.lerp_(share, len(taught) / (self.settings.memory + len(taught)))
+        mix, images = sharing.average(class_shares(taught).mean(0)), sharing.count(taught)
+        shown, usual = effective_classes(mix), effective_classes(self.mix)
+        share = shown / usual.clamp(max=images)
+        self.spread.lerp_(share, images / (self.settings.memory + images))
         return torch.minimum(share, self.spread) >= LEAST_CLASSES
 
     def _diversity(self, logits: Tensor) -> Tensor:
         """Negative entropy of the mix of classes in the memory, by the gradient of this batch's own mix."""
         mix = class_shares(logits).mean(0)
-        share = len(logits) / (self.settings.memory + len(logits))
-        self.mix.copy_(self.mix.lerp(mix.detach(), share))
+        images = sharing.count(logits)
+        self.mix.copy_(self.mix.lerp(sharing.average(mix), images / (self.settings.memory + images)))
         return (mix * self.mix.clamp(min=1e-8).log()).sum()
 
     def _invariance(self, features: Tensor, taught: Tensor) -> Tensor:
@@ -265,8 +274,8 @@ class TestDGAligned(Align):
         """
         with torch.autocast(features.device.type, enabled=False):
             rest = (self._standardised(features) - class_shares(taught) @ self.class_prototypes).mean(0)
-            share = len(features) / (DRIFT_MEMORY + len(features))
-            self.drift.copy_(self.drift.lerp(rest.detach(), share))
+            images = sharing.count(features)
+            self.drift.copy_(self.drift.lerp(sharing.average(rest), images / (DRIFT_MEMORY + images)))
             return (self.drift.sign() * rest).mean()
 
     def _standardised(self, features: Tensor) -> Tensor:
