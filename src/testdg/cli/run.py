@@ -22,7 +22,7 @@ from testdg.experiments import Cell, Grid, expand
 from testdg.experiments.engine import load_setup, run_here
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.summary import leaves_one_out, run_names
-from testdg.guards import refuse_group
+from testdg.guards.around import refuse_group
 from testdg.methods import find_method
 from testdg.methods.settings import make_settings
 from testdg.models import VisionModel

@@ -1,7 +1,7 @@
 """A guard around any adapter: it learns from what is worth it, and cannot stay ruined."""
 
-from testdg.guards.around import guard, refuse_group
+from testdg.guards.around import guard
 from testdg.guards.decisions import Decision
 from testdg.guards.guarded import Guard
 
-__all__ = ["Decision", "Guard", "guard", "refuse_group"]
+__all__ = ["Decision", "Guard", "guard"]
