@@ -1,6 +1,6 @@
 """What a stream costs: state on disk, memory, bytes a row, CPU time an image; and what streams on one machine share.
 
-    python benchmarks/fleet.py --data DIR --models FOLDER... [--pictures 128] [--out results/fleet.json]
+    python benchmarks/fleet.py --data DIR --models FOLDER... [--pictures 1024] [--no-guard] [--fleets METHOD...]
 
 The pictures are CIFAR-10 test images in fog (DIR holds cifar-10-batches-py), 64 clean ones are the source. Every method
 runs through `adapt_frames`, with a guard and without, in batches of 32 on one thread. CPU time is that of the process,
@@ -8,7 +8,8 @@ so that others on the machine matter little: milliseconds an image are the mean 
 Memory is the sum of all tensors that are alive at the last batch, less those of the model that was loaded before: an
 exact count. `differs_bytes` are the tensors of a state that the source model does not have, or has otherwise; what all
 streams learn from the clean pictures is left out. The processes of a real fleet of three streams are then looked at in
-/proc/PID/smaps_rollup. Rows that FILE has already are replaced, so that models can be measured one by one.
+/proc/PID/smaps_rollup. Rows that results/fleet.json has already are replaced, so models can be measured one by one. A
+guard has all of its states after some hundred pictures, and moments of an optimiser are there after a hundred.
 """
 
 import argparse
@@ -44,7 +45,6 @@ from testdg.streaming.tally import Tally
 
 BATCH, CLEAN = 32, 64
 METHODS = ("source", "align", "tent", "testdg_aligned")
-FLEETS = ("source", "testdg_aligned")
 MEASURED = ("Rss", "Pss", "Pss_Shmem", "Private_Clean", "Private_Dirty")
 
 
@@ -177,16 +177,16 @@ def look_at_fleet(model: VisionModel, method: str, work: Path) -> dict[str, Any]
     return {"model": model.name, "method": method, "streams": 3, "bytes_a_process": mean}
 
 
-def measure_all(path: str, data: Path, pictures: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure_all(path: str, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Everything about one model, by the list that it belongs to."""
     model = load_model(path)
     yield "models", {"model": model.name, "bytes": sum(one.nbytes for one in model.parameters())}
     with tempfile.TemporaryDirectory() as place:
-        make_pictures(data, pictures, Path(place))
+        make_pictures(options.data, options.pictures, Path(place))
         for method in METHODS:
-            for guard in (True, False) if method != "source" else (False,):
-                yield "rows", measure(model, method, guard, pictures, Path(place))
-        for method in FLEETS:
+            for guard in (False, True) if options.guard and method != "source" else (False,):
+                yield "rows", measure(model, method, guard, options.pictures, Path(place))
+        for method in options.fleets:
             yield "fleets", look_at_fleet(model, method, Path(place))
 
 
@@ -194,14 +194,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--models", nargs="+", required=True)
-    parser.add_argument("--pictures", type=int, default=128)
+    parser.add_argument("--pictures", type=int, default=1024)
+    parser.add_argument("--no-guard", dest="guard", action="store_false", help="measure adapters alone")
+    parser.add_argument("--fleets", nargs="*", default=["source", "testdg_aligned"], help="methods of the fleets")
     parser.add_argument("--out", type=Path, default=Path("results/fleet.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
     found.update(batch=BATCH, threads=1, torch=torch.__version__)
     for path in options.models:
-        for key, row in measure_all(path, options.data, options.pictures):
+        for key, row in measure_all(path, options):
             print(json.dumps(row), flush=True)
             others = [one for one in found.get(key, []) if name_of(one) != name_of(row)]
             found[key] = [*others, row]
