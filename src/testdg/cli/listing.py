@@ -23,7 +23,7 @@ def list_methods(as_json: bool) -> None:
         about = [{key: _short(key, one[key]) for key in ("name", "title", "tasks", "needs")} for one in about]
     _show(about, as_json)
     if not as_json:
-        print("testdg methods NAME shows settings, presets, source data and the citation of one.")
+        print("testdg methods NAME shows settings, presets, source data and citation of one.")
 
 
 def _short(key: str, value: Any) -> Any:

@@ -94,7 +94,8 @@ def _from_pil(picture: Image.Image, channels: int) -> Tensor:
         return _from_values(np.asarray(picture).clip(0, 65535).astype(np.uint16), channels)
     if picture.mode == "F":
         raise Unreadable("its pixels are floating-point numbers, of which nobody knows the scale")
-    levels = np.array(picture.convert(_MODES[channels]))
+    wanted = _MODES[channels]
+    levels = np.array(picture if picture.mode == wanted else picture.convert(wanted))
     return torch.from_numpy(levels.reshape(*levels.shape[:2], channels)).permute(2, 0, 1).contiguous()
 
 
