@@ -1,5 +1,7 @@
 """The head is what gives the logits, whatever kind of layer that is and wherever pooling comes."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -145,3 +147,22 @@ def test_maps_are_no_logits_of_a_classifier() -> None:
     dense = nn.Sequential(*body(), nn.Conv2d(8, 5, 1))
     with pytest.raises(UserError, match=r"must give logits of \(images, classes\); one image gave \(1, 5, 8, 8\)"):
         loaded(lambda: dense)
+
+
+def test_a_model_may_be_asked_from_several_threads() -> None:
+    model = load_model(pooled_after())
+    batches = [torch.rand(1 + number % 3, 3, 8, 8) for number in range(6)]
+    with torch.no_grad():
+        expected = [model(batch).features for batch in batches]
+
+    def ask(number: int) -> bool:
+        with torch.no_grad():
+            return all(torch.equal(model(batches[number]).features, expected[number]) for _ in range(60))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(len(batches)) as pool:
+            assert all(pool.map(ask, range(len(batches))))
+    finally:
+        sys.setswitchinterval(before)

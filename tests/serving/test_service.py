@@ -283,3 +283,23 @@ def test_many_at_once(start: Start) -> None:
     assert wrong == []
     assert sum(stream.counts.pictures for stream in service.streams.resident()) == 8 * 6 * 8
     assert [stream.users for stream in service.streams.resident()] == [0, 0, 0]
+
+
+def test_a_stream_that_begins_while_others_predict_is_a_clean_copy(start: Start) -> None:
+    service = start()
+    send(service, "a", digits(8), learn=False)
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            send(service, "a", digits(8), learn=False)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        made = [service.factory.fresh() for _ in range(5)]
+    finally:
+        over.set()
+        asking.join(60)
+    hooks = [hook for one in made for layer in one.model.modules() for hook in layer._forward_hooks.values()]
+    assert [hook for hook in hooks if "watching" in hook.__qualname__] == []

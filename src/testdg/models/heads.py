@@ -1,5 +1,6 @@
 """The head of a network: the layer that gives its logits, which a pass finds."""
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -48,9 +49,13 @@ def pooled(values: Tensor, layer: nn.Module) -> Tensor:
 
 @contextmanager
 def watching(*layers: nn.Module, note: Callable[[nn.Module, Tensor, Any], None]) -> Iterator[None]:
-    """Tell `note` what enters and leaves layers in the passes within."""
+    """Tell `note` what enters and leaves layers in the passes within; passes of other threads are not ours."""
+    own = threading.get_ident()
 
-    def hook(layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+    def hook(layer: nn.Module, inputs: tuple[Any, ...], *rest: Any) -> None:
+        if threading.get_ident() != own:  # which may find the hook half removed, and hand in less
+            return
+        named, output = rest
         note(layer, next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor)), output)
 
     with ExitStack() as hooks:

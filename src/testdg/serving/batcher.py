@@ -142,6 +142,7 @@ class Batcher:
     def _pass(self, stream: Stream, images: Sequence[Tensor], sizes: Sequence[Size]) -> list[Answered]:
         found: dict[int, Answered] = {}
         for places, batch in self.factory.canvas.batches(images):
+            batch = batch.contiguous(memory_format=torch.channels_last)  # which convolutions on a CPU like better
             own, source = self._both(stream, batch, [sizes[place] for place in places])
             if not all(map(_finite, own.confidences)):
                 raise Conflict("the adapted model's answer is not a finite number: roll the stream back, or reset it")
@@ -153,8 +154,10 @@ class Batcher:
         if not self.factory.learns:
             return (answer(stream.predictor.by_source(batch), sizes),) * 2
         beside = self._beside.submit(stream.predictor.by_source, batch) if len(batch) >= _LARGE else None
-        own = stream.predict(batch)
-        source = stream.predictor.by_source(batch) if beside is None else beside.result()
+        try:
+            own = stream.predict(batch)
+        finally:  # whatever happens, the other thread is done with the source
+            source = stream.predictor.by_source(batch) if beside is None else beside.result()
         return answer(own, sizes), answer(source, sizes)
 
 

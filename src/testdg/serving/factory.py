@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +26,8 @@ class Factory:
         self.setup.warm_up()
         self.model, self.names, self.canvas = self.setup.model, self.setup.names, self.setup.canvas
         self._first: Any = self.setup.adapter
+        self._untouched = copy.deepcopy(self.model)
+        """What adapters are made from: a pass of the other one leaves its hooks in a copy that is made meanwhile."""
         self.method = find_method(self._first.name)
         self.guarded = isinstance(self._first, Guard)
         self.learns = self.method.name != "source"
@@ -36,7 +39,7 @@ class Factory:
 
     def fresh(self) -> Any:
         """An adapter that has seen nothing but the source."""
-        adapter = self.method(self.model, **asdict(self._first.settings))
+        adapter = self.method(self._untouched, **asdict(self._first.settings))
         if self._first.warm:
             adapter.load_warm(self._first.warm)
         return guard(adapter, self._first.probe.images) if self.guarded else adapter
