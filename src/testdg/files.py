@@ -147,6 +147,32 @@ def locked(path: Path, message: str) -> Iterator[Lock]:
         yield lock
 
 
+class OneWriter:
+    """A folder that one process at a time writes in: a base of run folders, of streams and of trainings."""
+
+    def __init__(self, folder: Path, writer: str, remedy: str) -> None:
+        self._folder = folder
+        self._busy = f"{folder} is being written by another {writer}: {remedy}"
+        self._lock: Lock | None = None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Make the folder, and keep others out of it."""
+        with writing(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        with locked(self._folder / ".lock", self._busy) as self._lock:
+            remove_leftovers(self._folder)
+            yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write in a folder that is still the one that was locked: a deleted one is never made again."""
+        if self._lock is not None:
+            self._lock.check()
+        with writing(self._folder):
+            yield
+
+
 def _lock(number: int) -> None:
     if sys.platform == "win32":
         import msvcrt

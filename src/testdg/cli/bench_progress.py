@@ -6,7 +6,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
 
 from testdg.errors import visible
 from testdg.experiments import Cell, Complete, Failed, News, Running
@@ -45,18 +45,47 @@ class Forecast:
         return work / min(self.jobs, len(self.left))
 
 
-class BenchDisplay:
-    """Tells of every run; use it as a context."""
+class Screen:
+    """Lines, and on a terminal a bar below them; use it as a context."""
+
+    def __init__(self, console: Console, *columns: ProgressColumn, redirect_stdout: bool = True) -> None:
+        self.console = console
+        self.shown = time.monotonic()
+        hidden = not console.is_terminal
+        self.progress = Progress(
+            *columns, console=console, transient=True, redirect_stdout=redirect_stdout, disable=hidden
+        )
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether there is no bar, and nothing was told for long."""
+        return not self.console.is_terminal and time.monotonic() - self.shown >= STATUS_EVERY
+
+    def print(self, line: str) -> None:
+        """Tell something."""
+        self.shown = time.monotonic()
+        self.console.print(visible(line), markup=False)
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self.progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Clear the drawing."""
+        self.progress.stop()
+
+
+class BenchDisplay(Screen):
+    """Tells of every run."""
 
     def __init__(self, console: Console, cells: Sequence[Cell], jobs: int) -> None:
-        self.console, self.cells = console, cells
+        super().__init__(console, TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[note]}"))
+        self.cells = cells
         self.forecast = Forecast(cells, jobs)
         self.running: dict[int, Running] = {}
         self.computed: set[int] = set()
         self.ended = self.failed = 0
-        self.shown = time.monotonic()
-        bar = [TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[note]}")]
-        self.progress = Progress(*bar, console=console, transient=True, disable=not console.is_terminal)
         self.tasks: dict[int, TaskID] = {}
         self.total = self.progress.add_task("all runs", total=len(cells), note="")
 
@@ -77,9 +106,9 @@ class BenchDisplay:
             self.tasks[number] = self.progress.add_task(escape(visible(str(cell))), total=cell.batches, note="")
         self.running[number] = news
         self.progress.update(self.tasks[number], completed=news.done, note=escape(_numbers(news)))
-        if not self.console.is_terminal and time.monotonic() - self.shown >= STATUS_EVERY:
+        if self.is_silent:
             shares = (f"{self.cells[n]} ({self._share(n)} %, {_numbers(one)})" for n, one in self.running.items())
-            self._print(f"{self._summary()}; running: {'; '.join(shares)}")
+            self.print(f"{self._summary()}; running: {'; '.join(shares)}")
 
     def _share(self, number: int) -> int:
         return 100 * self.running[number].done // self.cells[number].batches
@@ -96,7 +125,7 @@ class BenchDisplay:
             how = f"{news.result.seconds:.0f} s" if news.number in self.computed else "read back"
             score, metric = news.result.mean_score, news.result.metric
             end = f"{'no score' if score is None else metric.show(score, more=1)} ({how})"
-        self._print(f"{self.ended} of {len(self.cells)}  {self.cells[news.number]}: {end}{self._left()}")
+        self.print(f"{self.ended} of {len(self.cells)}  {self.cells[news.number]}: {end}{self._left()}")
 
     def _summary(self) -> str:
         failed = f", {self.failed} failed" if self.failed else ""
@@ -105,19 +134,6 @@ class BenchDisplay:
     def _left(self) -> str:
         seconds = self.forecast.seconds()
         return "" if seconds is None else f", about {duration(seconds)} left"
-
-    def _print(self, line: str) -> None:
-        self.shown = time.monotonic()
-        self.console.print(visible(line), markup=False)
-
-    def __enter__(self) -> Self:
-        """Begin to draw."""
-        self.progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Clear the drawing."""
-        self.progress.stop()
 
 
 def _numbers(news: Running) -> str:

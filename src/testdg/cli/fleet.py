@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TextColumn
 
+from testdg.cli.bench_progress import Screen
 from testdg.cli.quiet import quieten
 from testdg.errors import UserError, unknown, visible
 from testdg.experiments.engine import Failed
 from testdg.streaming.camera import End, Ended, Seen, Stopped
 from testdg.streaming.fleet import Lost, News, Noted, adapt_fleet, find_streams
 from testdg.streaming.run import Request
-
-_LINES_EVERY = 60.0  # seconds between two lines about all streams, where there is no terminal
 
 
 def find_places(engine: str, **places: Any) -> dict[str, Any] | None:
@@ -83,33 +81,31 @@ def complain(ends: Mapping[str, End]) -> None:
             print(f"{end.trace}testdg: {told}", file=sys.stderr)
 
 
-class FleetScreen:
-    """A line for every stream that ends, and how far all of them are; use it as a context."""
+class FleetScreen(Screen):
+    """A line for every stream that ends, and how far all of them are."""
 
     def __init__(self, console: Console, names: Sequence[str]) -> None:
-        self.console, self.names = console, names
+        columns = [TextColumn("all streams"), BarColumn(20), TextColumn("{task.fields[note]}")]
+        super().__init__(console, *columns, redirect_stdout=False)
+        self.names = names
         self.pictures: dict[int, int] = {}
         self.running: set[int] = set()
         self.ended = self.failed = self.lost = 0
-        self.shown = time.monotonic()
-        bar = [TextColumn("all streams"), BarColumn(20), TextColumn("{task.fields[note]}")]
-        hidden = not console.is_terminal
-        self.progress = Progress(*bar, console=console, transient=True, redirect_stdout=False, disable=hidden)
         self.task = self.progress.add_task("", total=len(names), note="")
 
     def tell(self, news: News) -> None:
         """Show what happened."""
         if isinstance(news, Noted):
-            self._print(f"note      {news.text}")
+            self.print(f"note      {news.text}")
         elif isinstance(news, Seen):
             self.pictures[news.number] = news.done
             self.running.add(news.number)
-            if time.monotonic() - self.shown >= _LINES_EVERY and not self.console.is_terminal:
-                self._print(self._summary())
+            if self.is_silent:
+                self.print(self._summary())
         elif isinstance(news, Lost):
             self.lost += 1
             self.running.discard(news.number)
-            self._print(f"{self.names[news.number]}: its process was lost; another one goes on from the last state")
+            self.print(f"{self.names[news.number]}: its process was lost; another one goes on from the last state")
         else:
             self._ends(news)
         self.progress.update(self.task, completed=self.ended, note=self._summary())
@@ -118,7 +114,7 @@ class FleetScreen:
         self.ended += 1
         self.running.discard(end.number)
         self.failed += isinstance(end, Failed)
-        self._print(f"{self.ended} of {len(self.names)}  {self.names[end.number]}: {told(end)}")
+        self.print(f"{self.ended} of {len(self.names)}  {self.names[end.number]}: {told(end)}")
 
     def _summary(self) -> str:
         pictures = sum(self.pictures.values())
@@ -127,19 +123,6 @@ class FleetScreen:
         return (
             f"{self.ended} of {len(self.names)} ended, {len(self.running)} running, {pictures} pictures{lost}{failed}"
         )
-
-    def _print(self, line: str) -> None:
-        self.shown = time.monotonic()
-        self.console.print(visible(line), markup=False)
-
-    def __enter__(self) -> Self:
-        """Begin to draw."""
-        self.progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Clear the drawing."""
-        self.progress.stop()
 
 
 def told(end: End) -> str:

@@ -14,7 +14,7 @@ import tomli_w
 from testdg.errors import UserError
 from testdg.evaluation.events import Event, read_event
 from testdg.evaluation.result import Result
-from testdg.files import Lock, checksum, locked, remove_leftovers, replace_text, writing
+from testdg.files import OneWriter, checksum, replace_text, writing
 from testdg.guards import Guard
 from testdg.methods import Adapter
 from testdg.methods.state import read_folder, tidy
@@ -31,35 +31,23 @@ def run_name(config: dict[str, Any]) -> str:
     return f"{config['protocol']['benchmark']}-{config['method']['name']}-{digest}"
 
 
-class RunFolder:
+class RunFolder(OneWriter):
     """One run on disk. `config` holds plain values only; see docs/run-folders.md."""
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
+        super().__init__(path, "run", "wait for it, or choose another --out")
         self.path, self.config = path, config
         self.events_path = path / "events.jsonl"
-        self.lock: Lock | None = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the folder with its configuration, or check the one that is there, and keep other runs out of it."""
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        busy = f"{self.path} is being written by another run: wait for it, or choose another --out"
-        with locked(self.path / ".lock", busy) as self.lock:
-            remove_leftovers(self.path)
+        with self.alone():
             if (self.path / "config.toml").exists():
                 self._check_config()
             else:
-                with self._writing():
+                with self.writing():
                     replace_text(self.path / "config.toml", tomli_w.dumps(self.config))
-            yield
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Write in a folder that is still the one that was locked: a deleted one is never made again."""
-        if self.lock is not None:
-            self.lock.check()
-        with writing(self.path):
             yield
 
     def result(self) -> Result | None:
@@ -102,21 +90,21 @@ class RunFolder:
 
     def append(self, events: list[Event]) -> None:
         """Add events at the end and force them to disk."""
-        with self._writing(), self.events_path.open("a", encoding="utf-8", newline="\n") as file:
+        with self.writing(), self.events_path.open("a", encoding="utf-8", newline="\n") as file:
             file.writelines(json.dumps(event, allow_nan=False) + "\n" for event in events)
             file.flush()
             os.fsync(file.fileno())
 
     def save(self, adapter: Adapter, batches: int, seconds: float) -> None:
         """Save the adapter together with the number of batches behind it, in one step."""
-        with self._writing():
+        with self.writing():
             about = {"run": self.path.name, "events": self._events_checksum(batches)}
             adapter.save(self.path / "state", note={"batches": batches, "seconds": seconds, **about})
 
     def finish(self, result: Result) -> None:
         """Write the result; the run is complete."""
         values = {**result.to_dict(), EVENTS: self._events_checksum()}
-        with self._writing():
+        with self.writing():
             text = json.dumps({**values, CHECKSUM: checksum(values)}, indent=2) + "\n"
             replace_text(self.path / "result.json", text)
 
@@ -144,7 +132,7 @@ class RunFolder:
         lines = self.events_path.read_bytes().splitlines(keepends=True) if self.events_path.exists() else []
         if len(lines) < batches:
             raise self._damaged(self.events_path.name, f"{len(lines)} events for {batches} batches")
-        with self._writing(), self.events_path.open("ab") as file:
+        with self.writing(), self.events_path.open("ab") as file:
             file.truncate(sum(len(line) for line in lines[:batches]))
 
     def _check_config(self) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from testdg.errors import UserError
-from testdg.files import Lock, locked, remove_leftovers, replace_text, writing
+from testdg.files import OneWriter, replace_text, writing
 from testdg.methods.state import read_folder, tidy
 from testdg.report.safe import cell
 from testdg.streaming.predictor import Prediction
@@ -44,24 +44,20 @@ class Behind(NamedTuple):
     note: dict[str, Any]
 
 
-class OutFolder:
+class OutFolder(OneWriter):
     """One stream on disk. `config` is everything that its predictions depend on, in plain values."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        super().__init__(path, "run", "wait for it, or choose another --out")
         self.path, self.config = path, dict(config)
         self.files: dict[str, io.FileIO] = {}
         self.batches = 0
         self.tally = Tally()
-        self.lock: Lock | None = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the folder, or check the one that is there, and keep others out of it."""
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        busy = f"{self.path} is being written by another run: wait for it, or choose another --out"
-        with locked(self.path / ".lock", busy) as self.lock:
-            remove_leftovers(self.path)
+        with self.alone():
             self._check_config()
             try:
                 with writing(self.path):
@@ -163,19 +159,12 @@ class OutFolder:
 
     # Writing
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        if self.lock is not None:
-            self.lock.check()
-        with writing(self.path):
-            yield
-
     def append(self, answered: Answered) -> None:
         """Add a batch: rows, what was skipped, and the line of the journal; all of them, or none."""
         rows = [row_of(prediction) for prediction in answered.predictions]
         before = {name: file.tell() for name, file in self.files.items()}
         skipped = [one.file for one in answered.skipped]
-        with self._writing():
+        with self.writing():
             try:
                 _write(self.files[ROWS], b"".join(_line([row[key] for key in COLUMNS]) for row in rows))
                 _write(self.files[SKIPPED], b"".join(_line(_skipped_row(one)) for one in answered.skipped))
@@ -200,7 +189,7 @@ class OutFolder:
 
     def save(self, adapter: Any, note: Mapping[str, Any]) -> None:
         """Save the adapter with the number of batches behind it; their rows are on disk before."""
-        with self._writing():
+        with self.writing():
             for file in self.files.values():
                 os.fsync(file.fileno())
             if not _still(adapter):

@@ -3,26 +3,24 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.files import Lock, checksum, file_checksum, locked, replace_text, sync_folder, writing
+from testdg.files import OneWriter, checksum, file_checksum, replace_text, sync_folder, writing
 from testdg.methods.state import read_folder, tidy, write_folder
 from testdg.models import VisionModel
 
 
-class TrainingFolder:
+class TrainingFolder(OneWriter):
     """The folder of a trained model, and the one beside it where its training is kept until it is complete."""
 
     def __init__(self, out: Path, about: dict[str, Any]) -> None:
         self.out, self.about = out, about
         self.work = out.resolve().with_name(out.resolve().name + ".training")
-        self.lock: Lock | None = None
+        super().__init__(self.work, "training", "wait for it")
 
     def result(self) -> dict[str, Any] | None:
         """Read a complete training; None where there is none, and a sentence where there is something else."""
@@ -50,23 +48,6 @@ class TrainingFolder:
             if file_checksum(self.out / name) != expected:
                 raise ValueError(f"the checksum of {name} does not fit")
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Make the working folder and keep others out of it."""
-        with writing(self.work):
-            self.work.mkdir(parents=True, exist_ok=True)
-        busy = f"{self.work} is being written by another training: wait for it"
-        with locked(self.work / ".lock", busy) as self.lock:
-            yield
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Write in a folder that is still the one that was locked."""
-        if self.lock is not None:
-            self.lock.check()
-        with writing(self.work):
-            yield
-
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Read the last saved state; None where there is none."""
         state = self.work / "state"
@@ -85,13 +66,13 @@ class TrainingFolder:
 
     def save(self, tensors: dict[str, Tensor], step: int, seconds: float) -> None:
         """Save the state of a training after some steps, in one step."""
-        with self._writing():
+        with self.writing():
             write_folder(self.work / "state", tensors, {"about": self.about, "step": step, "seconds": seconds})
 
     def finish(self, model: VisionModel, about: dict[str, Any]) -> dict[str, Any]:
         """Write the model beside its place, force it to disk, and rename it; the working folder goes."""
         fresh = self.work / "model"
-        with self._writing():
+        with self.writing():
             shutil.rmtree(fresh, ignore_errors=True)
             model.save(fresh)
             sums = {path.name: file_checksum(path) for path in sorted(fresh.iterdir())}
