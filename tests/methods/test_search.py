@@ -14,7 +14,7 @@ def test_every_method_has_the_same_budget_with_the_published_settings_in_it(key:
     variant = VARIANTS[key]
     for preset in ("none", *variant.method_class.presets):
         tried = configurations(variant, preset)
-        assert len({one.told for one in tried}) == BUDGET
+        assert len({one.described for one in tried}) == BUDGET
         assert [one.published for one in tried].count(True) == 1
         base = variant.method_class.preset(None if preset == "none" else preset)
         for one in tried:
