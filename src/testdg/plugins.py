@@ -8,7 +8,8 @@ import importlib.util
 import os
 import sys
 import warnings
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from testdg.errors import UserError
@@ -31,18 +32,23 @@ def add_plugin(file: str | Path) -> None:
 
 def load_plugins() -> None:
     """Load what is installed and what was named, once; each registers itself."""
-    for group in GROUPS:
-        for entry in entry_points(group=group):
-            if (key := f"{group}:{entry.name}") not in _loaded:
-                _loaded.add(key)
-                try:
-                    entry.load()
-                except Exception as error:  # of a package that is installed, perhaps for something else
-                    warnings.warn(f"plugin {entry.value} cannot be loaded ({_told(error)})", stacklevel=2)
+    for entry in _installed():
+        if (key := f"{entry.group}:{entry.name}") not in _loaded:
+            _loaded.add(key)
+            try:
+                entry.load()
+            except Exception as error:  # of a package that is installed, perhaps for something else
+                warnings.warn(f"plugin {entry.value} cannot be loaded ({_told(error)})", stacklevel=2)
     for path in _files():
         if path not in _loaded:
             _loaded.add(path)
             _load_file(Path(path))
+
+
+@cache
+def _installed() -> list[EntryPoint]:
+    """What installed packages announce; looked for once, since all of them are looked through."""
+    return [entry for group in GROUPS for entry in entry_points(group=group)]
 
 
 def _files() -> list[str]:

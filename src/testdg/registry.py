@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from testdg.errors import UserError, look_up
@@ -30,12 +31,18 @@ class Registry(Generic[K]):
 
     def all(self) -> dict[str, K]:
         """All classes, by name, in alphabetical order."""
-        package = importlib.import_module(self.package)
-        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-            importlib.import_module(module.name)
+        _import_all(self.package)
         load_plugins()
         return dict(sorted(self.known.items()))
 
     def find(self, name: str) -> K:
         """Look a class up by its name."""
         return look_up(self.sort, name, self.all())
+
+
+@cache
+def _import_all(name: str) -> None:
+    """Import every module of a package, once."""
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
