@@ -135,6 +135,15 @@ def cpu(process: subprocess.Popen[bytes]) -> float:
 def load(options: argparse.Namespace, files: list[bytes], work: Path) -> None:
     kinds = {kind: PORT + number for number, kind in enumerate(["plain", *options.methods.split(",")])}
     servers = {kind: start(kind, options, work, port) for kind, port in kinds.items()}
+    try:
+        compare(options, files, kinds, servers)
+    finally:
+        for server in servers.values():
+            server.terminate()
+            server.wait()
+
+
+def compare(options: argparse.Namespace, files: list[bytes], kinds: dict[str, int], servers: dict[str, Any]) -> None:
     print(f"{'server':16} {'clients':>7} {'a second':>9} {'p50 ms':>7} {'p99 ms':>7} {'CPU ms':>7} {'of plain':>8}")
     for clients in (1, 8, 32):
         found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
@@ -154,8 +163,6 @@ def load(options: argparse.Namespace, files: list[bytes], work: Path) -> None:
         if kind != "plain":
             state = ask(port, "/state?stream=main")
             print(kind, {key: state[key] for key in ("pictures", "learnt", "not_learnt", "dropped")})
-        servers[kind].terminate()
-        servers[kind].wait()
 
 
 def footprint(process: subprocess.Popen[bytes]) -> dict[str, int]:
