@@ -27,6 +27,15 @@ settings.load_profile("testdg")
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As many threads here as in the processes that a test starts: sums depend on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def shared_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the source model of digits-c, trained once in a test run, for all of its processes."""
     base = tmp_path_factory.getbasetemp()

@@ -1,7 +1,6 @@
 """Processes that share batches end where one process ends that has them whole."""
 
 import json
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,7 @@ from testdg.distributed import sharing
 CLOSE = 1e-5
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As many threads here as in the other processes: sums depend on it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from testdg.evaluation import run
 
@@ -25,13 +23,7 @@ run("digits-c", "tent", model=sys.argv[1], out=sys.argv[2], **{OPTIONS!r})
 """
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As many threads here as in the other process: sums depend on it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def finish(model: Path, out: Path) -> tuple[dict[str, Any], bytes]:

@@ -36,13 +36,7 @@ from testdg.streaming.tally import Tally
 SETTINGS = {"source_images": 64, "sketch": "stream"}
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As many threads here as in the other process: sums depend on it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def request(frames: str | Path, network: Path, out: Path, method: str = "tent", **more: Any) -> Request:

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,7 @@ from testdg.training.start import starting_model
 SHORT = ClassTuning(epochs=2, images=96, batch_size=16, learning_rate=1e-3, flip=False)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As many threads here as in the other process: sums depend on it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
