@@ -225,7 +225,7 @@ def test_after_a_fall_nothing_that_was_learnt_comes_back(digits: Digits) -> None
     source = {name: value.clone() for name, value in adapter.adapter.tensors().items()}
     while not adapter.counts["fall back"]:
         adapter(next(stream))
-    (kept, _), *others = adapter.snapshots.kept
+    (kept, _), *others = adapter.snapshots
     assert not others
     assert all(torch.equal(kept[name], value) for name, value in source.items())
 

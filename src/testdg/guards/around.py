@@ -6,8 +6,8 @@ from torch import Tensor
 
 from testdg import distributed
 from testdg.errors import UserError
-from testdg.guards.decisions import Decision
 from testdg.guards.guarded import Guard
+from testdg.guards.state import Decision
 from testdg.methods import Adapter
 
 

@@ -6,6 +6,7 @@ learn nothing for a while. It needs no labels, and nothing but what every adapte
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,10 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.guards import health
-from testdg.guards.decisions import Action, Decision, Decisions
 from testdg.guards.health import Movement, Probe, counting, learn_some
 from testdg.guards.inputs import REASONS, Inputs
 from testdg.guards.mix import MIXED, Mix, spread
-from testdg.guards.snapshots import Snapshots
-from testdg.guards.state import PREFIX, own_tensors, own_values, put_back
+from testdg.guards.state import PREFIX, Action, Decision, copied, own_tensors, own_values, put_back
 from testdg.methods import Adapter, find_method
 from testdg.methods.inputs import require_range
 from testdg.methods.parts.teacher import frozen_copy
@@ -42,18 +41,20 @@ class Guard:
         on_decision: Callable[[Decision], None] | None,
     ) -> None:
         self.adapter, self.patience = adapter, patience
-        self._decisions = Decisions(on_decision)
+        self._on_decision = on_decision
+        self.decisions: deque[Decision] = deque(maxlen=100)
         device = adapter.model.device
         self.inputs = Inputs(adapter.model.channels).to(device)
         self.mix = Mix(adapter.model.classes if adapter.model.task == "classification" else 1)
         self.probe = Probe(None if probe is None else probe.to(device), adapter.model.task)
-        self.snapshots = Snapshots(snapshots)
+        self.snapshots: deque[tuple[dict[str, Tensor], dict[str, Any]]] = deque(maxlen=snapshots)  # healthy states
         self.movement = Movement(adapter.trainable())
         self.source = frozen_copy(adapter.model)
         self._start()
 
     def _start(self) -> None:
-        self._decisions.forget()
+        self.counts: dict[Action, int] = {"skip": 0, "roll back": 0, "fall back": 0}  # how often it did what
+        self.decisions.clear()
         self.batch = self.seen = self.troubles = self.healthy = 0
         self.pause = 0  # images that will not be learnt from
         self.passes = 0.0  # of an image through the model, as it is learnt from
@@ -84,7 +85,12 @@ class Guard:
         self.told, self.learnt = {}, False
         if not self.snapshots:
             self._begin(images)
-        logits = self._paused(images) if self.pause > 0 else self._answer(images)
+        if self.pause > 0:
+            logits = self._predict(images)
+            self.pause -= len(images)
+            self.told = {"guard_pause": max(0, self.pause)}
+        else:
+            logits = self._answer(images)
         self.batch += 1
         return logits
 
@@ -111,8 +117,7 @@ class Guard:
         """Go back to the last healthy state because somebody wants it."""
         if not self.snapshots:
             raise UserError("there is no healthy state to go back to yet: it is kept before the first batch")
-        self.snapshots.restore(self.adapter)
-        self._decide("roll back", reason)
+        self._go_back(reason)
         self._settle()
 
     def save(self, folder: str | Path, note: Mapping[str, Any] | None = None) -> None:
@@ -136,16 +141,6 @@ class Guard:
         return found
 
     @property
-    def counts(self) -> dict[Action, int]:
-        """How often the guard did what."""
-        return self._decisions.counts
-
-    @property
-    def decisions(self) -> Sequence[Decision]:
-        """The last hundred decisions."""
-        return self._decisions.last
-
-    @property
     def diagnostics(self) -> dict[str, Any]:
         """What the guard decided about the last batch, and what the adapter tells if it was learnt from."""
         return {**(self.adapter.diagnostics if self.learnt else {}), **self.told}
@@ -162,16 +157,15 @@ class Guard:
         self._know_source()
         self.probe.begin(self.adapter.predict, self._source)
         self._count(logits)
-        self.snapshots.keep(self.adapter)
+        self.snapshots.append(copied(self.adapter))
 
     def _know_source(self) -> None:
         """Keep the model that `reset` gives, which is what `warm_up` has made of it, and watch its weights."""
-        tensors = {name: value.detach().clone() for name, value in self.adapter.tensors().items()}
-        values = self.adapter.values()
+        state = copied(self.adapter)
         self.adapter.reset()
         self.source = frozen_copy(self.adapter.model)
         self.movement = Movement(self.adapter.trainable())
-        self.adapter.load_state(tensors, values)
+        self.adapter.load_state(*state)
         self._mark()
 
     @torch.no_grad()
@@ -183,12 +177,6 @@ class Guard:
         """Predict without learning."""
         logits: Tensor = self.adapter.predict(images)
         self._count(logits)
-        return logits
-
-    def _paused(self, images: Tensor) -> Tensor:
-        logits = self._predict(images)
-        self.pause -= len(images)
-        self.told = {"guard_pause": max(0, self.pause)}
         return logits
 
     def _answer(self, images: Tensor) -> Tensor:
@@ -282,7 +270,7 @@ class Guard:
         self.healthy += 1
         self.trust = min(1.0, health.MORE_TRUST * self.trust)
         self.troubles = 0 if self.healthy >= self.patience else self.troubles
-        self.snapshots.keep(self.adapter)
+        self.snapshots.append(copied(self.adapter))
         return None
 
     def _undo(self, images: Tensor, reason: str) -> Tensor:
@@ -292,14 +280,18 @@ class Guard:
             self.pause = PAUSE * 2 ** self.counts["fall back"]
             self.adapter.reset()
             self.snapshots.clear()
-            self.snapshots.keep(self.adapter)
+            self.snapshots.append(copied(self.adapter))
             told = f"{reason}, again: the source predicts, and nothing is learnt from the next {self.pause} images"
             self._decide("fall back", told)
         else:
-            self.snapshots.restore(self.adapter)
-            self._decide("roll back", reason)
+            self._go_back(reason)
         self._settle()
         return self._predict(images)
+
+    def _go_back(self, reason: str) -> None:
+        """Put the last healthy state back; the next time, the one before it."""
+        self.adapter.load_state(*(self.snapshots[-1] if len(self.snapshots) == 1 else self.snapshots.pop()))
+        self._decide("roll back", reason)
 
     def _settle(self) -> None:
         """Begin to watch a state that has come back."""
@@ -308,7 +300,13 @@ class Guard:
         self.mix.forget()  # of a model that is gone
 
     def _decide(self, action: Action, reason: str) -> None:
-        self.told = self._decisions.add(self.batch, action, reason)
+        """Count, keep and tell a decision."""
+        decision = Decision(self.batch, action, reason)
+        self.counts[action] += 1
+        self.decisions.append(decision)
+        if self._on_decision is not None:
+            self._on_decision(decision)
+        self.told = {"guard": action, "guard_reason": reason}
 
     # State
 
@@ -318,13 +316,11 @@ class Guard:
 
     def values(self) -> dict[str, Any]:
         """Every plain value that the next batch depends on, ready for JSON."""
-        return {**self.adapter.values(), "guard": own_values(self) | self._decisions.values()}
+        return {**self.adapter.values(), "guard": own_values(self)}
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Put back what `tensors` and `values` gave."""
         theirs = {key: value for key, value in tensors.items() if not key.startswith(PREFIX)}
         self.adapter.load_state(theirs, {key: value for key, value in values.items() if key != "guard"})
         self._know_source()
-        mine = {key.removeprefix(PREFIX): value for key, value in tensors.items() if key.startswith(PREFIX)}
-        put_back(self, mine, values["guard"])
-        self._decisions.load(values["guard"])
+        put_back(self, tensors, values["guard"])
