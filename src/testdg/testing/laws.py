@@ -1,24 +1,35 @@
-"""What every adapter does: states, predictions, sizes, seeds, precision."""
+"""What every adapter does (states, predictions, sizes, seeds, precision), and what none lets pass."""
 
 import tempfile
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from testdg.errors import UserError
+from testdg.failures import Injected, failing
 from testdg.methods import Adapter
 from testdg.methods.state import read_folder
 from testdg.models import VisionModel, load_model
 from testdg.testing.battery import MakeAdapter, assert_equal, check, difference, snapshot, stream, warmed_up
 
+MOMENTS = 30
+"""Moments of a step that is made to fail; of more, as with many views, an even part."""
+
+
+def _lived(make: MakeAdapter, batches: int) -> Adapter:
+    """An adapter that has learnt from so many batches."""
+    adapter = make()
+    for images in stream(adapter)[:batches]:
+        adapter(images)
+    return adapter
+
 
 @check("reset is exact")
 def _reset(make: MakeAdapter) -> None:
-    adapter = make()
-    for images in stream(adapter):
-        adapter(images)
+    adapter = _lived(make, 4)
     adapter.reset()
     assert_equal(adapter, make())
 
@@ -120,20 +131,14 @@ def _predict(make: MakeAdapter) -> None:
 
 @check("the adapted model predicts what predict does")
 def _adapted(make: MakeAdapter) -> None:
-    adapter = make()
-    batches = stream(adapter)
-    for images in batches[:3]:
-        adapter(images)
+    adapter = _lived(make, 3)
     if adapter.beyond_weights() is None:
-        _assert_predicts(adapter.adapted_model(), adapter, batches)
+        _assert_predicts(adapter.adapted_model(), adapter)
 
 
 @check("the exported model predicts what predict does")
 def _exported(make: MakeAdapter) -> None:
-    adapter = make()
-    batches = stream(adapter)
-    for images in batches[:3]:
-        adapter(images)
+    adapter = _lived(make, 3)
     with tempfile.TemporaryDirectory() as folder:
         try:
             adapter.export(folder)
@@ -141,12 +146,12 @@ def _exported(make: MakeAdapter) -> None:
             if "save()" not in str(error):
                 raise AssertionError(f"an export that is refused must name the way out: {error}") from error
             return
-        _assert_predicts(load_model(folder), adapter, batches)
+        _assert_predicts(load_model(folder), adapter)
 
 
 @torch.no_grad()
-def _assert_predicts(model: VisionModel, adapter: Adapter, batches: list[Tensor]) -> None:
-    for images in batches:
+def _assert_predicts(model: VisionModel, adapter: Adapter) -> None:
+    for images in stream(adapter):
         difference = (adapter.predict(images) - model(model.prepare(images)).logits).abs().max()
         assert difference < 1e-5, f"predictions differ by {difference:g}"
 
@@ -178,3 +183,80 @@ def _repr(make: MakeAdapter) -> None:
     text = repr(make(seed=77))
     assert "seed=77" in text, text
     assert "\n" not in text, text
+
+
+@check("a bad batch is refused and leaves the state unchanged")
+def _bad(make: MakeAdapter) -> None:
+    adapter = make()
+    images = stream(adapter, 1)[0]
+    adapter(images)
+    before = snapshot(adapter)
+    spoiled = [images.clone() for _ in range(4)]
+    spoiled[0][0, 0, 0, 0] = float("nan")
+    spoiled[1][0, 0, 0, 0] = float("inf")
+    spoiled[2][0, 0, 0, 0] = 255.0
+    spoiled[3][0, 0, 0, 0] = -0.5
+    for bad in (*spoiled, (images * 255).to(torch.uint8), images[:, :2], images[0], images[:0]):
+        for call in (adapter, adapter.predict):
+            try:
+                call(bad)
+            except ValueError:
+                assert difference(before, snapshot(adapter)) is None, "a refused batch changed the state"
+            else:
+                raise AssertionError(f"{bad.dtype} images of shape {tuple(bad.shape)} were not refused")
+
+
+@check("a step that fails leaves the state unchanged")
+def _all_or_nothing(make: MakeAdapter) -> None:
+    adapter, twin = make(), make()
+    for images in stream(adapter, 4):
+        with failing(twin) as moments:
+            expected = twin(images)
+        assert moments, "the step makes no pass of a model"
+        before = snapshot(adapter)
+        for at in range(0, len(moments), -(-len(moments) // MOMENTS)):
+            _fail(adapter, images, at)
+            changed = difference(before, snapshot(adapter))
+            assert changed is None, f"a failure where {moments[at]} ({at}) changed {changed}"
+        assert torch.equal(adapter(images), expected), "failures before it changed a prediction"
+        assert_equal(adapter, twin)
+
+
+def _fail(adapter: Adapter, images: Tensor, at: int) -> None:
+    try:
+        with failing(adapter, at):
+            adapter(images)
+    except Injected:
+        return
+    raise AssertionError(f"a failure at moment {at} was swallowed")
+
+
+@check("a state that does not fit is refused and changes nothing")
+def _misfits(make: MakeAdapter) -> None:
+    adapter, other = make(), make()
+    for images in stream(adapter, 3):
+        adapter(images)
+    tensors, values = snapshot(adapter)
+    before = snapshot(other)
+    names = [*tensors][:: -(-len(tensors) // 60)]  # of many, an even part
+    for name, value in [(name, tensors[name]) for name in names]:
+        wrong = value.new_zeros((*value.shape, 2))
+        kind = torch.float16 if value.dtype != torch.float16 else torch.float32
+        for spoiled in ({**tensors, name: wrong}, {**tensors, name: value.to(kind)}):
+            _assert_refused(other, spoiled, values, name)
+    _assert_refused(other, {**tensors, "nobody": torch.zeros(1)}, values, "nobody")
+    for key in values:
+        _assert_refused(other, tensors, {name: value for name, value in values.items() if name != key}, key)
+    assert (changed := difference(before, snapshot(other))) is None, f"a refused state changed {changed}"
+    other.load_state(tensors, values)
+    assert_equal(adapter, other)
+
+
+def _assert_refused(adapter: Adapter, tensors: dict[str, Tensor], values: dict[str, Any], name: str) -> None:
+    try:
+        adapter.load_state(tensors, values)
+    except UserError as error:
+        told = str(error)
+    else:
+        raise AssertionError(f"a wrong {name} was accepted")
+    assert name in told, f"a wrong {name} is not named: {told}"
