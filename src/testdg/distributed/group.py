@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -214,17 +214,13 @@ def in_any(flag: bool) -> bool:
 
 def tensors_of_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of the first process, by name, on the host."""
-    if size() == 1:
-        return dict(tensors)
     kinds = from_first(lambda: {name: (str(value.dtype), list(value.shape)) for name, value in tensors.items()})
-    return {name: _tensor_of_first(tensors.get(name), dtype, shape) for name, (dtype, shape) in kinds.items()}
-
-
-def _tensor_of_first(mine: Tensor | None, dtype: str, shape: Sequence[int]) -> Tensor:
-    kind = getattr(torch, dtype.removeprefix("torch."))
-    found = torch.empty(tuple(shape), dtype=kind) if rank() or mine is None else mine.detach().cpu().contiguous()
-    if found.numel():
-        collect(dist.broadcast, found.reshape(-1).view(torch.uint8), src=0)
+    found: dict[str, Tensor] = {}
+    for name, (dtype, shape) in kinds.items():
+        empty = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+        found[name] = empty if rank() else tensors[name].detach().cpu().contiguous()
+        if empty.numel():
+            collect(dist.broadcast, found[name].reshape(-1).view(torch.uint8), src=0)
     return found
 
 

@@ -37,10 +37,6 @@ class Share:
         start = 0 if self.repeated else sum(self.sizes[: self.rank])
         return slice(start, start + self.sizes[self.rank])
 
-    def weights(self, like: Tensor) -> Tensor:
-        """What the mean of each process counts in the mean of all."""
-        return torch.tensor(self.sizes, dtype=like.dtype, device=like.device) / sum(self.sizes)
-
     @property
     def weight(self) -> float:
         """What the mean of this process counts."""
@@ -134,16 +130,12 @@ def pooled(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance over all images, of those over the images of this process; gradients pass."""
     if (mine := _share.get()) is None:
         return mean, variance
-    means, variances = _of_each(torch.stack([mean, variance]), mine).unbind(1)
-    weights = mine.weights(means).view(-1, *[1] * mean.ndim)
+    own = torch.stack([mean, variance])
+    places = [own if number == mine.rank else torch.zeros_like(own) for number in range(len(mine.sizes))]
+    means, variances = _Sum.apply(torch.stack(places)).unbind(1)  # type: ignore[no-untyped-call]
+    weights = means.new_tensor(mine.sizes).view(-1, *[1] * mean.ndim) / sum(mine.sizes)
     centre = (weights * means).sum(0)
     return centre, (weights * (variances + (means - centre).square())).sum(0)
-
-
-def _of_each(values: Tensor, mine: Share) -> Tensor:
-    """Values of the same shape of every process, in order; gradients pass."""
-    empty = torch.zeros_like(values)
-    return _Sum.apply(torch.stack([values if i == mine.rank else empty for i in range(len(mine.sizes))]))  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Sum(torch.autograd.Function):
