@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from testdg.distributed import sharing
 from testdg.errors import UserError
 from testdg.models.blocks import width_of
 from testdg.models.sites import RECENT, Site, Statistics
+from testdg.models.untrusted import first_line
 
 if TYPE_CHECKING:
     from testdg.models.model import Output, VisionModel
@@ -183,8 +186,6 @@ class Alignment(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write it beside the weights of its model."""
-        from safetensors.torch import save_file
-
         names = ("blocks", "prefix", "class_token", "memory", "threshold", "reads")
         about = {name: getattr(self, name) for name in names}
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
@@ -193,25 +194,13 @@ class Alignment(nn.Module):
 
 def load_alignment(model: VisionModel, folder: Path) -> None:
     """Give a model the alignment that lies beside its weights."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(folder / FILE, "pt") as file:
             about = json.loads(file.metadata()["alignment"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         Alignment(model, **about).load_state_dict(tensors)
-    except (
-        OSError,
-        SafetensorError,
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RuntimeError,
-        StopIteration,
-    ) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{folder / FILE} does not fit the model beside it: {reason}") from error
+    except Exception as error:  # a file of strangers raises nearly anything
+        raise UserError(f"{folder / FILE} does not fit the model beside it: {first_line(error)}") from error
 
 
 def detach(model: VisionModel) -> None:

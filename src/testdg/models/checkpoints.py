@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from testdg.bounds import check_file
@@ -32,8 +33,6 @@ class Fitted(NamedTuple):
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors file, or of a pickle that holds nothing else; no code in it is executed."""
     if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
         budget_of([path])  # an ordinary file with a header
         tensors: dict[str, Tensor] = load_file(path)
         return tensors
@@ -69,14 +68,15 @@ def fit_weights(given: Mapping[str, Tensor], network: nn.Module) -> Fitted:
     for name, value in given.items():
         own = _unwrapped(name, expected)
         layer = _layer_of(own, expected)
+        inside = f"{layer}.{own.rpartition('.')[2]}"  # of a wrapped layer: `qkv.linear_vida.weight` is `qkv.weight`
         if own in expected:
             fitted.weights.setdefault(own, value)
-        elif layer is not None and (inner := _inside(own, layer)) in expected and not _is_branch(own, layer):
-            fitted.weights.setdefault(inner, value)
-        elif layer is not None:
-            fitted.branches[own] = value
-        else:
+        elif layer is None:
             fitted.unknown.append(name)
+        elif inside in expected and not any(word in own.removeprefix(layer) for word in _BRANCH):
+            fitted.weights.setdefault(inside, value)
+        else:
+            fitted.branches[own] = value
     return fitted
 
 
@@ -96,16 +96,6 @@ def _layer_of(name: str, expected: Mapping[str, Tensor]) -> str | None:
     parts = name.split(".")
     layers = (".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1))
     return next((layer for layer in layers if f"{layer}.weight" in expected), None)
-
-
-def _inside(name: str, layer: str) -> str:
-    """Where a tensor belongs if its layer was wrapped: `qkv.linear_vida.weight` is `qkv.weight`."""
-    return f"{layer}.{name.rpartition('.')[2]}"
-
-
-def _is_branch(name: str, layer: str) -> bool:
-    own = name.removeprefix(layer)
-    return any(word in own for word in _BRANCH)
 
 
 def load_fitting(given: Mapping[str, Tensor], network: nn.Module, place: str, name: str) -> Fitted:

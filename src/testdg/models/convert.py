@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from safetensors.torch import save_file
+
 from testdg.errors import UserError
 from testdg.files import writing
-from testdg.models.checkpoints import Fitted, load_fitting, read_checkpoint
+from testdg.models.checkpoints import load_fitting, read_checkpoint
 from testdg.models.loading import load_model
 from testdg.models.model import VisionModel
 from testdg.models.own import timm_network, with_classes_of
@@ -37,12 +39,6 @@ def convert(file: Path, out: Path, *, timm: str | None = None, like: str | None 
     fitted = load_fitting(given, model.network, str(file), model.name)
     with writing(out):
         model.save(out)
-        _keep_branches(fitted, out)
+        if fitted.branches:
+            save_file({name: value.clone().contiguous() for name, value in fitted.branches.items()}, out / BRANCHES)
     return Converted(model, len(fitted.branches), fitted.unknown)
-
-
-def _keep_branches(fitted: Fitted, out: Path) -> None:
-    from safetensors.torch import save_file
-
-    if fitted.branches:
-        save_file({name: value.clone().contiguous() for name, value in fitted.branches.items()}, out / BRANCHES)

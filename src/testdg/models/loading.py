@@ -1,19 +1,21 @@
 """`load_model`: a hub id, a folder, a timm name or a module becomes a `VisionModel`."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 
 from testdg.errors import UserError
 from testdg.models import hub, own, resnet, timm_models
 from testdg.models.alignment import FILE, load_alignment
-from testdg.models.architectures import ARCHITECTURES
-from testdg.models.checkpoints import PICKLED
-from testdg.models.model import MODEL_TYPE, VisionModel
-from testdg.models.named import find_make
+from testdg.models.checkpoints import PICKLED, read_checkpoint
+from testdg.models.model import ARCHITECTURES, MODEL_TYPE, VisionModel
+from testdg.models.own import wrap
 from testdg.models.preprocessing import Preprocessing, nobody_said, read_preprocessor
 from testdg.models.segformer import IMAGENET, set_epsilon
 from testdg.models.untrusted import (
@@ -29,9 +31,24 @@ from testdg.models.untrusted import (
     require_finite,
     sketch,
 )
-from testdg.models.wrapping import is_segformer, wrap
+from testdg.plugins import load_plugins
 
+Make = Callable[[], nn.Module]
+F = TypeVar("F", bound=Make)
+_MODELS: dict[str, Make] = {}
 _ANY_SIDE = 64  # of an image for networks that take any size
+
+
+def register_model(name: str) -> Callable[[F], F]:
+    """Make a model known under a name, as in `--model NAME`: the function gives a module, or what `load_model` gave."""
+    if not name.isidentifier():
+        raise UserError(f"the name of a model must be letters, digits and _; got {name!r}")
+
+    def add(make: F) -> F:
+        _MODELS[name] = make
+        return make
+
+    return add
 
 
 def load_model(
@@ -63,17 +80,21 @@ def load_model(
         >>> model.name, model.classes, model.task
         ('mine', 10, 'classification')
     """
-    if isinstance(source, str) and (make := find_make(source)) is not None:
-        made = make()
-        name = name or (None if isinstance(made, VisionModel) else source)
-        source = made
+    if isinstance(source, str) and source.isidentifier():
+        load_plugins()
+        if source in _MODELS:
+            made = _MODELS[source]()
+            name = name or (None if isinstance(made, VisionModel) else source)
+            source = made
     if isinstance(source, nn.Module) and module is not None:
         raise UserError("module= is for weights in a file or folder: leave it out")
     if isinstance(source, VisionModel):
         _refuse_changes(source, preprocessing, head, name)
         model = source if classes is None else copy.copy(source)
     elif isinstance(source, nn.Module):
-        model = _from_module(source, preprocessing, head, name)
+        name = name or type(source).__name__
+        preprocessing = preprocessing or nobody_said(name, stacklevel=3)
+        model = wrap(copy.deepcopy(source).float().eval(), preprocessing, head, name)
     else:
         model = _from_place(str(source), module, preprocessing, head)
         model.name = name or model.name
@@ -91,13 +112,6 @@ def _refuse_changes(
             raise UserError(f"model {model.name} was loaded with its own {key}: give {key}= to load_model")
 
 
-def _from_module(
-    source: nn.Module, preprocessing: Preprocessing | None, head: str | None, name: str | None
-) -> VisionModel:
-    name = name or type(source).__name__
-    return wrap(copy.deepcopy(source).float().eval(), preprocessing or nobody_said(name, stacklevel=4), head, name)
-
-
 def _from_place(
     source: str, module: nn.Module | str | None, preprocessing: Preprocessing | None, head: str | None
 ) -> VisionModel:
@@ -105,13 +119,15 @@ def _from_place(
     path = Path(source)
     if module is not None:
         model = own.load_into(module, path, preprocessing, head)
-    elif timm_models.is_name(source):
+    elif source.startswith(("timm:", "timm/")):
         network = timm_models.make_network(source, pretrained=True)
         model = wrap(network, preprocessing or timm_models.preprocessing_of(network), head, source)
     elif path.suffix in PICKLED and not path.is_dir():
         raise UserError(own.without_network(path))
     elif (weights := _lone_weights(path)) is not None:
-        model = _from_weights(weights, preprocessing, head)
+        network = resnet.resnet_from_weights(read_checkpoint(weights), str(weights))
+        preprocessing = preprocessing or read_preprocessor(weights.parent) or resnet.PREPROCESSING
+        model = wrap(network, preprocessing, head, weights.stem)
     elif path.is_dir():
         model = _from_folder(path, preprocessing, head)
     else:
@@ -131,19 +147,6 @@ def _lone_weights(path: Path) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def _from_weights(path: Path, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    budget_of([path])  # an ordinary file with a header
-    try:
-        network = resnet.resnet_from_weights(load_file(path), str(path))
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} cannot be read: {first_line(error)}") from error
-    preprocessing = preprocessing or read_preprocessor(path.parent) or resnet.PREPROCESSING
-    return wrap(network, preprocessing, head, path.stem)
-
-
 def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
     budget = budget_of(find_weights(folder))
     config = read_config(folder)
@@ -155,20 +158,15 @@ def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | 
     if config.get("model_type") in ARCHITECTURES:
         preprocessing = preprocessing or Preprocessing()
         return wrap(_load_tiny(folder, config, preprocessing, budget), preprocessing, head, folder.name)
-    network = _from_transformers(str(folder), config, preprocessing, budget)
-    return wrap(network, preprocessing or _default_preprocessing(network), head, folder.name)
+    return wrap(*_from_transformers(str(folder), config, preprocessing, budget), head, folder.name)
 
 
 def _load_tiny(folder: Path, config: dict[str, Any], preprocessing: Preprocessing, budget: Budget) -> nn.Module:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     network_class = ARCHITECTURES[config["model_type"]]
     values = {key: value for key, value in config.items() if key != "model_type"}
     try:
         empty = sketch(lambda: network_class(**values), budget, str(folder))
-        own = getattr(empty, "config", {}).get("size", _ANY_SIDE)
-        check_sketch(empty, _shape(preprocessing, own), str(folder))
+        check_sketch(empty, preprocessing, getattr(empty, "config", {}).get("size", _ANY_SIDE), str(folder))
         network = network_class(**values)
     except UserError:
         raise
@@ -183,15 +181,6 @@ def _load_tiny(folder: Path, config: dict[str, Any], preprocessing: Preprocessin
     return network
 
 
-def _shape(preprocessing: Preprocessing, own: Any) -> tuple[int, int, int] | None:
-    """Channels, height and width of an image as it enters a network, whose own side counts where images come as they
-    are; None where no size is known.
-    """
-    edge = preprocessing.size if isinstance(preprocessing.size, int) else own
-    size = preprocessing.input_size or ((edge, edge) if isinstance(edge, int) else None)
-    return None if size is None else (len(preprocessing.mean), *size)
-
-
 def _wants_segmentation(config: dict[str, Any]) -> bool:
     return any("SemanticSegmentation" in name for name in config.get("architectures") or [])
 
@@ -204,55 +193,46 @@ def _from_hub(name: str, preprocessing: Preprocessing | None, head: str | None) 
     preprocessing = preprocessing or read_preprocessor(folder, dense=_wants_segmentation(config))
     weights = folder if any(folder.glob("*.safetensors")) else None
     budget = UNKNOWN if weights is None else budget_of(find_weights(folder))
-    network = _from_transformers(str(weights or name), config, preprocessing, budget)
-    return wrap(network, preprocessing or _default_preprocessing(network), head, name)
+    return wrap(*_from_transformers(str(weights or name), config, preprocessing, budget), head, name)
 
 
 def _from_transformers(
     source: str, config: dict[str, Any], preprocessing: Preprocessing | None, budget: Budget
-) -> nn.Module:
+) -> tuple[nn.Module, Preprocessing]:
+    """A network that transformers makes, and how it sees images where nothing else was said."""
     segmentation = _wants_segmentation(config)
     if segmentation and config.get("model_type") != "segformer":
         first = config["architectures"][0]
         raise UserError(f"{source} is a {first}: of models for segmentation only SegFormers work")
     try:
-        network, info = _made_by_transformers(source, segmentation, preprocessing, budget)
+        return _made_by_transformers(source, segmentation, preprocessing, budget)
     except UserError:
         raise
     except Exception as error:  # a configuration that no network has raises nearly anything
         raise UserError(f"transformers could not load {source}: {first_line(error)}") from error
+
+
+def _made_by_transformers(
+    source: str, segmentation: bool, preprocessing: Preprocessing | None, budget: Budget
+) -> tuple[nn.Module, Preprocessing]:
+    """Sketch a network first, then make it."""
+    import transformers
+
+    kind = "SemanticSegmentation" if segmentation else "ImageClassification"
+    auto = getattr(transformers, f"AutoModelFor{kind}")
+    about = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+    empty = sketch(lambda: auto.from_config(about, trust_remote_code=False), budget, source)
+    if preprocessing is None:
+        size = about.image_size if isinstance(getattr(about, "image_size", None), int) else 224
+        preprocessing = IMAGENET if segmentation else Preprocessing((size, size), mean=(0.5,) * 3, std=(0.5,) * 3)
+    check_sketch(empty, preprocessing, getattr(about, "image_size", _ANY_SIDE), source)
+    network, info = auto.from_pretrained(
+        source, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
+    )
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info.get(problem):
             first = sorted(map(str, info[problem]))[0]
             raise UserError(f"{source}: {len(info[problem])} {problem.replace('_', ' ')}, first {first}")
     if segmentation:
         set_epsilon(network)
-    return network
-
-
-def _made_by_transformers(
-    source: str, segmentation: bool, preprocessing: Preprocessing | None, budget: Budget
-) -> tuple[nn.Module, dict[str, Any]]:
-    """A network and what was wrong with its weights; it is sketched first."""
-    import torch
-    import transformers
-
-    auto = (
-        transformers.AutoModelForSemanticSegmentation if segmentation else transformers.AutoModelForImageClassification
-    )
-    about = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-    empty = sketch(lambda: auto.from_config(about, trust_remote_code=False), budget, source)
-    if empty is not None:
-        own = getattr(about, "image_size", _ANY_SIDE)
-        check_sketch(empty, _shape(preprocessing or _default_preprocessing(empty), own), source)
-    return auto.from_pretrained(  # type: ignore[no-any-return]
-        source, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
-    )
-
-
-def _default_preprocessing(network: nn.Module) -> Preprocessing:
-    config: Any = network.config
-    if is_segformer(network):
-        return IMAGENET
-    size = config.image_size if isinstance(getattr(config, "image_size", None), int) else 224
-    return Preprocessing((size, size), mean=(0.5,) * 3, std=(0.5,) * 3)
+    return network, preprocessing

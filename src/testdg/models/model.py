@@ -9,16 +9,24 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.models import timm_models
 from testdg.models.alignment import Alignment
-from testdg.models.architectures import architecture_name
 from testdg.models.blocks import is_attention
 from testdg.models.heads import find_logits, pooled, watching
 from testdg.models.preprocessing import Preprocessing, require_dense, write_preprocessor
+from testdg.models.resnet import CifarResNet
+from testdg.models.tiny import TinyCNN, TinyViT
 
+ARCHITECTURES: dict[str, type[TinyViT] | type[TinyCNN] | type[CifarResNet]] = {
+    "testdg-tiny-vit": TinyViT,
+    "testdg-tiny-cnn": TinyCNN,
+    "testdg-cifar-resnet": CifarResNet,
+}
+"""The networks of this package, by the name that `config.json` gives them."""
 MODEL_TYPE = "testdg-module"
 """What `config.json` calls a module of the user's own."""
 NORM_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
@@ -208,15 +216,15 @@ class VisionModel(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint folder: configuration, safetensors weights, preprocessor."""
-        from safetensors.torch import save_file
-
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if hasattr(self.network, "save_pretrained"):
             network: Any = self.network
             network.save_pretrained(folder)
         else:
-            weights = {name: value.detach().cpu().clone().contiguous() for name, value in _tensors(self.network)}
+            state = self.network.state_dict()
+            weights = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+            weights = {name: value.cpu().clone().contiguous() for name, value in weights.items()}
             save_file(weights, folder / "model.safetensors")
             (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n")
         write_preprocessor(self.preprocessing, folder)
@@ -225,8 +233,9 @@ class VisionModel(nn.Module):
 
     def _config(self) -> dict[str, Any]:
         """What is needed to make the network again: for a module of the user's own, the module."""
-        if (architecture := architecture_name(self.network)) is not None:
-            return {"model_type": architecture, **self.network.config}  # type: ignore[dict-item]
+        for name, kind in ARCHITECTURES.items():
+            if type(self.network) is kind:
+                return {"model_type": name, **self.network.config}
         about = timm_models.describe(self.network, self.classes)
         about = about or {"model_type": MODEL_TYPE, "module": type(self.network).__name__}
         return {**about, "head": self.head, "classes": list(self._class_names) or None}
@@ -235,10 +244,6 @@ class VisionModel(nn.Module):
 def tensor_bytes(value: Tensor) -> bytes:
     """The content of a tensor, on whatever device."""
     return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-
-
-def _tensors(network: nn.Module) -> list[tuple[str, Tensor]]:
-    return [(name, value) for name, value in network.state_dict().items() if isinstance(value, Tensor)]
 
 
 class Plain(nn.Module):

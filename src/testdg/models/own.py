@@ -1,4 +1,4 @@
-"""Weights of networks that only their user can make: a folder that `save` wrote, or a file of tensors."""
+"""Any network becomes a `VisionModel`; weights of networks that only their user can make find their place in them."""
 
 import copy
 from collections.abc import Mapping
@@ -10,11 +10,21 @@ from torch import Tensor, nn
 from testdg.errors import UserError
 from testdg.models import timm_models
 from testdg.models.checkpoints import fit_weights, load_fitting, read_checkpoint
+from testdg.models.heads import find_head
 from testdg.models.model import VisionModel
 from testdg.models.preprocessing import Preprocessing, nobody_said, read_preprocessor
+from testdg.models.segformer import SegmentationModel
 from testdg.models.transfer import with_classes
 from testdg.models.untrusted import CONFIG, find_weights, read_config
-from testdg.models.wrapping import wrap
+
+
+def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, name: str) -> VisionModel:
+    """See a network as encoder + head; a SegFormer for segmentation is told by its parts."""
+    if hasattr(network, "segformer") and hasattr(network, "decode_head"):
+        return SegmentationModel(network, head or "decode_head.classifier", preprocessing, name).eval()
+    found = find_head(network.eval(), preprocessing, name, head)
+    model = VisionModel(network, found.name, preprocessing, name, classes=found.classes, exact=found.exact)
+    return model.eval()
 
 
 def load_into(

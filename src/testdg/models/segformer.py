@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from testdg.errors import UserError
 from testdg.models.model import Output, VisionModel
 from testdg.models.preprocessing import Preprocessing
+from testdg.models.tiny import tiny_segformer
 
 IMAGENET = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 """How SegFormers see images where no file says otherwise: as they come, normalised."""
@@ -68,24 +69,24 @@ class SegmentationModel(VisionModel):
         return int(network.config.hidden_sizes[-1])
 
 
-def random_segformer(name: str, classes: Sequence[str], seed: int = 0) -> SegmentationModel:
-    """A SegFormer of a published size, or a "tiny" one, with weights drawn from a seed."""
+def make_segformer(classes: int, **options: Any) -> nn.Module:
+    """A SegFormer of transformers, with the LayerNorms of the published network."""
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
-    from testdg.models.tiny import tiny_segformer
+    network: nn.Module = SegformerForSemanticSegmentation(SegformerConfig(num_labels=classes, **options))
+    set_epsilon(network)
+    return network
 
+
+def random_segformer(name: str, classes: Sequence[str], seed: int = 0) -> SegmentationModel:
+    """A SegFormer of a published size, or a "tiny" one, with weights drawn from a seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if name == "tiny":
             network = tiny_segformer(len(classes))
         else:
             widths, depths, decoder = SEGFORMERS[name]
-            network = SegformerForSemanticSegmentation(
-                SegformerConfig(
-                    num_labels=len(classes), hidden_sizes=widths, depths=depths, decoder_hidden_size=decoder
-                )
-            )
-            set_epsilon(network)
+            network = make_segformer(len(classes), hidden_sizes=widths, depths=depths, decoder_hidden_size=decoder)
         draw_weights(network)
     config: Any = network.config
     config.id2label = dict(enumerate(classes))

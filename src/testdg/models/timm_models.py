@@ -15,11 +15,6 @@ MODEL_TYPE = "testdg-timm"
 """What `config.json` calls them."""
 
 
-def is_name(source: str) -> bool:
-    """Whether a text names a model of timm."""
-    return source.startswith(("timm:", "timm/"))
-
-
 def make_network(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
     """A network of timm, with published weights or random ones."""
     try:

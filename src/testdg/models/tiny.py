@@ -84,12 +84,10 @@ class TinyCNN(nn.Module):
 
 def tiny_segformer(classes: int) -> nn.Module:
     """A SegFormer of two hundred thousand parameters: one block a stage, logits at a quarter of the input's size."""
-    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+    from testdg.models.segformer import make_segformer
 
-    from testdg.models.segformer import set_epsilon
-
-    config = SegformerConfig(
-        num_labels=classes,
+    return make_segformer(
+        classes,
         depths=[1] * 4,
         hidden_sizes=[16, 32, 48, 64],
         num_attention_heads=[1, 2, 3, 4],
@@ -98,6 +96,3 @@ def tiny_segformer(classes: int) -> nn.Module:
         drop_path_rate=0.0,
         classifier_dropout_prob=0.0,
     )
-    network: nn.Module = SegformerForSemanticSegmentation(config)
-    set_epsilon(network)
-    return network

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from testdg.bounds import check_file, read_json
 from testdg.errors import UserError
+from testdg.models.preprocessing import Preprocessing
 
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 MOST_NUMBER = 1_000_000
@@ -42,22 +44,16 @@ UNKNOWN = Budget(20_000, 4_000_000_000)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read the configuration of a model, all of whose numbers have bounds."""
-    remedy = "build the module yourself and pass it, or add a config.json"
+    """Read the configuration of a model; kinds and numbers that no network has are refused, and code from elsewhere."""
+    place = folder / CONFIG
     try:
-        config = read_json(folder / CONFIG)
+        config = read_json(place)
         if not isinstance(config, dict):
             raise TypeError(f"it holds a {type(config).__name__}")
     except (OSError, ValueError, TypeError) as error:
         reason = f" ({error})" if type(error) is ValueError else ""
         told = f"{folder} has no readable config.json{reason}, so its architecture is unknown"
-        raise UserError(f"{told}: {remedy}") from error
-    check_config(config, folder / CONFIG)
-    return config
-
-
-def check_config(config: Mapping[str, Any], place: Path) -> None:
-    """Refuse kinds and numbers that no network has, and requests for code from elsewhere."""
+        raise UserError(f"{told}: build the module yourself and pass it, or add a config.json") from error
     if not isinstance(config.get("model_type", ""), str):
         raise UserError(f"{place}: model_type must be a text; got {_short(config['model_type'])}")
     names = config.get("architectures")
@@ -67,6 +63,7 @@ def check_config(config: Mapping[str, Any], place: Path) -> None:
         _check_values(config, place)
     except RecursionError:
         raise UserError(f"{place} is nested too deeply: write it again") from None
+    return config
 
 
 def _check_values(values: Mapping[str, Any], place: Path) -> None:
@@ -75,36 +72,22 @@ def _check_values(values: Mapping[str, Any], place: Path) -> None:
             raise UserError(f"{place} asks for {key}, which is not followed: save the plain model without it")
         if "attn_implementation" in key and (not isinstance(value, str | None) or value not in _ATTENTION):
             raise UserError(f"{place} asks for the attention {_short(value)}, which is not fetched: leave {key} out")
-        if isinstance(value, Mapping):
-            _check_values(value, place)
-        elif isinstance(value, list):
-            _check_list(key, value, place)
-        else:
-            _check_number(key, value, MOST_NUMBER, place)
+        _check_value(key, value, MOST_NUMBER, place)
 
 
-def _check_list(key: str, values: list[Any], place: Path) -> None:
-    if len(values) > MOST_LENGTH and any(isinstance(value, int | float) for value in values):
-        raise UserError(f"{place}: {_name(key)} has {len(values)} values: expected at most {MOST_LENGTH}")
-    for value in values:
-        if isinstance(value, list):
-            _check_list(key, value, place)
-        elif isinstance(value, Mapping):
-            _check_values(value, place)
-        else:
-            _check_number(key, value, MOST_LISTED, place)
-
-
-def _check_number(key: str, value: Any, most: int, place: Path) -> None:
-    if isinstance(value, int) and not -most <= value <= most:
-        raise UserError(f"{place}: {_name(key)} is {_short(value)}: expected at most {most}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{place}: {_name(key)} is {value}: expected a finite number")
-
-
-def _name(key: str) -> str:
-    """A key of a file, fit for a terminal."""
-    return ascii(key)[1:-1][:60]
+def _check_value(key: str, value: Any, most: int, place: Path) -> None:
+    name = ascii(key)[1:-1][:60]  # fit for a terminal
+    if isinstance(value, Mapping):
+        _check_values(value, place)
+    elif isinstance(value, list):
+        if len(value) > MOST_LENGTH and any(isinstance(one, int | float) for one in value):
+            raise UserError(f"{place}: {name} has {len(value)} values: expected at most {MOST_LENGTH}")
+        for one in value:
+            _check_value(key, one, MOST_LISTED, place)
+    elif isinstance(value, int) and not -most <= value <= most:
+        raise UserError(f"{place}: {name} is {_short(value)}: expected at most {most}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{place}: {name} is {value}: expected a finite number")
 
 
 def _short(value: Any) -> str:
@@ -155,8 +138,6 @@ def _indexed(folder: Path) -> list[Path]:
 
 def budget_of(files: list[Path]) -> Budget:
     """What a network may have that these weights belong to: twice as much, and a little; only headers are read."""
-    from safetensors import SafetensorError, safe_open
-
     tensors = elements = 0
     for path in files:
         try:
@@ -200,30 +181,29 @@ def sketch(make: Callable[[], nn.Module], budget: Budget, place: str) -> nn.Modu
         return None
 
 
-def check_sketch(network: nn.Module | None, shape: tuple[int, int, int] | None, place: str) -> None:
-    """Send an image without pixels through a network on the meta device; tell what does not fit."""
-    if network is None or shape is None:
+def check_sketch(network: nn.Module | None, preprocessing: Preprocessing, side: Any, place: str) -> None:
+    """Send an image without pixels through a network on the meta device; tell what does not fit.
+
+    The network's own `side` counts where images come as they are; where no size is known, nothing is sent.
+    """
+    edge = preprocessing.size if isinstance(preprocessing.size, int) else side
+    size = preprocessing.input_size or ((edge, edge) if isinstance(edge, int) else None)
+    if network is None or size is None:
         return
     try:
         with torch.no_grad():
-            network(torch.empty(1, *shape, device="meta"))
+            network(torch.empty(1, len(preprocessing.mean), *size, device="meta"))
     except (RuntimeError, ValueError, ZeroDivisionError) as error:
         if isinstance(error, NotImplementedError) or "meta" in str(error):
             return  # a network that cannot be tried so
-        height, width = shape[1:]
-        raise UserError(f"{place} cannot take images of {height} x {width}: {first_line(error)}") from error
+        raise UserError(f"{place} cannot take images of {size[0]} x {size[1]}: {first_line(error)}") from error
 
 
 def require_finite(model: nn.Module, place: str) -> None:
     """Refuse weights that are not finite: whatever they predict is no prediction."""
     for name, value in model.state_dict().items():
-        if value.is_floating_point() and value.numel() and not all(map(math.isfinite, _range(value))):
+        if value.is_floating_point() and value.numel() and not all(map(math.isfinite, torch.aminmax(value))):
             raise UserError(f"{place}: the weights {name} are not finite: the model is damaged, take another")
-
-
-def _range(value: Tensor) -> tuple[float, float]:
-    low, high = torch.aminmax(value.detach())
-    return float(low), float(high)
 
 
 def first_line(error: BaseException) -> str:
