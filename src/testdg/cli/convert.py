@@ -14,7 +14,8 @@ _NAMED = 5  # names that are shown
 def convert_command(file: Path, out: Path, timm: str | None, like: str | None, *, as_json: bool) -> None:
     """Convert the file, and say what did not fit."""
     quieten([like])
-    model, branches, unknown = convert(file, out, timm=timm, like=like)
+    model, fitted = convert(file, out, timm=timm, like=like)
+    branches, unknown = len(fitted.branches), fitted.unknown
     if as_json:
         about = {"classes": model.classes, "fingerprint": model.fingerprint(), "branches": branches}
         print(json.dumps({"model": str(out), **about, "unknown": unknown}, indent=2))

@@ -171,8 +171,6 @@ def in_turn(work: Callable[[], T]) -> T:
     """Do the same in every process, in the first one first, which leaves files for the others; all succeed or none."""
     done: list[T] = []
     from_first(lambda: done.append(work()))
-    if size() == 1:
-        return done[0]
     sentence = ""
     if rank():
         try:
@@ -199,7 +197,7 @@ def from_all(value: T) -> list[T]:
 
 def require_same(value: Any, sentence: str) -> None:
     """Refuse where processes do not have the same value."""
-    if size() > 1 and len({json.dumps(one) for one in from_all(value)}) > 1:
+    if len({json.dumps(one) for one in from_all(value)}) > 1:
         raise UserError(sentence)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from testdg.methods.parts.graphs import Recorded
 from testdg.models import VisionModel
 from testdg.models.alignment import confidence
+from testdg.models.heads import watching
 
 IMAGES = {"classification": 100, "segmentation": 4}
 """Images of the probe."""
@@ -146,10 +147,8 @@ def learn_some(adapter: Any, images: Tensor, worth: Sequence[bool], probe: Probe
 def counting(adapter: nn.Module) -> Iterator[list[int]]:
     """Note the images of every pass of the adapter's models within."""
     counts: list[int] = []
-    models = [module.network for module in adapter.modules() if isinstance(module, VisionModel)]
-    with ExitStack() as hooks:
-        for model in models:
-            hooks.enter_context(model.register_forward_pre_hook(lambda _, given: counts.append(len(given[0]))))
+    networks = [module.network for module in adapter.modules() if isinstance(module, VisionModel)]
+    with watching(*networks, note=lambda _, given, __: counts.append(len(given))):
         yield counts
 
 

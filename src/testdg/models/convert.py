@@ -1,13 +1,12 @@
 """Checkpoints of others become model folders."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 from safetensors.torch import save_file
 
 from testdg.errors import UserError
 from testdg.files import writing
-from testdg.models.checkpoints import load_fitting, read_checkpoint
+from testdg.models.checkpoints import Fitted, load_fitting, read_checkpoint
 from testdg.models.loading import load_model
 from testdg.models.model import VisionModel
 from testdg.models.own import timm_network, with_classes_of
@@ -15,18 +14,11 @@ from testdg.models.own import timm_network, with_classes_of
 BRANCHES = "branches.safetensors"
 
 
-class Converted(NamedTuple):
-    """The model, and what of the checkpoint lies beside it or nowhere."""
-
-    model: VisionModel
-    branches: int
-    unknown: list[str]
-
-
-def convert(file: Path, out: Path, *, timm: str | None = None, like: str | None = None) -> Converted:
+def convert(file: Path, out: Path, *, timm: str | None = None, like: str | None = None) -> tuple[VisionModel, Fitted]:
     """Write the weights of a checkpoint as a model folder; branches beside layers are kept in a file of their own.
 
-    The network is one of timm by its name, or of the kind of another model, folder or hub id.
+    The network is one of timm by its name, or of the kind of another model, folder or hub id. Gives the model, and
+    where each tensor of the checkpoint went.
     """
     if (timm is None) == (like is None):
         raise UserError("name the network of the weights: --timm NAME, or --like FOLDER for the kind of another model")
@@ -41,4 +33,4 @@ def convert(file: Path, out: Path, *, timm: str | None = None, like: str | None 
         model.save(out)
         if fitted.branches:
             save_file({name: value.clone().contiguous() for name, value in fitted.branches.items()}, out / BRANCHES)
-    return Converted(model, len(fitted.branches), fitted.unknown)
+    return model, fitted

@@ -70,18 +70,14 @@ def resnet_from_weights(weights: Mapping[str, Tensor], place: str) -> CifarResNe
         raise UserError(f"{place} is not a CIFAR ResNet (conv1, bn1, layer1 to layer3, linear): {remedy}")
     blocks = len({name.split(".")[1] for name in weights if name.startswith("layer1.")})
     network = CifarResNet(weights["linear.weight"].shape[0], 6 * blocks + 2, weights["conv1.weight"].shape[0])
-    _check_names(weights, network, place)
+    expected = network.state_dict().keys()
+    counters = {name for name in expected if name.endswith("num_batches_tracked")}  # which nothing reads
+    missing = expected - weights.keys() - counters
+    for problem, names in (("missing", missing), ("unexpected", weights.keys() - expected)):
+        if names:
+            raise UserError(f"{place}: {len(names)} {problem} keys, first {min(names)}")
     try:
         network.load_state_dict(weights, strict=False)
     except RuntimeError as error:  # a shape: the names are right
         raise UserError(f"{place} does not fit a CIFAR ResNet: {str(error).splitlines()[-1].strip()}") from error
     return network
-
-
-def _check_names(weights: Mapping[str, Tensor], network: nn.Module, place: str) -> None:
-    """Refuse missing and unexpected weights; only the counters of BatchNorm, which nothing reads, may be absent."""
-    expected = network.state_dict().keys()
-    missing = {name for name in expected - weights.keys() if not name.endswith("num_batches_tracked")}
-    for problem, names in (("missing", missing), ("unexpected", weights.keys() - expected)):
-        if names:
-            raise UserError(f"{place}: {len(names)} {problem} keys, first {min(names)}")

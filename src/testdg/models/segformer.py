@@ -35,38 +35,34 @@ class SegmentationModel(VisionModel):
     """
 
     task = "segmentation"
+    network: Any
 
     def run(self, prepared: Tensor) -> Output:
         """Normalise prepared images and run the network once."""
-        network: Any = self.network
         stages = self.stages(prepared)
-        logits = network.decode_head(stages)
+        logits = self.network.decode_head(stages)
         logits = F.interpolate(logits, prepared.shape[-2:], mode="bilinear", align_corners=False)
         return Output(logits, stages[-1])
 
     def stages(self, prepared: Tensor) -> tuple[Tensor, ...]:
         """The maps of the encoder's stages, (N, D, h, w), from a quarter of the input's size to a thirty-second."""
-        network: Any = self.network
         (height, width), least = prepared.shape[-2:], self.smallest
         if min(height, width) < least:
             told = f"{self.name} needs pictures of at least {least} x {least} px; got {height} x {width}"
             raise UserError(f"{told}: take larger pictures, views or windows")
-        found: tuple[Tensor, ...] = network.segformer(self.normalise(prepared), output_hidden_states=True).hidden_states
-        return found
+        return self.network.segformer(self.normalise(prepared), output_hidden_states=True).hidden_states  # type: ignore[no-any-return]
 
     @property
     def smallest(self) -> int:
         """Side of the smallest input: every stage reduces its keys and values by a ratio that its map must have."""
-        network: Any = self.network
-        config = network.config
+        config = self.network.config
         steps = [math.prod(config.strides[: number + 1]) for number in range(len(config.strides))]
         return int(max((ratio - 1) * step + 1 for ratio, step in zip(config.sr_ratios, steps, strict=True)))
 
     @property
     def feature_size(self) -> int:
         """Width of the last encoder stage."""
-        network: Any = self.network
-        return int(network.config.hidden_sizes[-1])
+        return int(self.network.config.hidden_sizes[-1])
 
 
 def make_segformer(classes: int, **options: Any) -> nn.Module:
