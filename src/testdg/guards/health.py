@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from testdg.methods.parts.graphs import Recorded
 from testdg.models import VisionModel
 from testdg.models.alignment import confidence
-from testdg.models.heads import watching
+from testdg.models.blocks import watching
 
 IMAGES = {"classification": 100, "segmentation": 4}
 """Images of the probe."""

@@ -70,14 +70,12 @@ class Inputs(nn.Module):
     def _numbers(self, images: Tensor) -> Tensor:
         """Everything that a look shows, for one way to the host."""
         every = -(-min(images.shape[-2:]) // LOOKED_AT)
-        flags = self._flags(images[..., ::every, ::every].float())
+        seen = images[..., ::every, ::every].float()
+        deviation = _deviation(seen.flatten(1))
+        ends = torch.stack([(seen <= 1 / 255), (seen >= 254 / 255)]).flatten(2).float().mean(2).amax(0)
+        related = torch.stack([neighbours(seen, axis, deviation) for axis in (-1, -2)]).abs().amax(0)
+        flags = torch.stack([deviation < FLAT, ends > SATURATED, related < UNRELATED, self._repeated(seen)], 1)
         return torch.cat([flags.flatten().float(), torch.stack(torch.aminmax(images)).float()])
-
-    def _flags(self, images: Tensor) -> Tensor:
-        deviation = _deviation(images.flatten(1))
-        ends = torch.stack([(images <= 1 / 255), (images >= 254 / 255)]).flatten(2).float().mean(2).amax(0)
-        related = torch.stack([neighbours(images, axis, deviation) for axis in (-1, -2)]).abs().amax(0)
-        return torch.stack([deviation < FLAT, ends > SATURATED, related < UNRELATED, self._repeated(images)], 1)
 
     def _repeated(self, images: Tensor) -> Tensor:
         """Whether each image was there before, in this batch or in the last ones."""

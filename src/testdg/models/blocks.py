@@ -1,8 +1,13 @@
-"""What a transformer block takes and gives, whichever library it comes from."""
+"""What networks, their blocks and layers take and give, whichever library they come from."""
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
+
+from testdg.errors import UserError
 
 
 def width_of(block: nn.Module) -> int:
@@ -24,3 +29,36 @@ def first(output: Any) -> Tensor:
 def with_first(output: Any, value: Tensor) -> Any:
     """What a block gives, with another tensor in the place of the first."""
     return (value, *output[1:]) if isinstance(output, tuple) else value
+
+
+def find_logits(output: Any) -> Tensor:
+    """Of what a network gives, the logits."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(getattr(output, "logits", None), Tensor):
+        return output.logits  # type: ignore[no-any-return]
+    raise UserError(f"the network must return a tensor of logits; it returned {type(output).__name__}")
+
+
+def pooled(values: Tensor, layer: nn.Module) -> Tensor:
+    """What enters or leaves a layer, as one row an image: averaged over the places of a map, or over tokens."""
+    if values.ndim <= 2:
+        return values
+    return values.flatten(2).mean(2) if isinstance(layer, nn.Conv2d) else values.flatten(1, -2).mean(1)
+
+
+@contextmanager
+def watching(*layers: nn.Module, note: Callable[[nn.Module, Tensor, Any], None]) -> Iterator[None]:
+    """Tell `note` what enters and leaves layers in the passes within; passes of other threads are not ours."""
+    own = threading.get_ident()
+
+    def hook(layer: nn.Module, inputs: tuple[Any, ...], *rest: Any) -> None:
+        if threading.get_ident() != own:  # which may find the hook half removed, and hand in less
+            return
+        named, output = rest
+        note(layer, next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor)), output)
+
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_hook(hook, with_kwargs=True))
+        yield

@@ -6,10 +6,9 @@ from safetensors.torch import save_file
 
 from testdg.errors import UserError
 from testdg.files import writing
-from testdg.models.checkpoints import Fitted, load_fitting, read_checkpoint
+from testdg.models.checkpoints import Fitted, load_fitting, read_checkpoint, timm_network, with_classes_of
 from testdg.models.loading import load_model
 from testdg.models.model import VisionModel
-from testdg.models.own import timm_network, with_classes_of
 
 BRANCHES = "branches.safetensors"
 

@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 from testdg.errors import UserError
-from testdg.models import hub, own, resnet, timm_models
+from testdg.models import hub, resnet, timm_models
 from testdg.models.alignment import FILE, load_alignment
-from testdg.models.checkpoints import PICKLED, read_checkpoint
+from testdg.models.checkpoints import PICKLED, load_into, of_a_module, read_checkpoint, without_network
+from testdg.models.heads import wrap
 from testdg.models.model import ARCHITECTURES, MODEL_TYPE, VisionModel
-from testdg.models.own import wrap
 from testdg.models.preprocessing import Preprocessing, nobody_said, read_preprocessor
 from testdg.models.segformer import IMAGENET, set_epsilon
 from testdg.models.untrusted import (
@@ -118,12 +118,12 @@ def _from_place(
     """A model that lies in a folder, a file, or on a hub."""
     path = Path(source)
     if module is not None:
-        model = own.load_into(module, path, preprocessing, head)
+        model = load_into(module, path, preprocessing, head)
     elif source.startswith(("timm:", "timm/")):
         network = timm_models.make_network(source, pretrained=True)
         model = wrap(network, preprocessing or timm_models.preprocessing_of(network), head, source)
     elif path.suffix in PICKLED and not path.is_dir():
-        raise UserError(own.without_network(path))
+        raise UserError(without_network(path))
     elif (weights := _lone_weights(path)) is not None:
         network = resnet.resnet_from_weights(read_checkpoint(weights), str(weights))
         preprocessing = preprocessing or read_preprocessor(weights.parent) or resnet.PREPROCESSING
@@ -152,9 +152,9 @@ def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | 
     config = read_config(folder)
     preprocessing = preprocessing or read_preprocessor(folder, dense=_wants_segmentation(config))
     if config.get("model_type") == MODEL_TYPE:
-        raise UserError(own.of_a_module(folder, config))
+        raise UserError(of_a_module(folder, config))
     if config.get("model_type") == timm_models.MODEL_TYPE:
-        return own.load_into(timm_models.network_of(folder, config), folder, preprocessing, head)
+        return load_into(timm_models.network_of(folder, config), folder, preprocessing, head)
     if config.get("model_type") in ARCHITECTURES:
         preprocessing = preprocessing or Preprocessing()
         return wrap(_load_tiny(folder, config, preprocessing, budget), preprocessing, head, folder.name)

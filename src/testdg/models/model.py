@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from testdg.errors import UserError
 from testdg.models import timm_models
 from testdg.models.alignment import Alignment
-from testdg.models.blocks import is_attention
-from testdg.models.heads import find_logits, pooled, watching
+from testdg.models.blocks import find_logits, is_attention, pooled, watching
 from testdg.models.preprocessing import Preprocessing, require_dense, write_preprocessor
 from testdg.models.resnet import CifarResNet
 from testdg.models.tiny import TinyCNN, TinyViT
