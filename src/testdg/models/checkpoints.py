@@ -136,8 +136,12 @@ def load_into(
     if fitted.unknown or fitted.branches:
         first, count = [*fitted.unknown, *fitted.branches][0], len(fitted.unknown) + len(fitted.branches)
         raise UserError(f"{weights} has {count} tensors that {type(network).__name__} has no place for, first {first}")
-    name = place.name if place.is_dir() else place.stem
-    model = wrap(network, preprocessing or _preprocessing(place, network, name), head or config.get("head"), name)
+    name, folder = (place.name, place) if place.is_dir() else (place.stem, place.parent)
+    preprocessing = preprocessing or read_preprocessor(folder)
+    if preprocessing is None:
+        known = hasattr(network, "pretrained_cfg")  # of timm
+        preprocessing = timm_models.preprocessing_of(network) if known else nobody_said(name, stacklevel=5)
+    model = wrap(network, preprocessing, head or config.get("head"), name)
     if isinstance(config.get("classes"), list):
         model.name_classes([str(label) for label in config["classes"]])
     return model
@@ -156,16 +160,6 @@ def with_classes_of(weights: Mapping[str, Tensor], model: VisionModel) -> Vision
     if rows is None or len(rows) == model.classes:
         return model
     return with_classes(model, [str(number) for number in range(len(rows))]).eval()
-
-
-def _preprocessing(place: Path, network: nn.Module, name: str) -> Preprocessing:
-    """What lies beside the weights, or what a network of timm brings; else nothing, and that is said."""
-    found = read_preprocessor(place) if place.is_dir() else read_preprocessor(place.parent)
-    if found is not None:
-        return found
-    if hasattr(network, "pretrained_cfg"):
-        return timm_models.preprocessing_of(network)
-    return nobody_said(name, stacklevel=6)
 
 
 def without_network(path: Path) -> str:

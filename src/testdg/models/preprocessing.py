@@ -3,7 +3,7 @@
 import json
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +34,9 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         for name, size in (("size", self.size), ("crop", self.crop)):
-            _check_sides(name, size)
+            sides = size if isinstance(size, tuple) and len(size) == 2 else (size,)
+            if size is not None and not all(type(side) is int and 1 <= side <= MOST_SIDE for side in sides):
+                raise UserError(f"{name} must be sides of 1 to {MOST_SIDE} px; got {_short(size)}")
         if self.resample not in _TO_PIL:
             raise UserError(f"resample must be one of {', '.join(_TO_PIL)}; got {self.resample!r}")
         for name, values in (("mean", self.mean), ("std", self.std)):
@@ -56,22 +58,12 @@ class Preprocessing:
             _check_resize(height, width, self.size)
         target = _shortest_edge(height, width, self.size) if isinstance(self.size, int) else self.size
         if target is not None and target != (height, width):
-            if self.resample == "nearest":
-                images = F.interpolate(images, target, mode="nearest-exact")
-            else:
-                images = _interpolate(images, target, self.resample)
+            images = _interpolate(images, target, self.resample)
         return images if self.crop is None else _centre_crop(images, self.crop)
 
     def describe(self) -> dict[str, Any]:
         """Give the values as plain JSON, for records and for `preprocessor_config.json`."""
-        return {"size": self.size, "crop": self.crop, "resample": self.resample, "mean": self.mean, "std": self.std}
-
-
-def _check_sides(name: str, size: Any) -> None:
-    """Refuse sizes that are no sizes, or that no memory holds."""
-    sides = size if isinstance(size, tuple) and len(size) == 2 else (size,)
-    if size is not None and not all(type(side) is int and 1 <= side <= MOST_SIDE for side in sides):
-        raise UserError(f"{name} must be sides of 1 to {MOST_SIDE} px; got {_short(size)}")
+        return asdict(self)
 
 
 def _is_number(value: Any) -> bool:
@@ -115,6 +107,8 @@ def _interpolate(images: Tensor, target: tuple[int, int], mode: Resample) -> Ten
     The two differ for bicubic alone: torch's is sharper, and the enlarged CIFAR images that models were fine-tuned on
     were made with it. On noisy images the difference is worth several points of error.
     """
+    if mode == "nearest":
+        return F.interpolate(images, target, mode="nearest-exact")
     shrinks = target[0] < images.shape[-2] or target[1] < images.shape[-1]
     return F.interpolate(images, target, mode=mode, antialias=shrinks).clamp(0, 1)
 
