@@ -154,16 +154,16 @@ def from_first(make: Callable[[], T]) -> T:
     if size() == 1:
         return make()
     if rank():
-        told = _heard(0)
+        told = _told_by(0)
         if "error" in told:
             raise ToldElsewhere(told["error"])
         return told["value"]  # type: ignore[no-any-return]
     try:
         value = make()
     except UserError as error:
-        _tell({"error": str(error)})
+        _told_by(0, {"error": str(error)})
         raise
-    _tell({"value": value})
+    _told_by(0, {"value": value})
     return value
 
 
@@ -185,14 +185,7 @@ def in_turn(work: Callable[[], T]) -> T:
 
 def from_all(value: T) -> list[T]:
     """A plain value of every process, in their order."""
-    if size() == 1:
-        return [value]
-    told = []
-    for number in range(size()):
-        if number == rank():
-            _tell(value)
-        told.append(value if number == rank() else _heard(number))
-    return told
+    return [value] if size() == 1 else [_told_by(number, value) for number in range(size())]
 
 
 def require_same(value: Any, sentence: str) -> None:
@@ -222,15 +215,12 @@ def tensors_of_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _tell(value: Any) -> None:
+def _told_by(number: int, value: Any = None) -> Any:
+    """The plain value that one process has, which tells it to the others."""
+    mine = number == rank()
     data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    collect(dist.broadcast, torch.tensor(len(data)), src=rank())
-    collect(dist.broadcast, data, src=rank())
-
-
-def _heard(number: int) -> Any:
-    length = torch.tensor(0)
+    length = torch.tensor(len(data))
     collect(dist.broadcast, length, src=number)
-    data = torch.empty(int(length), dtype=torch.uint8)
+    data = data if mine else torch.empty(int(length), dtype=torch.uint8)
     collect(dist.broadcast, data, src=number)
-    return json.loads(bytes(data.tolist()))
+    return value if mine else json.loads(bytes(data.tolist()))
