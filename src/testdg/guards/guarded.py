@@ -48,8 +48,6 @@ class Guard:
         self.mix = Mix(adapter.model.classes if adapter.model.task == "classification" else 1)
         self.probe = Probe(None if probe is None else probe.to(device), adapter.model.task)
         self.snapshots: deque[tuple[dict[str, Tensor], dict[str, Any]]] = deque(maxlen=snapshots)  # healthy states
-        self.movement = Movement(adapter.trainable())
-        self.source = frozen_copy(adapter.model)
         self._start()
 
     def _start(self) -> None:
@@ -59,6 +57,7 @@ class Guard:
         self.pause = 0  # images that will not be learnt from
         self.passes = 0.0  # of an image through the model, as it is learnt from
         self.counted = 0  # batches that this is a mean of
+        self.moved = 0.0  # how far weights have moved since the last look
         self.trust = health.TRUST  # how far weights may move until the next look, in parts of what is far
         self.mix.forget()
         self.told: dict[str, Any] = {}  # of the last batch
@@ -66,7 +65,6 @@ class Guard:
         self.snapshots.clear()
         self.recent: Tensor | None = None  # the last images that were worth a look
         self.inputs.forget()
-        self._mark()
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the adapter's."""

@@ -65,7 +65,6 @@ class Inputs(nn.Module):
     def forget(self) -> None:
         """Begin anew."""
         self.thumbnails.fill_(NOTHING)
-        self.before.fill_(NOTHING)
 
     def _numbers(self, images: Tensor) -> Tensor:
         """Everything that a look shows, for one way to the host."""
