@@ -76,7 +76,7 @@ def _check_values(values: Mapping[str, Any], place: Path) -> None:
 
 
 def _check_value(key: str, value: Any, most: int, place: Path) -> None:
-    name = ascii(key)[1:-1][:60]  # fit for a terminal
+    name = ascii(key[:60])[1:-1][:60]  # fit for a terminal; a key may have millions of letters
     if isinstance(value, Mapping):
         _check_values(value, place)
     elif isinstance(value, list):
