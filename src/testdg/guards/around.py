@@ -1,13 +1,11 @@
 """`guard`: put a guard around an adapter."""
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from testdg import distributed
 from testdg.errors import UserError
 from testdg.guards.guarded import Guard
-from testdg.guards.state import Decision
+from testdg.guards.state import OnDecision
 from testdg.methods import Adapter
 
 
@@ -17,7 +15,7 @@ def guard(
     *,
     patience: int = 3,
     snapshots: int = 2,
-    on_decision: Callable[[Decision], None] | None = None,
+    on_decision: OnDecision = None,
 ) -> Guard:
     """Put a guard around an adapter, to be used in its place.
 

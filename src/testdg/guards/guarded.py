@@ -7,7 +7,7 @@ learn nothing for a while. It needs no labels, and nothing but what every adapte
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from testdg.guards import health
 from testdg.guards.health import Movement, Probe, counting, learn_some
 from testdg.guards.inputs import REASONS, Inputs
 from testdg.guards.mix import MIXED, Mix, spread
-from testdg.guards.state import PREFIX, Action, Decision, copied, own_tensors, own_values, put_back
+from testdg.guards.state import PREFIX, Action, Decision, OnDecision, copied, own_tensors, own_values, put_back
 from testdg.methods import Adapter, find_method
 from testdg.methods.inputs import require_range
 from testdg.methods.parts.teacher import frozen_copy
@@ -33,12 +33,7 @@ class Guard:
     """An adapter that cannot be ruined. Used as the adapter itself; see `guard`."""
 
     def __init__(
-        self,
-        adapter: Adapter,
-        probe: Tensor | None,
-        patience: int,
-        snapshots: int,
-        on_decision: Callable[[Decision], None] | None,
+        self, adapter: Adapter, probe: Tensor | None, patience: int, snapshots: int, on_decision: OnDecision
     ) -> None:
         self.adapter, self.patience = adapter, patience
         self._on_decision = on_decision
@@ -124,9 +119,7 @@ class Guard:
         Adapter.save(whole, folder, note)
 
     @classmethod
-    def load(
-        cls, folder: str | Path, model: str | nn.Module, on_decision: Callable[[Decision], None] | None = None
-    ) -> Guard:
+    def load(cls, folder: str | Path, model: str | nn.Module, on_decision: OnDecision = None) -> Guard:
         """Bring a saved guard and its adapter back, around the model that the adapter was made from."""
         tensors, about = read_folder(Path(folder))
         if "guard" not in about.get("values", {}):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +25,9 @@ class Decision:
     batch: int
     action: Action
     reason: str
+
+
+OnDecision = Callable[[Decision], None] | None
 
 
 def copied(adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Any]]:
