@@ -63,9 +63,13 @@ def with_size(model: VisionModel, size: int) -> VisionModel:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"model {model.name} cannot take images of {size} x {size}: {reason}") from error
     changed = VisionModel(fresh, model.head, preprocessing, model.name, classes=model.classes, exact=model.exact)
-    changed.train(model.training)
-    check_input(changed)
-    return changed
+    try:
+        with torch.no_grad():
+            changed.eval()(changed.empty_image())
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"model {model.name} cannot take images of {size} x {size}: {reason}") from error
+    return changed.train(model.training)
 
 
 def _empty_copy(network: nn.Module, size: int) -> nn.Module:
@@ -89,16 +93,3 @@ def _interpolate(positions: Tensor, count: int) -> Tensor:
     square = positions[:, extra:].mT.reshape(1, -1, old, old)  # (1, D, old, old)
     resized = F.interpolate(square, (new, new), mode="bicubic", align_corners=False)
     return torch.cat([positions[:, :extra], resized.flatten(2).mT], 1)
-
-
-@torch.no_grad()
-def check_input(model: VisionModel) -> None:
-    """Try one empty image of the model's own size."""
-    image, training = model.empty_image(), model.training
-    try:
-        model.eval()(image)
-    except (RuntimeError, ValueError) as error:
-        (height, width), reason = image.shape[-2:], str(error).splitlines()[0]
-        raise UserError(f"model {model.name} cannot take images of {height} x {width}: {reason}") from error
-    finally:
-        model.train(training)
