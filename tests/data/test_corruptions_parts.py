@@ -13,9 +13,8 @@ from scipy import ndimage
 from testdg.data.corruptions import ImageNoise
 from testdg.data.corruptions.blur import glass_sources
 from testdg.data.corruptions.digital import _displacements
-from testdg.data.corruptions.filters import Border, clamp, correlate, gaussian, mirror, reflect
-from testdg.data.corruptions.levels import from_levels, to_levels
-from testdg.data.corruptions.plasma import plasma
+from testdg.data.corruptions.filters import Border, clamp, correlate, from_levels, gaussian, mirror, reflect, to_levels
+from testdg.data.corruptions.generator import plasma
 from testdg.data.corruptions.sampling import box_resize, motion, warp, zoom
 from testdg.data.corruptions.weather import brightness
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from testdg.data.corruptions import blur, digital, noise, spatter, weather
+from testdg.data.corruptions.filters import from_levels, to_levels
 from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.corruptions.levels import from_levels, to_levels
 from testdg.data.corruptions.parameters import EXTRA, STANDARD_ORDER, ParameterSet, parameters_of
 from testdg.data.corruptions.textures import FrostTextures
 from testdg.errors import UserError

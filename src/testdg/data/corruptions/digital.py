@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from testdg.data.corruptions.filters import gaussian_kernel, mirror, reflect
+from testdg.data.corruptions.filters import from_levels, gaussian_kernel, mirror, reflect, to_levels
 from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.corruptions.levels import from_levels, to_levels
 from testdg.data.corruptions.sampling import box_resize, warp
 
 

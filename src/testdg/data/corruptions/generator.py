@@ -1,4 +1,4 @@
-"""Random numbers that belong to an image, not to a batch or a device."""
+"""Random numbers that belong to an image, not to a batch or a device; and clouds made of them."""
 
 import hashlib
 import math
@@ -18,7 +18,9 @@ class ImageNoise:
     """
 
     def __init__(self, seed: int, corruption: str, severity: int, indices: Sequence[int]) -> None:
-        self._streams = [_stream(f"{int(seed)}/{corruption}/{int(severity)}/{int(index)}") for index in indices]
+        keys = [f"{int(seed)}/{corruption}/{int(severity)}/{int(index)}" for index in indices]
+        digests = [hashlib.blake2b(key.encode(), digest_size=16).digest() for key in keys]  # the same on every machine
+        self._streams = [np.random.Generator(np.random.Philox(key=int.from_bytes(d, "little"))) for d in digests]
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -58,7 +60,28 @@ class ImageNoise:
         return torch.from_numpy(rows).view(len(self), *shape)
 
 
-def _stream(key: str) -> np.random.Generator:
-    """Make the counter-based generator of a key; the hash is the same on every machine."""
-    digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+def plasma(noise: ImageNoise, side: int, decay: float) -> Tensor:
+    """Grow a periodic cloud, (N, side, side) in [0, 1], by the diamond-square algorithm; side is a power of two."""
+    cloud = torch.zeros(len(noise), side, side)
+    step, wobble = side, 100.0
+    while step >= 2:
+        _refine(cloud, noise, step, wobble * wobble)
+        step, wobble = step // 2, wobble / decay
+    low, high = cloud.amin(dim=(1, 2), keepdim=True), cloud.amax(dim=(1, 2), keepdim=True)
+    return (cloud - low) / (high - low).clamp(min=1e-12)
+
+
+def _refine(cloud: Tensor, noise: ImageNoise, step: int, amplitude: float) -> None:
+    """Halve the grid: first the centres of the squares, then the centres of their edges."""
+    half = step // 2
+    corners, centres = cloud[:, ::step, ::step], cloud[:, half::step, half::step]
+    across, down = cloud[:, ::step, half::step], cloud[:, half::step, ::step]
+    cells = corners.shape[1:]
+
+    def settle(points: Tensor, neighbours: Tensor) -> None:
+        points.copy_(neighbours * 0.25 + noise.uniform(*cells, low=-1.0, high=1.0) * amplitude)
+
+    pairs = corners + corners.roll(-1, 1)
+    settle(centres, pairs + pairs.roll(-1, 2))
+    settle(across, centres + centres.roll(1, 1) + corners + corners.roll(-1, 2))
+    settle(down, centres + centres.roll(1, 2) + corners + corners.roll(-1, 1))

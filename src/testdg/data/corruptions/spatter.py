@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from testdg.data.corruptions.filters import clamp, correlate, gaussian, reflect
+from testdg.data.corruptions.filters import clamp, correlate, from_levels, gaussian, reflect
 from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.corruptions.levels import from_levels
 
 _WATER = (175, 238, 238)
 _MUD = (63, 42, 20)

@@ -6,8 +6,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from testdg.data.corruptions.filters import from_levels, to_levels
 from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.corruptions.levels import from_levels, to_levels
 from testdg.data.corruptions.parameters import check_severity
 from testdg.data.weather import conditions
 from testdg.data.weather.geometry import Geometry, guess_geometry

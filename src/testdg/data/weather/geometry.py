@@ -9,12 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.data.corruptions.filters import gaussian
+from testdg.data.corruptions.filters import gaussian, grey
 
 FAR = 1000.0  # metres to the sky
 _EYE, _WALL, _END = 1.5, 7.0, 120.0  # of the street that a photograph is taken to show, in metres
 _HORIZON = 0.45
-_LUMA = (0.299, 0.587, 0.114)
 
 
 class Geometry(NamedTuple):
@@ -50,12 +49,6 @@ def guess_geometry(images: Tensor) -> Geometry:
     near_sky = (4 * blur(sky, width / 50)).clamp(max=1)
     lights = ((luma - blur(luma, width / 40) - 0.16) * 4).clamp(0, 1) * (1 - near_sky) * (1 - upward)
     return Geometry(depth, upward, lights, torch.full((len(images),), _HORIZON))
-
-
-def grey(images: Tensor) -> Tensor:
-    """Weigh red, green and blue as the eye does; the result has one channel."""
-    red, green, blue = (images[:, channel : channel + 1] * weight for channel, weight in enumerate(_LUMA))
-    return red + green + blue
 
 
 def _rays(images: Tensor) -> tuple[Tensor, Tensor]:
