@@ -8,7 +8,7 @@ from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
 from testdg.data.streets import CLASSES, HEIGHT, PALETTE, WIDTH, draw_scenes
 from testdg.data.streets.canvas import Canvas, Grain, Patch, part
-from testdg.data.streets.classes import CAR, ROAD, SKY
+from testdg.data.streets.street import CAR, ROAD, SKY
 from testdg.data.weather import weather
 from testdg.data.weather.geometry import FAR
 from testdg.errors import UserError

@@ -38,7 +38,7 @@ _CITYSCAPES = (
 )
 CITYSCAPES = tuple(name for name, _, _ in _CITYSCAPES)
 CITYSCAPES_PALETTE = tuple(colour for _, _, colour in _CITYSCAPES)
-_COLOURS = dict(zip(CITYSCAPES, CITYSCAPES_PALETTE, strict=True))
+COLOURS = dict(zip(CITYSCAPES, CITYSCAPES_PALETTE, strict=True))
 
 # name, and the class of Cityscapes that shows it in the same colour
 _CAMVID = {
@@ -46,7 +46,7 @@ _CAMVID = {
     "sign": "traffic sign", "fence": "fence", "car": "car", "pedestrian": "person", "bicyclist": "rider",
 }  # fmt: skip
 CAMVID = tuple(_CAMVID)
-CAMVID_PALETTE = tuple(_COLOURS[name] for name in _CAMVID.values())
+CAMVID_PALETTE = tuple(COLOURS[name] for name in _CAMVID.values())
 
 
 class Table(NamedTuple):

@@ -37,7 +37,7 @@ class Canvas:
 
     def __init__(self, height: int, width: int, horizon: float, middle: float, eye: float, sky: int) -> None:
         focal = 0.8 * width
-        self.eye, self.horizon = eye, horizon
+        self.eye = eye
         self.across = ((np.arange(width) + 0.5 - middle * width) / focal).astype(np.float32)
         self.up = ((horizon * height - np.arange(height) - 0.5) / focal).astype(np.float32)
         self.colour = np.zeros((height, width, 3), np.float32)
