@@ -3,8 +3,7 @@
 from pathlib import Path
 from types import MappingProxyType
 
-from testdg.data.benchmarks.base import Options, fingerprint
-from testdg.data.benchmarks.registry import register
+from testdg.data.benchmarks.base import Options, fingerprint, register
 from testdg.data.benchmarks.weather import WeatherBenchmark, identify
 from testdg.data.segmentation import CITYSCAPES, CITYSCAPES_PALETTE, PairFiles, acdc_pairs, cityscapes_pairs
 from testdg.data.segmentation.files import readable

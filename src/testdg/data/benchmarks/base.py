@@ -1,19 +1,21 @@
-"""What every benchmark gives: domains in order, clean images, and a description for the record."""
+"""What every benchmark gives: domains in order, clean images, and a description for the record; benchmarks by name."""
 
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from testdg.data.corrupted import PixelCache
 from testdg.data.corruptions.parameters import check_severity
 from testdg.data.stream import Domain, Samples, Stream
-from testdg.errors import UserError
+from testdg.errors import UserError, unknown
+from testdg.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,11 @@ class Benchmark(ABC):
         }
 
 
+def letters(names: Sequence[str]) -> Tensor:
+    """Names as numbers, for a fingerprint."""
+    return torch.frombuffer(bytearray("\n".join(names).encode()), dtype=torch.uint8)
+
+
 def fingerprint(tensors: Sequence[Tensor]) -> str:
     """Twelve hexadecimal digits that identify the values of tensors."""
     digest = hashlib.blake2b(digest_size=6)
@@ -188,3 +195,34 @@ def fingerprint(tensors: Sequence[Tensor]) -> str:
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+_BENCHMARKS: Registry[type[Benchmark]] = Registry("benchmark", "testdg.data.benchmarks")
+register = _BENCHMARKS.add
+"""Make a benchmark known under its `name` (a class decorator)."""
+benchmarks = _BENCHMARKS.all
+"""Every benchmark, by name."""
+find_benchmark = _BENCHMARKS.find
+"""The benchmark of a name, or a sentence that names those that there are."""
+
+
+def load_benchmark(name: str, data: str | Path | None = None, **options: Any) -> Benchmark:
+    """Make a benchmark ready.
+
+    Args:
+        name: The name of a benchmark; `testdg benchmarks` lists them.
+        data: Its data folder, where it needs one.
+        **options: Those of `Options`: images of each domain, severity, domains, ...
+
+    Examples:
+        >>> import testdg
+        >>> benchmark = testdg.load_benchmark("digits-c", images=100, domains=["fog", "frost"])
+        >>> [tuple(batch.images.shape) for batch in benchmark.stream(batch_size=100)]
+        [(100, 3, 32, 32), (100, 3, 32, 32)]
+    """
+    benchmark_class = find_benchmark(name)
+    known = {field.name for field in fields(Options)}
+    for option in options:
+        if option not in known:
+            raise unknown("benchmark option", option, known)
+    return benchmark_class(None if data is None else Path(data), Options(**options))

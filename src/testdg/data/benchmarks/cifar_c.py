@@ -6,9 +6,8 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from testdg.data.arrays import CorruptedArray, read_labels
-from testdg.data.benchmarks.base import fingerprint
+from testdg.data.benchmarks.base import fingerprint, register
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
-from testdg.data.benchmarks.registry import register
 from testdg.data.cifar import CIFAR10, CIFAR100, Cifar, find_arrays, has_clean, read_test, read_train
 from testdg.data.corruptions.parameters import check_name
 from testdg.data.manifest import stored_origin

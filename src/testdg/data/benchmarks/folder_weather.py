@@ -3,8 +3,7 @@
 from functools import cached_property, partial
 from pathlib import Path
 
-from testdg.data.benchmarks.base import Options, fingerprint
-from testdg.data.benchmarks.registry import register
+from testdg.data.benchmarks.base import Options, fingerprint, register
 from testdg.data.benchmarks.weather import WeatherBenchmark, identify
 from testdg.data.corrupted import CorruptedImages
 from testdg.data.segmentation import (

@@ -5,8 +5,7 @@ from functools import cache, partial
 
 from torch import Tensor
 
-from testdg.data.benchmarks.base import fingerprint
-from testdg.data.benchmarks.registry import register
+from testdg.data.benchmarks.base import fingerprint, register
 from testdg.data.benchmarks.weather import WeatherBenchmark
 from testdg.data.corrupted import CorruptedImages
 from testdg.data.stream import Domain, Samples

@@ -1,9 +1,8 @@
 """Benchmarks of weather: streets in fog, at night, in rain and in snow, with a class for every pixel."""
 
-import torch
 from torch import Tensor
 
-from testdg.data.benchmarks.base import Benchmark
+from testdg.data.benchmarks.base import Benchmark, letters
 from testdg.data.segmentation.files import PairFiles
 from testdg.data.weather import CONDITIONS, check_condition
 
@@ -23,9 +22,4 @@ class WeatherBenchmark(Benchmark):
 
 def identify(files: PairFiles) -> list[Tensor]:
     """What tells files from others: their names, and the first picture and label map."""
-    names = "\n".join(pair.name for pair in files.pairs)
-    return [
-        torch.frombuffer(bytearray(names.encode()), dtype=torch.uint8),
-        files.images.take([0]),
-        files.masks.take([0]),
-    ]
+    return [letters([pair.name for pair in files.pairs]), files.images.take([0]), files.masks.take([0])]
