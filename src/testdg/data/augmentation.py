@@ -30,15 +30,14 @@ class Augmentation:
 
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
         """Make one augmented view of each image in [0, 1], in full precision: half of it would move pixels."""
+        if self.strength <= 0:
+            return images
         with torch.autocast(images.device.type, enabled=False):
-            return self._change(images, generator) if self.strength > 0 else images
-
-    def _change(self, images: Tensor, generator: Generator) -> Tensor:
-        images = jitter_colour(images, self.strength, generator)
-        images = transform(images, self.strength, generator, self.flip) if self.move else images
-        images = blur(images, self.blur * self.strength, generator) if self.blur else images
-        images = images + self.noise * self.strength * sharing.draw(torch.randn, images.shape, generator, images.device)
-        return images.clamp(0, 1)
+            images = jitter_colour(images, self.strength, generator)
+            images = transform(images, self.strength, generator, self.flip) if self.move else images
+            images = blur(images, self.blur * self.strength, generator) if self.blur else images
+            grain = sharing.draw(torch.randn, images.shape, generator, images.device)
+            return (images + self.noise * self.strength * grain).clamp(0, 1)
 
 
 def jitter_colour(images: Tensor, strength: float, generator: Generator) -> Tensor:

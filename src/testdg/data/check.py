@@ -13,11 +13,11 @@ from testdg.data.benchmarks.corruption import CorruptedSet, CorruptionBenchmark,
 from testdg.data.cifar import Cifar, find_arrays, find_clean, read_batch
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER
 from testdg.data.corruptions import SEVERITIES as LEVELS
+from testdg.data.decoder import open_picture
 from testdg.data.findings import Check
 from testdg.data.image_files import list_classes, list_images
 from testdg.data.manifest import read_manifest
 from testdg.data.picture_sets import PictureSet
-from testdg.data.pictures import open_picture
 from testdg.data.segmentation.check import LAYOUTS, check_maps
 from testdg.errors import UserError
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from testdg.bounds import read_text
-from testdg.data.decoder import SUFFIXES, Decoder
-from testdg.data.pictures import open_picture
+from testdg.data.decoder import SUFFIXES, Decoder, open_picture
 from testdg.errors import UserError
 
 _AHEAD = 4  # batches that are decoded before they are asked for
@@ -33,7 +32,6 @@ class ImageFiles:
         self._ahead: dict[range, Pieces] = {}
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.names)
 
     def read(self, start: int, stop: int) -> Tensor:
@@ -60,30 +58,23 @@ class ImageFiles:
 
     def unreadable(self) -> list[str]:
         """Names of the files that cannot be decoded: each one is tried."""
-        damaged: list[str] = []
-        for start in range(0, len(self), 1000):
-            names = self.names[start : start + 1000]
-            answers = _answers(self.decoder.submit(self._paths(names), pixels=False))
-            damaged += [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, str)]
-        return damaged
+        answers = _answers(self._submit(range(len(self)), pixels=False))
+        return [name for name, answer in zip(self.names, answers, strict=True) if isinstance(answer, str)]
 
     def without(self, names: Sequence[str]) -> ImageFiles:
         """The same files without some; at least one must be left."""
         gone = set(names)
-        left = {name: path for name, path in self.paths.items() if name not in gone}
+        left = [name for name in self.names if name not in gone]
         if not left:
             raise UserError(f"{self.folder}: none of its {len(self)} images can be decoded, first {self.names[0]}")
-        return ImageFiles(self.folder, left, self.decoder)
+        return self.chosen(left)
 
     def path(self, name: str) -> Path:
         """Where an image lies."""
         return self.folder / self.paths[name]
 
-    def _paths(self, names: Sequence[str]) -> list[str]:
-        return [str(self.path(name)) for name in names]
-
-    def _submit(self, indices: Sequence[int]) -> Pieces:
-        return self.decoder.submit(self._paths([self.names[index] for index in indices]))
+    def _submit(self, indices: Sequence[int], *, pixels: bool = True) -> Pieces:
+        return self.decoder.submit([str(self.path(self.names[index])) for index in indices], pixels=pixels)
 
     def _forget(self) -> None:
         for pieces in self._ahead.values():

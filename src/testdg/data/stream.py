@@ -37,7 +37,6 @@ class Samples:
     labels: Tensor
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.labels)
 
     def read(self, start: int, stop: int) -> Tensor:
@@ -67,7 +66,6 @@ class Domain:
     labels: Tensor | ImageSource
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.labels)
 
     def read(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
@@ -138,7 +136,6 @@ class Block:
         self.severity = levels.pop() if len(levels) == 1 else None
 
     def __len__(self) -> int:
-        """Number of images."""
         return self.starts[-1]
 
     @cached_property

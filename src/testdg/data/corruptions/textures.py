@@ -15,10 +15,9 @@ from torch import Tensor
 
 from testdg.data.corruptions.filters import gaussian, mirror
 from testdg.data.corruptions.generator import ImageNoise, plasma
-from testdg.data.pictures import open_picture
+from testdg.data.decoder import SUFFIXES, open_picture
 from testdg.errors import UserError
 
-_SUFFIXES = (".png", ".jpg", ".jpeg")
 _USED = 5  # the reference recipe has six photographs and draws from the first five
 _HEIGHT, _WIDTH = 480, 640
 _ARMS = 6
@@ -56,7 +55,7 @@ class FrostTextures:
     def from_folder(cls, path: str | Path) -> FrostTextures:
         """Read the first five PNG or JPEG pictures of a folder, by name."""
         folder = Path(path)
-        files = sorted(f for f in folder.glob("*") if f.suffix.lower() in _SUFFIXES)[:_USED]
+        files = sorted(f for f in folder.glob("*") if f.suffix.lower() in SUFFIXES)[:_USED]
         if not files:
             raise UserError(f"frost textures: no .png or .jpg file in {str(folder)!r}; name a folder of pictures")
         return cls(tuple(_read(file) for file in files), f"photographs from {folder.resolve().name}")

@@ -69,19 +69,19 @@ class Count:
 
 
 class Manifest:
-    """The file that tells which corruptions of a folder are complete, and what they were made from."""
+    """The file that tells which corruptions of a folder are complete, and what they were made from.
+
+    It is begun, or gone on with where it is there; anything made from other values is refused.
+    """
 
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
         self.path = folder / MANIFEST
         self.about: dict[str, Any] = {"generator": "testdg", "version": __version__, **about}
-
-    def open(self) -> None:
-        """Begin, or go on with what is there; anything made from other values is refused."""
-        begun = read_manifest(self.path.parent)
+        begun = read_manifest(folder)
         for key, value in self.about.items():
             if key != "corruptions" and begun is not None and begun.get(key) != value:
                 remedy = "choose another --out, or delete the folder"
-                raise UserError(f"{self.path.parent} was made with {key} {begun.get(key)}, not {value}: {remedy}")
+                raise UserError(f"{folder} was made with {key} {begun.get(key)}, not {value}: {remedy}")
         self.about["corruptions"] = [] if begun is None else list(begun.get("corruptions", []))
         self._write()
 
@@ -107,6 +107,4 @@ def claimed(folder: Path, about: dict[str, Any]) -> Iterator[Manifest]:
         )
     busy = f"{folder} is being written by another command: wait for it, or choose another --out"
     with locked(folder / ".lock", busy), writing(folder):
-        manifest = Manifest(folder, about)
-        manifest.open()
-        yield manifest
+        yield Manifest(folder, about)
