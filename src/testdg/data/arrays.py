@@ -12,14 +12,14 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from testdg.bounds import MOST_ARRAY, check_file
-from testdg.data.stream import Samples
+from testdg.data.stream import ImageSource, Samples
 from testdg.errors import UserError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SEVERITIES = 5
 
 
-class CorruptedArray:
+class CorruptedArray(ImageSource):
     """One severity of an array file of a CIFAR-C set, read from disk as it is asked for."""
 
     def __init__(self, path: Path, severity: int) -> None:
@@ -34,10 +34,6 @@ class CorruptedArray:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def read(self, start: int, stop: int) -> Tensor:
-        """Images `start` to `stop`."""
-        return to_images(self.rows[start:stop])
 
     def take(self, indices: Sequence[int]) -> Tensor:
         """The images at some indices, in their order."""

@@ -40,7 +40,7 @@ class PixelCache:
             self.size -= self._kept.popitem(last=False)[1].nbytes
 
 
-class CorruptedImages:
+class CorruptedImages(ImageSource):
     """A domain made on the fly from clean images, uint8, (N, 3, H, W), by `corrupt`.
 
     `positions` are the images' places in their data set, which the noise depends on (0, 1, ... if left out);
@@ -63,10 +63,6 @@ class CorruptedImages:
 
     def __len__(self) -> int:
         return len(self.clean)
-
-    def read(self, start: int, stop: int) -> Tensor:
-        """Images `start` to `stop`, corrupted."""
-        return self.take(range(start, min(stop, len(self))))
 
     def take(self, indices: Sequence[int]) -> Tensor:
         """The images at some indices, in their order, corrupted."""

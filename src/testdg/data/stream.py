@@ -24,6 +24,7 @@ class ImageSource(Protocol):
 
     def read(self, start: int, stop: int) -> Tensor:
         """Images `start` to `stop`, uint8, (N, 3, H, W); label maps are (N, H, W)."""
+        return self.take(range(start, min(stop, len(self))))
 
     def take(self, indices: Sequence[int]) -> Tensor:
         """The images at some indices, in their order."""

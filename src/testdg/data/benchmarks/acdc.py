@@ -9,7 +9,6 @@ from testdg.data.segmentation.classes import CITYSCAPES, CITYSCAPES_PALETTE
 from testdg.data.segmentation.files import PairFiles, readable
 from testdg.data.segmentation.layouts import complete, find_parent, list_acdc, list_cityscapes
 from testdg.data.stream import Domain, Samples
-from testdg.data.weather import check_condition
 from testdg.errors import UserError
 
 SIZE = (540, 960)
@@ -41,7 +40,6 @@ class Acdc(WeatherBenchmark):
 
     def files(self, name: str) -> PairFiles:
         """Pictures and label maps of a condition."""
-        check_condition(name)
         if name not in self._files:
             pairs = complete(list_acdc(self.data, name, self.options.subset))[: self.options.images]
             if self.options.skip_unreadable:

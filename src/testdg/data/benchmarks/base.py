@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -64,6 +64,8 @@ class Benchmark(ABC):
     """Names of the classes, in the order of a model's outputs; empty on the class where the data tell them."""
     palette: tuple[tuple[int, int, int], ...] = ()
     """Colours of the classes in pictures of label maps; empty where there are none."""
+    own_domains: ClassVar[tuple[str, ...]] = ()
+    """Names of the domains of a run that names none, in the order of the stream."""
     batch_size: ClassVar[int] = 40
     protocol: ClassVar[str] = "continual"
     """The protocol of a run that names none."""
@@ -113,17 +115,16 @@ class Benchmark(ABC):
             raise UserError(f"the images of {self.name} are there and not made: leave out --corruption-seed")
 
     @property
-    @abstractmethod
     def order(self) -> tuple[str, ...]:
-        """Names of the domains, in the order of the stream."""
-
-    def chosen_domains(self, own: Sequence[str], check: Callable[[str], None]) -> tuple[str, ...]:
-        """The domains that the user named, or the benchmark's own; each is checked."""
-        chosen = tuple(own if self.options.domains is None else self.options.domains)
+        """Names of the domains, in the order of the stream: those that the user named, or the benchmark's own."""
+        chosen = tuple(self.own_domains if self.options.domains is None else self.options.domains)
         for name in chosen:
-            check(name)
+            self.check_domain(name)
         check_once("domains", chosen)
         return chosen
+
+    def check_domain(self, name: str) -> None:  # noqa: B027
+        """Refuse a domain that does not exist."""
 
     @abstractmethod
     def make_domain(self, name: str, severity: int) -> Domain:
@@ -132,6 +133,7 @@ class Benchmark(ABC):
     def domain(self, name: str, severity: int | None = None) -> Domain:
         """One domain by name, at a severity of 1 to 5 (the chosen one if left out); made once."""
         severity = self.options.severity if severity is None else check_severity(severity)
+        self.check_domain(name)
         if (name, severity) not in self._made:
             self._made[name, severity] = self.make_domain(name, severity)
         return self._made[name, severity]

@@ -27,13 +27,13 @@ class CorruptionBenchmark(Benchmark):
     """Clean test images, corrupted on the fly."""
 
     has_severities = True
+    own_domains = STANDARD_ORDER
     data_set: ClassVar[CorruptedSet | None] = None
     """What the data folder holds, and how it is corrupted; None where the images are embedded."""
 
-    @property
-    def order(self) -> tuple[str, ...]:
-        """Names of the corruptions, in the order of the stream."""
-        return self.chosen_domains(STANDARD_ORDER, check_name)
+    def check_domain(self, name: str) -> None:
+        """Refuse a corruption that does not exist."""
+        check_name(name)
 
     @cached_property
     def clean(self) -> Samples:
@@ -54,7 +54,6 @@ class CorruptionBenchmark(Benchmark):
 
     def make_domain(self, name: str, severity: int) -> Domain:
         """Make one corruption of the clean images."""
-        check_name(name)
         images = CorruptedImages(self.clean.images, name, severity, self.corrupt, cache=self.cache)
         return Domain(name, severity, images, self.clean.labels)
 
@@ -121,7 +120,6 @@ class PictureBenchmark(CorruptionBenchmark):
 
     def make_domain(self, name: str, severity: int) -> Domain:
         """One corruption: from its files where there are any, else made from the clean images."""
-        check_name(name)
         if self.stored is None:
             files, positions = self.clean_files, self._positions
             made = CorruptedImages(files, name, severity, self.corrupt, positions=positions, cache=self.cache)

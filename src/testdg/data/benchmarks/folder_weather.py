@@ -18,7 +18,7 @@ from testdg.data.segmentation.layouts import (
     list_cityscapes,
 )
 from testdg.data.stream import Domain, Samples
-from testdg.data.weather import check_condition, weather
+from testdg.data.weather import weather
 from testdg.errors import UserError
 
 WIDEST = 1024
@@ -81,7 +81,6 @@ class FolderWeather(WeatherBenchmark):
 
     def make_domain(self, name: str, severity: int) -> Domain:
         """Put the pictures into a condition."""
-        check_condition(name)
         corrupt = partial(weather, seed=self.options.corruption_seed)
         images, positions = self.files.images, self._positions
         source = CorruptedImages(images, name, severity, corrupt, positions=positions, cache=self.cache)

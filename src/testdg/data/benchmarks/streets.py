@@ -10,7 +10,7 @@ from testdg.data.benchmarks.weather import WeatherBenchmark
 from testdg.data.corrupted import CorruptedImages
 from testdg.data.stream import Domain, Samples
 from testdg.data.streets import CLASSES, PALETTE, Scenes, draw_scenes
-from testdg.data.weather import Geometry, check_condition, weather
+from testdg.data.weather import Geometry, weather
 
 TRAIN_IMAGES, TEST_IMAGES = 400, 100
 _TRAIN_SEED, _TEST_SEED = 0, 1
@@ -57,7 +57,6 @@ class Streets(WeatherBenchmark):
 
     def make_domain(self, name: str, severity: int) -> Domain:
         """Put the scenes into a condition."""
-        check_condition(name)
         images, labels, geometry = self.scenes
         corrupt = partial(_weather_of, geometry, self.options.corruption_seed)
         return Domain(name, severity, CorruptedImages(images, name, severity, corrupt, cache=self.cache), labels)

@@ -13,11 +13,11 @@ class WeatherBenchmark(Benchmark):
     task = "segmentation"
     batch_size = 1
     protocol = "cyclic"
+    own_domains = CONDITIONS
 
-    @property
-    def order(self) -> tuple[str, ...]:
-        """Names of the conditions, in the order of the stream."""
-        return self.chosen_domains(CONDITIONS, check_condition)
+    def check_domain(self, name: str) -> None:
+        """Refuse a condition that does not exist."""
+        check_condition(name)
 
 
 def identify(files: PairFiles) -> list[Tensor]:
