@@ -26,11 +26,6 @@ class Patch(NamedTuple):
     v: Array
     inside: Array | bool = True
 
-    def cut(self, rows: slice, columns: slice) -> Patch:
-        """Some rows and columns of it, which count from its own corner."""
-        parts = (_cut(values, rows, columns) for values in self[2:])
-        return Patch(_shift(rows, self.rows), _shift(columns, self.columns), *parts)
-
 
 class Canvas:
     """Colour, class, distance, and how far each pixel faces up and shines at night."""
@@ -83,14 +78,6 @@ class Canvas:
         if columns is None:
             return None
         return Patch(rows, columns, z[rows, None], x[:, columns], z[rows, None], inside[:, columns])
-
-    def visible(self, patch: Patch | None) -> Patch | None:
-        """What is not hidden of a face, with as few rows and columns as possible."""
-        if patch is None:
-            return None
-        shown = (self.depth[patch.rows, patch.columns] > patch.z) & patch.inside
-        rows, columns = _extent(shown.any(1)), _extent(shown.any(0))
-        return None if rows is None or columns is None else patch.cut(rows, columns)
 
     def paint(
         self,
@@ -146,23 +133,6 @@ def _span(mask: Any) -> slice | None:
     """Where the true values are, which lie side by side."""
     count, first = np.count_nonzero(mask), int(mask.argmax())
     return slice(first, first + count) if count else None
-
-
-def _extent(mask: Any) -> slice | None:
-    """From the first to the last true value."""
-    found = mask.nonzero()[0]
-    return slice(int(found[0]), int(found[-1]) + 1) if len(found) else None
-
-
-def _cut(values: Any, rows: slice, columns: slice) -> Any:
-    """Some rows and columns of an array, which may stand for all rows or columns with one."""
-    if not isinstance(values, np.ndarray):
-        return values
-    return values[rows if len(values) > 1 else slice(None), columns if values.shape[1] > 1 else slice(None)]
-
-
-def _shift(inner: slice, outer: slice) -> slice:
-    return slice(outer.start + inner.start, outer.start + inner.stop)
 
 
 def _pixels(colour: Array) -> Array:

@@ -149,7 +149,6 @@ class _Facade:
 
     def paint(self, patch: Patch | None) -> None:
         """Paint the wall on a face."""
-        patch = self.street.canvas.visible(patch)
         if patch is None:
             return
         along, above = part(patch.u, self.bay), part(patch.v, self.storey)
