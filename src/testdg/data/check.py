@@ -31,7 +31,9 @@ def check_folder(data: Path) -> list[Check]:
     sets = [data_set for _, data_set in _published().values()]
     checkers = (_check_batches, _check_archive, _check_arrays)
     checks = [check(data, cifar) for cifar in sets if isinstance(cifar, Cifar) for check in checkers]
-    for pictures in _meant(data, [data_set for data_set in sets if isinstance(data_set, PictureSet)]):
+    picture_sets = [data_set for data_set in sets if isinstance(data_set, PictureSet)]
+    own = [pictures for pictures in picture_sets if pictures.is_own(data)]  # it holds no other set then
+    for pictures in own or picture_sets:
         splits = (pictures.test, pictures.train)
         checks += [_check_stored(data, pictures), *(_check_split(data, pictures, split) for split in splits)]
     return [check for check in checks if check is not None] + check_maps(data)
@@ -45,11 +47,6 @@ def looked_for() -> str:
 def _published() -> dict[str, tuple[type[CorruptionBenchmark], CorruptedSet]]:
     """The sets that a folder can be told to hold: not those of any pictures."""
     return {name: found for name, found in corrupted_sets().items() if getattr(found[1], "class_count", 1)}
-
-
-def _meant(data: Path, sets: list[PictureSet]) -> list[PictureSet]:
-    """Those sets of pictures that a folder may hold: one alone where the folder is that set's own."""
-    return [pictures for pictures in sets if pictures.is_own(data)] or sets
 
 
 def _check_batches(data: Path, cifar: Cifar) -> Check | None:

@@ -159,7 +159,10 @@ def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None)
     if subset is None or str(subset) == "all":
         return list(names)
     if str(subset).startswith("first:"):
-        return _first_of_each(names, str(subset).removeprefix("first:"))
+        count = str(subset).removeprefix("first:")
+        if not count.isdecimal() or int(count) < 1:
+            raise UserError(f"subset 'first:{count}' must name how many images of each class, for example 'first:5'")
+        return [name for group in _by_class(names) for name in group[: int(count)]]
     wanted, there = read_list(Path(subset)), set(names)
     absent = [name for name in wanted if name not in there]
     if absent:
@@ -172,16 +175,12 @@ def spread(names: Sequence[str], count: int | None) -> list[str]:
     """So many images, in turn one of each class as long as it has any; all, as they are, where no number is given."""
     if count is None:
         return list(names)
-    groups = [list(group) for _, group in groupby(names, key=lambda name: name.split("/")[0])]
-    rounds = zip_longest(*groups)
+    rounds = zip_longest(*_by_class(names))
     return list(islice((name for names in rounds for name in names if name is not None), count))
 
 
-def _first_of_each(names: Sequence[str], count: str) -> list[str]:
-    if not count.isdecimal() or int(count) < 1:
-        raise UserError(f"subset 'first:{count}' must name how many images of each class, for example 'first:5'")
-    groups = groupby(names, key=lambda name: name.split("/")[0])
-    return [name for _, group in groups for name in islice(group, int(count))]
+def _by_class(names: Sequence[str]) -> list[list[str]]:
+    return [list(group) for _, group in groupby(names, key=lambda name: name.split("/")[0])]
 
 
 def read_list(path: Path) -> list[str]:

@@ -60,17 +60,11 @@ def motion(images: Tensor, radius: float, sigma: float, angles: Tensor) -> Tenso
     taps = range(2 * int(radius) + 1)
     bell = [math.exp(-0.5 * (tap / sigma) ** 2) for tap in taps]
     rows, columns = (torch.arange(size, device=images.device) for size in (height, width))
+    radians = [math.radians(angle) for angle in angles.tolist()]
     total = torch.zeros_like(images)
     for tap, weight in zip(taps, bell, strict=True):
-        down, right = (shift.to(images.device)[:, None] for shift in _line(tap, angles))
-        row, column = clamp(rows + down, height), clamp(columns + right, width)
+        down = torch.tensor([math.ceil(tap * math.sin(angle) - 0.5) for angle in radians], device=images.device)
+        right = torch.tensor([math.ceil(tap * math.cos(angle) - 0.5) for angle in radians], device=images.device)
+        row, column = clamp(rows + down[:, None], height), clamp(columns + right[:, None], width)
         total += _pick(images, row[:, :, None] * width + column[:, None, :]) * (weight / math.fsum(bell))
     return total
-
-
-def _line(tap: int, angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Round the point at a distance in each direction to a pixel: rows down, columns right."""
-    radians = [math.radians(angle) for angle in angles.tolist()]
-    down = [math.ceil(tap * math.sin(angle) - 0.5) for angle in radians]
-    right = [math.ceil(tap * math.cos(angle) - 0.5) for angle in radians]
-    return torch.tensor(down), torch.tensor(right)
