@@ -41,17 +41,12 @@ def list_acdc(data: Path, condition: str, subset: str | Path | None = None) -> l
 def list_cityscapes(data: Path, split: str, subset: str | Path | None = None) -> list[Pair]:
     """Pictures of one split of Cityscapes, sorted by city and file; label maps may be missing."""
     images, masks = _find_both(data, "leftImg8bit", "gtFine", split)
-    tables = plain_table(len(CITYSCAPES)), cityscapes_table()
-    names = choose_images(images, _list_nested(images, _CITY_IMAGE), subset)
-    return [_city_pair(images, masks, name, *tables) for name in names]
-
-
-def _city_pair(images: Path, masks: Path, name: str, plain: Table, ids: Table) -> Pair:
-    """The trainIds where they were made, else the labelIds that every download has."""
-    mask = masks / _swap(name, _CITY_IMAGE, _CITY_MASK)
-    if mask.is_file():
-        return Pair(name, images / name, mask, plain)
-    return Pair(name, images / name, masks / _swap(name, _CITY_IMAGE, _CITY_IDS), ids)
+    tables, pairs = {_CITY_MASK: plain_table(len(CITYSCAPES)), _CITY_IDS: cityscapes_table()}, []
+    for name in choose_images(images, _list_nested(images, _CITY_IMAGE), subset):
+        made = (masks / _swap(name, _CITY_IMAGE, _CITY_MASK)).is_file()  # every download has the labelIds
+        kind = _CITY_MASK if made else _CITY_IDS
+        pairs.append(Pair(name, images / name, masks / _swap(name, _CITY_IMAGE, kind), tables[kind]))
+    return pairs
 
 
 class Folders(NamedTuple):
