@@ -27,37 +27,27 @@ class ImageNoise:
 
     def normal(self, *shape: int, mean: float = 0.0, scale: float = 1.0) -> Tensor:
         """Draw from the normal distribution, as float32."""
-        drawn = self._rows(shape, np.float32, lambda g, row: g.standard_normal(out=row, dtype=np.float32))
+        drawn = self._rows(shape, lambda stream, size: stream.standard_normal(size, dtype=np.float32))
         return drawn.mul_(scale).add_(mean)
 
     def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
         """Draw evenly from [low, high), as float32."""
-        drawn = self._rows(shape, np.float32, lambda g, row: g.random(out=row, dtype=np.float32))
+        drawn = self._rows(shape, lambda stream, size: stream.random(size, dtype=np.float32))
         return drawn.mul_(high - low).add_(low)
 
     def integers(self, *shape: int, low: int, high: int) -> Tensor:
         """Draw evenly from the whole numbers low, ..., high - 1, as int64."""
-
-        def fill(stream: np.random.Generator, row: Any) -> None:
-            row[:] = stream.integers(low, high, size=row.size, dtype=np.int32)
-
-        return self._rows(shape, np.int64, fill)
+        return self._rows(shape, lambda stream, size: stream.integers(low, high, size, dtype=np.int32)).long()
 
     def poisson(self, rate: Tensor) -> Tensor:
         """Draw counts with the given means, one row per image, as float32."""
         rates = iter(rate.to("cpu", torch.float64).flatten(1).numpy())
+        return self._rows(rate.shape[1:], lambda stream, _: stream.poisson(next(rates)).astype(np.float32))
 
-        def fill(stream: np.random.Generator, row: Any) -> None:
-            row[:] = stream.poisson(next(rates))
-
-        return self._rows(tuple(rate.shape[1:]), np.float32, fill)
-
-    def _rows(self, shape: tuple[int, ...], dtype: Any, fill: Callable[[np.random.Generator, Any], object]) -> Tensor:
-        """Let every image's stream fill its row."""
-        rows = np.empty((len(self), math.prod(shape)), dtype)
-        for stream, row in zip(self._streams, rows, strict=True):
-            fill(stream, row)
-        return torch.from_numpy(rows).view(len(self), *shape)
+    def _rows(self, shape: Sequence[int], draw: Callable[[np.random.Generator, int], Any]) -> Tensor:
+        """Let every image's stream draw its row."""
+        rows = [draw(stream, math.prod(shape)) for stream in self._streams]
+        return torch.from_numpy(np.stack(rows)).view(len(self), *shape)
 
 
 def plasma(noise: ImageNoise, side: int, decay: float) -> Tensor:
