@@ -17,9 +17,9 @@ from testdg.data.benchmarks.corruption import corrupted_sets
 from testdg.data.corrupted import Corrupt
 from testdg.data.corruptions import CIFAR, SEVERITIES, FrostTextures, ParameterSet, corrupt_uint8
 from testdg.data.decoder import Frame, decode
-from testdg.data.generate.folder import CorruptOptions, Count, Tell, claimed
 from testdg.data.generate.workers import workers
 from testdg.data.image_files import list_images, spread
+from testdg.data.manifest import CorruptOptions, Count, Tell, claimed
 from testdg.data.picture_sets import Pictures, PictureSet
 from testdg.data.stream import Samples
 from testdg.errors import UserError, look_up
