@@ -6,17 +6,9 @@ from pathlib import Path
 from testdg.data.benchmarks.base import Options, fingerprint, register
 from testdg.data.benchmarks.weather import WeatherBenchmark, identify
 from testdg.data.corrupted import CorruptedImages
+from testdg.data.segmentation import layouts
 from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE
 from testdg.data.segmentation.files import Pair, PairFiles, readable, size_of
-from testdg.data.segmentation.layouts import (
-    FOLDERS,
-    Folders,
-    complete,
-    find_flat,
-    find_folders,
-    find_parent,
-    list_cityscapes,
-)
 from testdg.data.stream import Domain, Samples
 from testdg.data.weather import weather
 from testdg.errors import UserError
@@ -32,24 +24,24 @@ class FolderWeather(WeatherBenchmark):
 
     name = "folder-weather"
     title = "a folder of street scenes, 4 conditions made on the fly"
-    needs = FOLDERS
+    needs = layouts.FOLDERS
     image_files = True
     has_severities = True
     data: Path
 
     def __init__(self, data: Path | None = None, options: Options | None = None) -> None:
         super().__init__(data, options)
-        self.cities = find_parent(self.data, "leftImg8bit") is not None
+        self.cities = layouts.find_parent(self.data, "leftImg8bit") is not None
         self.classes = CITYSCAPES if self.cities else self._folders(_STREAM).classes
         self.palette = _PALETTES.get(self.classes, ())
         self._skipped: list[str] = []
 
-    def _folders(self, splits: tuple[str, ...]) -> Folders:
-        candidates = (find_folders(self.data, split) for split in splits)
-        folders = next(filter(None, candidates), None) or (find_flat(self.data) if splits == _STREAM else None)
+    def _folders(self, splits: tuple[str, ...]) -> layouts.Folders:
+        candidates = (layouts.find_folders(self.data, split) for split in splits)
+        folders = next(filter(None, candidates), None) or (layouts.find_flat(self.data) if splits == _STREAM else None)
         if folders is None:
             training = "train/ and trainannot/, or images/train/ and masks/train/"
-            expected = FOLDERS if splits == _STREAM else training
+            expected = layouts.FOLDERS if splits == _STREAM else training
             raise UserError(f"data folder {self.data} holds no such pictures with label maps: expected {expected}")
         return folders
 
@@ -63,8 +55,8 @@ class FolderWeather(WeatherBenchmark):
 
     def _pairs(self, splits: tuple[str, ...], subset: str | Path | None) -> list[Pair]:
         if self.cities:
-            return complete(list_cityscapes(self.data, splits[-1], subset))
-        return complete(self._folders(splits).listed(subset))
+            return layouts.complete(layouts.list_cityscapes(self.data, splits[-1], subset))
+        return layouts.complete(self._folders(splits).listed(subset))
 
     @cached_property
     def _positions(self) -> list[int]:
