@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from testdg.data.arrays import SEVERITIES, CorruptedArray, read_archive, read_labels
-from testdg.data.benchmarks.corruption import CorruptedSet, CorruptionBenchmark, corrupted_sets
+from testdg.data.benchmarks.corruption import CorruptedSet, corrupted_sets
 from testdg.data.cifar import Cifar, find_arrays, find_clean, read_batch
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER
 from testdg.data.corruptions import SEVERITIES as LEVELS
@@ -28,7 +28,7 @@ def check_folder(data: Path) -> list[Check]:
     """Check every known data set in a folder."""
     if not data.is_dir():
         raise UserError(f"data folder {data} does not exist")
-    sets = [data_set for _, data_set in _published().values()]
+    sets = _published()
     checkers = (_check_batches, _check_archive, _check_arrays)
     checks = [check(data, cifar) for cifar in sets if isinstance(cifar, Cifar) for check in checkers]
     picture_sets = [data_set for data_set in sets if isinstance(data_set, PictureSet)]
@@ -41,12 +41,12 @@ def check_folder(data: Path) -> list[Check]:
 
 def looked_for() -> str:
     """What a data folder is looked through for, in words."""
-    return ", ".join([*(data_set.needs for _, data_set in _published().values()), LAYOUTS])
+    return ", ".join([*(data_set.needs for data_set in _published()), LAYOUTS])
 
 
-def _published() -> dict[str, tuple[type[CorruptionBenchmark], CorruptedSet]]:
+def _published() -> list[CorruptedSet]:
     """The sets that a folder can be told to hold: not those of any pictures."""
-    return {name: found for name, found in corrupted_sets().items() if getattr(found[1], "class_count", 1)}
+    return [data_set for _, data_set in corrupted_sets().values() if getattr(data_set, "class_count", 1)]
 
 
 def _check_batches(data: Path, cifar: Cifar) -> Check | None:

@@ -136,9 +136,8 @@ class PictureBenchmark(CorruptionBenchmark):
 
     def _choose(self, pictures: Pictures, subset: str | Path | None = None) -> ImageFiles:
         """Those of the pictures that a subset names, the chosen one if left out."""
-        folder, paths = pictures
-        names = choose_images(folder, list(paths), subset or self.options.subset)
-        return ImageFiles(folder, {name: paths[name] for name in names}, self.decoder)
+        files = ImageFiles(*pictures, self.decoder)
+        return files.chosen(choose_images(files.folder, files.names, subset or self.options.subset))
 
     def _streamed(self, pictures: Pictures) -> ImageFiles:
         """Those of the stream, in its order; without those that cannot be decoded, where they are to be skipped."""
