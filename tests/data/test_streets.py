@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
-from testdg.data.streets import CLASSES, HEIGHT, PALETTE, WIDTH, draw_scenes
 from testdg.data.streets.canvas import Canvas, Grain, Patch, part
-from testdg.data.streets.street import CAR, ROAD, SKY
+from testdg.data.streets.scene import HEIGHT, WIDTH, draw_scenes
+from testdg.data.streets.street import CAR, CLASSES, PALETTE, ROAD, SKY
 from testdg.data.weather import weather
 from testdg.data.weather.geometry import FAR
 from testdg.errors import UserError

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.streets import Streets
 from testdg.data.stream import Samples, to_float
-from testdg.data.streets import draw_scenes
+from testdg.data.streets.scene import draw_scenes
 from testdg.errors import UserError
 from testdg.models import load_model
 from testdg.training.fine_tune import fine_tune, starting_model

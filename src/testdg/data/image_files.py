@@ -204,11 +204,15 @@ def read_classes(path: Path) -> list[str]:
 
 
 def _lines(path: Path, expected: str) -> list[str]:
+    lines = read_lines(path, expected)
+    if not lines:
+        raise UserError(f"{path} is empty: {expected}")
+    return lines
+
+
+def read_lines(path: Path, expected: str) -> list[str]:
+    """The lines of a file that say something."""
     try:
-        lines = [line.strip() for line in read_text(path).splitlines()]
+        return [line.strip() for line in read_text(path).splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a list that can be read: {expected}") from error
-    filled = [line for line in lines if line]
-    if not filled:
-        raise UserError(f"{path} is empty: {expected}")
-    return filled

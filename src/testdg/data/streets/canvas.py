@@ -94,10 +94,9 @@ class Canvas:
         place = patch.rows, patch.columns
         shown = (self.depth[place] > patch.z) & patch.inside & keep
         np.copyto(self._pixels[place], _pixels(colour), where=shown)
-        np.copyto(self.labels[place], label, where=shown, casting="unsafe")
-        np.copyto(self.depth[place], patch.z, where=shown, casting="same_kind")
-        np.copyto(self.upward[place], upward, where=shown, casting="same_kind")
-        np.copyto(self.lights[place], lights, where=shown, casting="same_kind")
+        maps = (self.labels, label), (self.depth, patch.z), (self.upward, upward), (self.lights, lights)
+        for target, values in maps:
+            np.copyto(target[place], values, where=shown, casting="unsafe")
 
     def shade(self, patch: Patch | None, factor: Array | float) -> None:
         """Darken the ground below a face that lies just above it."""
