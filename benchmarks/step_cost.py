@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from testdg import Preprocessing, adapt, load_model
-from testdg.data.segmentation import CITYSCAPES
+from testdg.data.segmentation.classes import CITYSCAPES
 from testdg.errors import UserError
 from testdg.methods import Adapter, find_method, methods
 from testdg.methods.align import Align

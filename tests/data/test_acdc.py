@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from segmentation_cases import pixels_of, write_acdc, write_cityscapes
 
 from testdg.data.benchmarks import load_benchmark
-from testdg.data.segmentation import CITYSCAPES
+from testdg.data.segmentation.classes import CITYSCAPES
 from testdg.data.segmentation.files import read_picture
 from testdg.errors import UserError
 from testdg.models import Preprocessing

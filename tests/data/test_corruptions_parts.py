@@ -12,11 +12,10 @@ from scipy import ndimage
 
 from testdg.data.corruptions import ImageNoise
 from testdg.data.corruptions.blur import glass_sources
-from testdg.data.corruptions.digital import _displacements
-from testdg.data.corruptions.filters import Border, clamp, correlate, gaussian, mirror, reflect
-from testdg.data.corruptions.levels import from_levels, to_levels
-from testdg.data.corruptions.plasma import plasma
-from testdg.data.corruptions.sampling import box_resize, motion, warp, zoom
+from testdg.data.corruptions.digital import _displacements, pixelate
+from testdg.data.corruptions.filters import Border, clamp, correlate, from_levels, gaussian, mirror, reflect, to_levels
+from testdg.data.corruptions.generator import plasma
+from testdg.data.corruptions.sampling import motion, warp, zoom
 from testdg.data.corruptions.weather import brightness
 
 IMAGES = torch.rand(2, 3, 20, 17, generator=torch.Generator().manual_seed(0))
@@ -78,13 +77,14 @@ def test_displacements_are_smoothed_uniform_noise() -> None:
     assert close(torch.cat([across, down]), theirs)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (13, 9), (20, 17), (33, 50)])
-def test_box_resize_is_pillows(size: tuple[int, int]) -> None:
-    pixels = to_levels(IMAGES)
-    ours = box_resize(pixels, *size)
+@pytest.mark.parametrize("scale", [0.01, 0.3, 0.65, 0.95])
+def test_pixelate_shrinks_and_enlarges_with_a_box_filter(scale: float) -> None:
+    pixels, (height, width) = to_levels(IMAGES), IMAGES.shape[-2:]
+    ours = to_levels(pixelate(IMAGES, ImageNoise(0, "x", 1, [0, 1]), scale))
+    small, box = (max(int(width * scale), 1), max(int(height * scale), 1)), Image.Resampling.BOX
     for n in range(2):
         picture = Image.fromarray(pixels[n].permute(1, 2, 0).numpy())
-        theirs = np.asarray(picture.resize((size[1], size[0]), Image.Resampling.BOX))
+        theirs = np.asarray(picture.resize(small, box).resize((width, height), box))
         assert np.array_equal(ours[n].permute(1, 2, 0).numpy(), theirs)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from testdg.data.corruptions import FrostTextures, corrupt_uint8
-from testdg.data.corruptions.levels import from_levels, to_levels
+from testdg.data.corruptions.filters import from_levels, to_levels
 from testdg.data.corruptions.parameters import parameters_of
 from testdg.data.corruptions.sampling import motion
 from testdg.data.corruptions.textures import _thin

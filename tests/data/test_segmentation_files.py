@@ -11,9 +11,9 @@ from segmentation_cases import pixels_of, write_acdc, write_cityscapes, write_fo
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.sampling import Sampling
-from testdg.data.segmentation import CITYSCAPES, IGNORED, PairFiles, acdc_pairs, cityscapes_pairs, find_folders
-from testdg.data.segmentation.classes import cityscapes_table, plain_table, read_class_names
-from testdg.data.segmentation.files import room
+from testdg.data.segmentation.classes import CITYSCAPES, IGNORED, cityscapes_table, plain_table, read_class_names
+from testdg.data.segmentation.files import PairFiles, room
+from testdg.data.segmentation.layouts import complete, find_folders, list_acdc, list_cityscapes
 from testdg.data.stream import Domain, Stream
 from testdg.errors import UserError
 
@@ -22,7 +22,7 @@ def camvid(root: Path, count: int = 3) -> PairFiles:
     write_folder(root / "test", root / "testannot", count)
     folders = find_folders(root, "test")
     assert folders is not None
-    return PairFiles(folders.pairs())
+    return PairFiles(complete(folders.listed()))
 
 
 def test_the_public_ids_of_cityscapes_become_train_ids() -> None:
@@ -35,7 +35,7 @@ def test_the_public_ids_of_cityscapes_become_train_ids() -> None:
 
 def test_acdc_is_read_in_sorted_order_without_references(tmp_path: Path) -> None:
     write_acdc(tmp_path, ["fog"])
-    pairs = acdc_pairs(tmp_path, "fog")
+    pairs = complete(list_acdc(tmp_path, "fog"))
     assert [pair.name.split("/")[0] for pair in pairs] == ["GOPR0475", "GP010476", "GP010476"]
     assert [pair.name for pair in pairs] == sorted(pair.name for pair in pairs)
     assert all(pair.mask.name == pair.image.name.replace("rgb_anon", "gt_labelTrainIds") for pair in pairs)
@@ -47,13 +47,13 @@ def test_an_archives_own_folder_may_be_in_between(tmp_path: Path) -> None:
     (tmp_path / "gt_trainval").mkdir()
     (tmp_path / "both" / "rgb_anon").rename(tmp_path / "rgb_anon_trainvaltest" / "rgb_anon")
     (tmp_path / "both" / "gt").rename(tmp_path / "gt_trainval" / "gt")
-    assert len(acdc_pairs(tmp_path, "fog")) == 3
+    assert len(complete(list_acdc(tmp_path, "fog"))) == 3
 
 
 @pytest.mark.parametrize("kind", ["labelTrainIds", "labelIds"])
 def test_cityscapes_is_read_from_either_kind_of_label_map(tmp_path: Path, kind: str) -> None:
     write_cityscapes(tmp_path, "val", kind)
-    files = PairFiles(cityscapes_pairs(tmp_path, "val"))
+    files = PairFiles(complete(list_cityscapes(tmp_path, "val")))
     assert [pair.name.split("/")[0] for pair in files.pairs] == ["aachen", "aachen", "ulm", "ulm"]
     stored, found = pixels_of(files.pairs[3].mask), files.masks.read(3, 4)[0]
     meaning = {0: 0, 13: 13, 18: 18, 255: 255} if kind == "labelTrainIds" else {0: 255, 7: 0, 26: 13, 33: 18}
@@ -85,9 +85,9 @@ def test_pictures_are_resized_without_antialiasing(tmp_path: Path) -> None:
     write_folder(tmp_path / "test", tmp_path / "testannot", 1, (64, 48))
     folders = find_folders(tmp_path, "test")
     assert folders is not None
-    with Image.open(folders.pairs()[0].image) as picture:
+    with Image.open(complete(folders.listed())[0].image) as picture:
         for height, width in ((24, 32), (18, 40), (96, 100)):
-            files = PairFiles(folders.pairs(), (height, width), (height, width))
+            files = PairFiles(complete(folders.listed()), (height, width), (height, width))
             scale = (64 / width, 0, 0, 0, 48 / height, 0)
             expected = picture.transform((width, height), Image.Transform.AFFINE, scale, Image.Resampling.BILINEAR)
             found = files.images.read(0, 1)[0].permute(1, 2, 0)

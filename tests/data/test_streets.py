@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
-from testdg.data.streets import CLASSES, HEIGHT, PALETTE, WIDTH, draw_scenes
 from testdg.data.streets.canvas import Canvas, Grain, Patch, part
-from testdg.data.streets.classes import CAR, ROAD, SKY
+from testdg.data.streets.scene import HEIGHT, WIDTH, draw_scenes
+from testdg.data.streets.street import CAR, CLASSES, PALETTE, ROAD, SKY
 from testdg.data.weather import weather
 from testdg.data.weather.geometry import FAR
 from testdg.errors import UserError
@@ -197,29 +197,3 @@ def test_a_tiny_segformer_fits_the_scenes(scenes) -> None:
 def test_bad_options_are_one_sentence(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         load_benchmark("streets", **options).domains()
-
-
-@settings(max_examples=25, deadline=None)
-@given(near=st.floats(2, 12), left=st.floats(-4, 0), wide=st.floats(0.5, 5), x=st.floats(1, 4), far=st.floats(3, 40))
-def test_painting_what_is_visible_is_painting_all(near: float, left: float, wide: float, x: float, far: float) -> None:
-    canvases = small_canvas(), small_canvas()
-    for canvas, crop in zip(canvases, (lambda patch: patch, canvases[1].visible), strict=True):
-        canvas.paint(canvas.front(left, left + wide, 0, 2, near), CAR, np.float32([1, 0, 0]))
-        for face in (canvas.side(x, 0, 4, 2, far), canvas.top(-3, x, 0.0, 1, far), canvas.front(-x, x, 0, 5, far)):
-            patch = crop(face)
-            if patch is not None:
-                shape = np.broadcast(patch.u, patch.v).shape
-                colour = np.broadcast_to(patch.u, shape)[..., None] * np.float32([1, 2, 3])
-                canvas.paint(patch, ROAD, colour, upward=np.broadcast_to(patch.v, shape))
-    for name in ("colour", "labels", "depth", "upward"):
-        assert np.array_equal(getattr(canvases[0], name), getattr(canvases[1], name))
-
-
-def test_what_is_hidden_has_no_visible_part() -> None:
-    canvas = small_canvas()
-    canvas.paint(canvas.front(-99, 99, 0, 99, 5.0), CAR, np.float32([1, 0, 0]))
-    assert canvas.visible(canvas.front(-1, 1, 1, 2, 9.0)) is None
-    assert canvas.visible(None) is None
-    seen = canvas.visible(canvas.front(-1, 1, 1, 2, 4.0))
-    assert seen is not None
-    assert seen.rows == canvas.front(-1, 1, 1, 2, 4.0).rows  # type: ignore[union-attr]

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.corruptions import ImageNoise
-from testdg.data.segmentation import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE
+from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE
 from testdg.data.weather import CONDITIONS, Geometry, guess_geometry, weather
-from testdg.data.weather.conditions import fog, night, rain, snow
-from testdg.data.weather.falling import clouds, flakes, streaks
+from testdg.data.weather.conditions import clouds, flakes, fog, night, rain, snow, streaks
 from testdg.data.weather.geometry import FAR, blur
 from testdg.errors import UserError
 

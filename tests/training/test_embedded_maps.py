@@ -7,7 +7,7 @@ from torch import Tensor
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.streets import Streets
 from testdg.data.stream import Samples
-from testdg.data.streets import draw_scenes
+from testdg.data.streets.scene import draw_scenes
 from testdg.errors import UserError
 from testdg.models import VisionModel
 from testdg.training.embedded import EmbeddedClasses, EmbeddedMaps, default_recipe, train

@@ -16,9 +16,8 @@ from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
 from testdg.errors import UserError
 from testdg.models import Preprocessing, TinyCNN, TinyViT, VisionModel, load_model
-from testdg.training.fine_tune import clean_scores, fine_tune
+from testdg.training.fine_tune import clean_scores, fine_tune, starting_model
 from testdg.training.recipe import ClassTuning
-from testdg.training.start import starting_model
 
 SHORT = ClassTuning(epochs=2, images=96, batch_size=16, learning_rate=1e-3, flip=False)
 

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.streets import Streets
 from testdg.data.stream import Samples, to_float
-from testdg.data.streets import draw_scenes
+from testdg.data.streets.scene import draw_scenes
 from testdg.errors import UserError
 from testdg.models import load_model
-from testdg.training.fine_tune import fine_tune
+from testdg.training.fine_tune import fine_tune, starting_model
 from testdg.training.folder import TrainingFolder
 from testdg.training.losses import cross_entropy, overlap_loss
 from testdg.training.recipe import ClassTuning, MapTuning, make_recipe
-from testdg.training.start import starting_model
 from testdg.training.steps import Training
 from testdg.training.views import map_view
 

@@ -9,8 +9,7 @@ from rich.console import Console
 
 from testdg.cli.bar import Bar
 from testdg.cli.quiet import quieten
-from testdg.data.benchmarks import load_benchmark
-from testdg.data.benchmarks.registry import find_benchmark
+from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.models.segformer import SEGFORMERS
 from testdg.training.fine_tune import fine_tune
 from testdg.training.recipe import make_recipe

@@ -4,36 +4,36 @@ import math
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from torch import Tensor
 
 from testdg.bounds import MOST_ARRAY, check_file
-from testdg.data.stream import Samples
+from testdg.data.stream import ImageSource, Samples
 from testdg.errors import UserError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SEVERITIES = 5
 
 
-class CorruptedArray:
+class CorruptedArray(ImageSource):
     """One severity of an array file of a CIFAR-C set, read from disk as it is asked for."""
 
     def __init__(self, path: Path, severity: int) -> None:
         rows = open_array(path)
-        check_corrupted(path, rows)
+        if rows.dtype != np.uint8 or rows.ndim != 4 or rows.shape[1:] != (32, 32, 3) or len(rows) % SEVERITIES:
+            expected = "expected uint8 (50000, 32, 32, 3), five severities stacked"
+            raise UserError(f"{path} holds {rows.dtype} {rows.shape}: {expected}")
+        if not len(rows):
+            raise UserError(f"{path} holds no images: download it again")
         each = len(rows) // SEVERITIES
         self.rows = rows[(severity - 1) * each : severity * each]
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.rows)
-
-    def read(self, start: int, stop: int) -> Tensor:
-        """Images `start` to `stop`."""
-        return to_images(self.rows[start:stop])
 
     def take(self, indices: Sequence[int]) -> Tensor:
         """The images at some indices, in their order."""
@@ -44,21 +44,12 @@ def open_array(path: Path) -> Array:
     """Map an array file into memory."""
     try:
         check_file(path)
-        array: Array = np.lib.format.open_memmap(path, mode="r")
+        array: Array = npy.open_memmap(path, mode="r")
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing: expected the arrays of a CIFAR-C set and their labels.npy") from error
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path} is damaged: {error}; download it again") from error
     return array
-
-
-def check_corrupted(path: Path, rows: Array) -> None:
-    """Refuse what is not five severities of 32 x 32 images."""
-    if rows.dtype != np.uint8 or rows.ndim != 4 or rows.shape[1:] != (32, 32, 3) or len(rows) % SEVERITIES:
-        expected = "expected uint8 (50000, 32, 32, 3), five severities stacked"
-        raise UserError(f"{path} holds {rows.dtype} {rows.shape}: {expected}")
-    if not len(rows):
-        raise UserError(f"{path} holds no images: download it again")
 
 
 def read_labels(array: Path, images: int, classes: int) -> Tensor:
@@ -117,18 +108,13 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
     if size > MOST_ARRAY:
         raise UserError(f"{path}: {name} unpacks to {size} bytes, more than {MOST_ARRAY}: make it again")
     with archive.open(f"{name}.npy") as file:
-        _check_shape(file, size)
+        version = npy.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"its arrays are of version {version[0]}.{version[1]}")
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+        if min(shape, default=0) < 0 or math.prod(shape) * max(dtype.itemsize, 1) > size:
+            raise ValueError(f"an array of shape {shape} does not fit into {size} bytes")  # numpy would set them aside
         file.seek(0)
-        found: Array = np.lib.format.read_array(file, allow_pickle=False)
+        found: Array = npy.read_array(file, allow_pickle=False)
     return found
-
-
-def _check_shape(file: IO[bytes], size: int) -> None:
-    """Refuse an array that announces more numbers than the file has bytes: they would be set aside unseen."""
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"its arrays are of version {version[0]}.{version[1]}")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    if min(shape, default=0) < 0 or math.prod(shape) * max(dtype.itemsize, 1) > size:
-        raise ValueError(f"an array of shape {shape} does not fit into {size} bytes")

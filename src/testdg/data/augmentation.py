@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from testdg.data.corruptions.filters import grey
 from testdg.distributed import sharing
 
 
@@ -29,15 +30,14 @@ class Augmentation:
 
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
         """Make one augmented view of each image in [0, 1], in full precision: half of it would move pixels."""
+        if self.strength <= 0:
+            return images
         with torch.autocast(images.device.type, enabled=False):
-            return self._change(images, generator) if self.strength > 0 else images
-
-    def _change(self, images: Tensor, generator: Generator) -> Tensor:
-        images = jitter_colour(images, self.strength, generator)
-        images = transform(images, self.strength, generator, self.flip) if self.move else images
-        images = blur(images, self.blur * self.strength, generator) if self.blur else images
-        images = images + self.noise * self.strength * sharing.draw(torch.randn, images.shape, generator, images.device)
-        return images.clamp(0, 1)
+            images = jitter_colour(images, self.strength, generator)
+            images = transform(images, self.strength, generator, self.flip) if self.move else images
+            images = blur(images, self.blur * self.strength, generator) if self.blur else images
+            grain = sharing.draw(torch.randn, images.shape, generator, images.device)
+            return (images + self.noise * self.strength * grain).clamp(0, 1)
 
 
 def jitter_colour(images: Tensor, strength: float, generator: Generator) -> Tensor:
@@ -50,8 +50,8 @@ def jitter_colour(images: Tensor, strength: float, generator: Generator) -> Tens
     images = (images * factor(0.4)).clamp(0, 1)
     centre = luma(images).mean((2, 3), keepdim=True)
     images = (centre + (images - centre) * factor(0.3)).clamp(0, 1)
-    grey = luma(images)
-    images = (grey + (images - grey) * factor(0.5)).clamp(0, 1)
+    dull = luma(images)
+    images = (dull + (images - dull) * factor(0.5)).clamp(0, 1)
     turns = _uniform((len(images),), -0.06, 0.06, images, generator) * strength
     if images.shape[1] == 3:  # only red, green and blue have a hue
         images = rotate_hue(images, turns).clamp(0, 1)
@@ -60,10 +60,7 @@ def jitter_colour(images: Tensor, strength: float, generator: Generator) -> Tens
 
 def luma(images: Tensor) -> Tensor:
     """Grey value of each pixel, (N, 1, H, W)."""
-    if images.shape[1] != 3:
-        return images.mean(1, keepdim=True)
-    red, green, blue = images.unbind(1)
-    return (0.299 * red + 0.587 * green + 0.114 * blue)[:, None]
+    return grey(images) if images.shape[1] == 3 else images.mean(1, keepdim=True)
 
 
 def rotate_hue(images: Tensor, turns: Tensor) -> Tensor:

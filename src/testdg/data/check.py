@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from testdg.data.arrays import SEVERITIES, CorruptedArray, read_archive, read_labels
-from testdg.data.benchmarks.corruption import CorruptedSet, CorruptionBenchmark, corrupted_sets
+from testdg.data.benchmarks.corruption import CorruptedSet, corrupted_sets
 from testdg.data.cifar import Cifar, find_arrays, find_clean, read_batch
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER
 from testdg.data.corruptions import SEVERITIES as LEVELS
+from testdg.data.decoder import open_picture
 from testdg.data.findings import Check
 from testdg.data.image_files import list_classes, list_images
 from testdg.data.manifest import read_manifest
 from testdg.data.picture_sets import PictureSet
-from testdg.data.pictures import open_picture
 from testdg.data.segmentation.check import LAYOUTS, check_maps
 from testdg.errors import UserError
 
@@ -28,10 +28,12 @@ def check_folder(data: Path) -> list[Check]:
     """Check every known data set in a folder."""
     if not data.is_dir():
         raise UserError(f"data folder {data} does not exist")
-    sets = [data_set for _, data_set in _published().values()]
+    sets = _published()
     checkers = (_check_batches, _check_archive, _check_arrays)
     checks = [check(data, cifar) for cifar in sets if isinstance(cifar, Cifar) for check in checkers]
-    for pictures in _meant(data, [data_set for data_set in sets if isinstance(data_set, PictureSet)]):
+    picture_sets = [data_set for data_set in sets if isinstance(data_set, PictureSet)]
+    own = [pictures for pictures in picture_sets if pictures.is_own(data)]  # it holds no other set then
+    for pictures in own or picture_sets:
         splits = (pictures.test, pictures.train)
         checks += [_check_stored(data, pictures), *(_check_split(data, pictures, split) for split in splits)]
     return [check for check in checks if check is not None] + check_maps(data)
@@ -39,17 +41,12 @@ def check_folder(data: Path) -> list[Check]:
 
 def looked_for() -> str:
     """What a data folder is looked through for, in words."""
-    return ", ".join([*(data_set.needs for _, data_set in _published().values()), LAYOUTS])
+    return ", ".join([*(data_set.needs for data_set in _published()), LAYOUTS])
 
 
-def _published() -> dict[str, tuple[type[CorruptionBenchmark], CorruptedSet]]:
+def _published() -> list[CorruptedSet]:
     """The sets that a folder can be told to hold: not those of any pictures."""
-    return {name: found for name, found in corrupted_sets().items() if getattr(found[1], "class_count", 1)}
-
-
-def _meant(data: Path, sets: list[PictureSet]) -> list[PictureSet]:
-    """Those sets of pictures that a folder may hold: one alone where the folder is that set's own."""
-    return [pictures for pictures in sets if pictures.is_own(data)] or sets
+    return [data_set for _, data_set in corrupted_sets().values() if getattr(data_set, "class_count", 1)]
 
 
 def _check_batches(data: Path, cifar: Cifar) -> Check | None:

@@ -40,7 +40,7 @@ class PixelCache:
             self.size -= self._kept.popitem(last=False)[1].nbytes
 
 
-class CorruptedImages:
+class CorruptedImages(ImageSource):
     """A domain made on the fly from clean images, uint8, (N, 3, H, W), by `corrupt`.
 
     `positions` are the images' places in their data set, which the noise depends on (0, 1, ... if left out);
@@ -62,12 +62,7 @@ class CorruptedImages:
         self._cache = PixelCache() if cache is None else cache
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.clean)
-
-    def read(self, start: int, stop: int) -> Tensor:
-        """Images `start` to `stop`, corrupted."""
-        return self.take(range(start, min(stop, len(self))))
 
     def take(self, indices: Sequence[int]) -> Tensor:
         """The images at some indices, in their order, corrupted."""
@@ -75,7 +70,9 @@ class CorruptedImages:
         images = {index: image for index, key in keys.items() if (image := self._cache.get(key)) is not None}
         missing = [index for index in keys if index not in images]
         if missing:
-            images.update(zip(missing, self._make(missing), strict=True))
+            positions = [self.positions[index] for index in missing]
+            made = self.corrupt(self._clean(missing), self.name, self.severity, indices=positions)
+            images.update(zip(missing, made, strict=True))
         for index in missing:
             self._cache.put(keys[index], images[index])
         return torch.stack([images[index] for index in indices])
@@ -86,7 +83,3 @@ class CorruptedImages:
         if indices == list(range(indices[0], indices[0] + len(indices))):
             return self.clean.read(indices[0], indices[-1] + 1)  # files read the next ones ahead
         return self.clean.take(indices)
-
-    def _make(self, indices: list[int]) -> Tensor:
-        positions = [self.positions[index] for index in indices]
-        return self.corrupt(self._clean(indices), self.name, self.severity, indices=positions)

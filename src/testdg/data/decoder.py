@@ -1,4 +1,4 @@
-"""Decoding of image files in worker processes, so that a stream of files keeps an accelerator busy.
+"""Opening of image files; decoding in worker processes, so that a stream of files keeps an accelerator busy.
 
 Each worker is this module run as a program: it reads one request per line and writes, for each path of it, a line
 (null, or why the file cannot be read) and the pixels. It ends when its input does, whatever becomes of its parent.
@@ -14,16 +14,18 @@ import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from testdg.data.pictures import open_picture
+from testdg.bounds import check_file, check_picture_size
 from testdg.errors import UserError
 
 SUFFIXES = (".jpeg", ".jpg", ".png")
+_FORMATS = ("JPEG", "PNG")  # other decoders are not tried: one of them starts a program
 _MOST_WORKERS = 16
 
 
@@ -40,6 +42,15 @@ class Frame(NamedTuple):
 
 
 IMAGENET_FRAME = Frame(edge=256, side=224)
+
+
+@contextmanager
+def open_picture(path: str | Path) -> Iterator[Image.Image]:
+    """Open a picture after a look at its header; what is out of bounds raises ValueError with the reason."""
+    check_file(path)
+    with Image.open(path, formats=_FORMATS) as picture:
+        check_picture_size(picture.height, picture.width)
+        yield picture
 
 
 def fit(picture: Image.Image, frame: Frame = IMAGENET_FRAME) -> Image.Image:

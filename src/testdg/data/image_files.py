@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from testdg.bounds import read_text
-from testdg.data.decoder import SUFFIXES, Decoder
-from testdg.data.pictures import open_picture
+from testdg.data.decoder import SUFFIXES, Decoder, open_picture
 from testdg.errors import UserError
 
 _AHEAD = 4  # batches that are decoded before they are asked for
@@ -33,7 +32,6 @@ class ImageFiles:
         self._ahead: dict[range, Pieces] = {}
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.names)
 
     def read(self, start: int, stop: int) -> Tensor:
@@ -60,30 +58,23 @@ class ImageFiles:
 
     def unreadable(self) -> list[str]:
         """Names of the files that cannot be decoded: each one is tried."""
-        damaged: list[str] = []
-        for start in range(0, len(self), 1000):
-            names = self.names[start : start + 1000]
-            answers = _answers(self.decoder.submit(self._paths(names), pixels=False))
-            damaged += [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, str)]
-        return damaged
+        answers = _answers(self._submit(range(len(self)), pixels=False))
+        return [name for name, answer in zip(self.names, answers, strict=True) if isinstance(answer, str)]
 
     def without(self, names: Sequence[str]) -> ImageFiles:
         """The same files without some; at least one must be left."""
         gone = set(names)
-        left = {name: path for name, path in self.paths.items() if name not in gone}
+        left = [name for name in self.names if name not in gone]
         if not left:
             raise UserError(f"{self.folder}: none of its {len(self)} images can be decoded, first {self.names[0]}")
-        return ImageFiles(self.folder, left, self.decoder)
+        return self.chosen(left)
 
     def path(self, name: str) -> Path:
         """Where an image lies."""
         return self.folder / self.paths[name]
 
-    def _paths(self, names: Sequence[str]) -> list[str]:
-        return [str(self.path(name)) for name in names]
-
-    def _submit(self, indices: Sequence[int]) -> Pieces:
-        return self.decoder.submit(self._paths([self.names[index] for index in indices]))
+    def _submit(self, indices: Sequence[int], *, pixels: bool = True) -> Pieces:
+        return self.decoder.submit([str(self.path(self.names[index])) for index in indices], pixels=pixels)
 
     def _forget(self) -> None:
         for pieces in self._ahead.values():
@@ -168,7 +159,10 @@ def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None)
     if subset is None or str(subset) == "all":
         return list(names)
     if str(subset).startswith("first:"):
-        return _first_of_each(names, str(subset).removeprefix("first:"))
+        count = str(subset).removeprefix("first:")
+        if not count.isdecimal() or int(count) < 1:
+            raise UserError(f"subset 'first:{count}' must name how many images of each class, for example 'first:5'")
+        return [name for group in _by_class(names) for name in group[: int(count)]]
     wanted, there = read_list(Path(subset)), set(names)
     absent = [name for name in wanted if name not in there]
     if absent:
@@ -181,16 +175,12 @@ def spread(names: Sequence[str], count: int | None) -> list[str]:
     """So many images, in turn one of each class as long as it has any; all, as they are, where no number is given."""
     if count is None:
         return list(names)
-    groups = [list(group) for _, group in groupby(names, key=lambda name: name.split("/")[0])]
-    rounds = zip_longest(*groups)
+    rounds = zip_longest(*_by_class(names))
     return list(islice((name for names in rounds for name in names if name is not None), count))
 
 
-def _first_of_each(names: Sequence[str], count: str) -> list[str]:
-    if not count.isdecimal() or int(count) < 1:
-        raise UserError(f"subset 'first:{count}' must name how many images of each class, for example 'first:5'")
-    groups = groupby(names, key=lambda name: name.split("/")[0])
-    return [name for _, group in groups for name in islice(group, int(count))]
+def _by_class(names: Sequence[str]) -> list[list[str]]:
+    return [list(group) for _, group in groupby(names, key=lambda name: name.split("/")[0])]
 
 
 def read_list(path: Path) -> list[str]:
@@ -214,11 +204,15 @@ def read_classes(path: Path) -> list[str]:
 
 
 def _lines(path: Path, expected: str) -> list[str]:
+    lines = read_lines(path, expected)
+    if not lines:
+        raise UserError(f"{path} is empty: {expected}")
+    return lines
+
+
+def read_lines(path: Path, expected: str) -> list[str]:
+    """The lines of a file that say something."""
     try:
-        lines = [line.strip() for line in read_text(path).splitlines()]
+        return [line.strip() for line in read_text(path).splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a list that can be read: {expected}") from error
-    filled = [line for line in lines if line]
-    if not filled:
-        raise UserError(f"{path} is empty: {expected}")
-    return filled

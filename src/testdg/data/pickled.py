@@ -109,7 +109,9 @@ class _Machine:
             case "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
                 self.memo[len(self.memo) if name == "MEMOIZE" else argument] = self._top()
             case "BINGET" | "LONG_BINGET":
-                push(self._kept(argument))
+                if argument not in self.memo:
+                    raise ValueError("it names a value that was not kept")
+                push(self.memo[argument])
             case "GLOBAL":
                 push(_find(*argument.split(" ", 1)))
             case "STACK_GLOBAL":
@@ -138,10 +140,7 @@ class _Machine:
     def _since_mark(self) -> list[Any]:
         if not self.marks:
             raise ValueError("it has no mark")
-        start = self.marks.pop()
-        taken = self.stack[start:]
-        del self.stack[start:]
-        return taken
+        return self._pop(len(self.stack) - self.marks.pop())
 
     def _top(self, wanted: type | None = None) -> Any:
         """The last value, which stays, and must be of a kind."""
@@ -159,16 +158,14 @@ class _Machine:
                 raise ValueError(f"it has a {type(key).__name__} as a key")
             target[key] = value
 
-    def _kept(self, place: int) -> Any:
-        if place not in self.memo:
-            raise ValueError("it names a value that was not kept")
-        return self.memo[place]
-
 
 def _find(module: Any, name: Any = "") -> _Name:
-    if not isinstance(module, str) or not isinstance(name, str) or (module, name) not in _NAMES:
-        raise _Refused(_shown(f"{module}.{name}") if isinstance(module, str) else "something without a name")
-    return _Name(_NAMES[module, name])
+    if isinstance(module, str) and isinstance(name, str) and (module, name) in _NAMES:
+        return _Name(_NAMES[module, name])
+    if not isinstance(module, str):
+        raise _Refused("something without a name")
+    asked = f"{module}.{name}"  # shown as it is only where that is fit for a terminal
+    raise _Refused(asked[:80] if asked.isprintable() else repr(asked)[:80])
 
 
 def _call(called: Any, arguments: Any) -> Any:
@@ -211,9 +208,8 @@ def _kind(code: Any, align: Any = False, copy: Any = True) -> _Kind:
 def _order(state: Any) -> str:
     """The order of bytes, all that is read from the state of a type; fields and flags must be absent."""
     orders = {"<": "<", ">": ">", "|": "=", "=": "=", b"<": "<", b">": ">", b"|": "=", b"=": "="}
-    if not isinstance(state, tuple) or len(state) < 5 or not isinstance(state[1], str | bytes):
-        raise ValueError("it has an array of an unknown type")
-    if state[1] not in orders or any(value is not None for value in state[2:5]):
+    named = isinstance(state, tuple) and len(state) >= 5 and isinstance(state[1], str | bytes) and state[1] in orders
+    if not named or any(value is not None for value in state[2:5]):
         raise ValueError("it has an array of an unknown type")
     return orders[state[1]]
 
@@ -226,7 +222,8 @@ def _make(content: Any, numbers: Any, shape: Any, order: str) -> np.ndarray[Any,
     """An array of bytes that are all there, and no more."""
     if not isinstance(content, bytes) or not isinstance(numbers, _Kind):
         raise ValueError("it has an array without its bytes or its type")
-    if not isinstance(shape, tuple) or len(shape) > MOST_SIDES or not all(_is_side(side) for side in shape):
+    sides = shape if isinstance(shape, tuple) and len(shape) <= MOST_SIDES else [None]
+    if not all(type(side) is int and 0 <= side <= MOST_ARRAY for side in sides):
         raise ValueError("it has an array of no shape")
     dtype = np.dtype(numbers.order + numbers.code)
     if math.prod(shape) * dtype.itemsize != len(content):
@@ -234,20 +231,11 @@ def _make(content: Any, numbers: Any, shape: Any, order: str) -> np.ndarray[Any,
     return np.frombuffer(content, dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
-def _is_side(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MOST_ARRAY
-
-
 def _latin1(text: Any, encoding: Any = "latin1") -> bytes:
     """What older pickles call to make bytes."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise ValueError("it has bytes in an unknown encoding")
     return text.encode("latin1")
-
-
-def _shown(name: str) -> str:
-    """A name from a file, fit for a terminal."""
-    return name[:80] if name.isprintable() else repr(name)[:80]
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
@@ -274,17 +262,10 @@ def parse_pickle(path: Path, content: bytes) -> dict[str, Any]:
         raise UserError(f"{path} is damaged: {error}; download it again") from error
     if not isinstance(batch, dict):
         raise UserError(f"{path} holds a {type(batch).__name__}: expected a dictionary with data and labels")
-    return {_text(key): _finished(path, value) for key, value in batch.items()}
-
-
-def _text(key: str | bytes) -> str:
-    return key.decode("latin1") if isinstance(key, bytes) else key
-
-
-def _finished(path: Path, value: Any) -> Any:
-    """A value as the caller knows it: an array in place of one in the making."""
-    if not isinstance(value, _Array):
-        return value
-    if value.made is None:
-        raise UserError(f"{path} is damaged: it has an array without its numbers; download it again")
-    return value.made
+    found = {}
+    for key, value in batch.items():
+        if isinstance(value, _Array) and value.made is None:
+            raise UserError(f"{path} is damaged: it has an array without its numbers; download it again")
+        text = key.decode("latin1") if isinstance(key, bytes) else key
+        found[text] = value.made if isinstance(value, _Array) else value
+    return found

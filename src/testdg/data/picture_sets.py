@@ -100,11 +100,10 @@ class PictureSet:
 
     def is_plain(self, data: Path) -> bool:
         """Whether a data folder holds the classes of the test pictures itself."""
-        return self.clean == "." and not self.split_folder(data, self.test).is_dir() and self._holds_pictures(data)
-
-    def _holds_pictures(self, folder: Path) -> bool:
-        classes = [name for name in list_classes(folder) if name != "frost"]  # photographs for the corruption
-        return any(is_image(path.name) for name in classes for path in (folder / name).iterdir())
+        if self.clean != "." or self.split_folder(data, self.test).is_dir():
+            return False
+        classes = [name for name in list_classes(data) if name != "frost"]  # photographs for the corruption
+        return any(is_image(path.name) for name in classes for path in (data / name).iterdir())
 
     def list_test(self, data: Path) -> Pictures:
         """List the test pictures: of their split, or of a plain tree."""

@@ -24,6 +24,7 @@ class ImageSource(Protocol):
 
     def read(self, start: int, stop: int) -> Tensor:
         """Images `start` to `stop`, uint8, (N, 3, H, W); label maps are (N, H, W)."""
+        return self.take(range(start, min(stop, len(self))))
 
     def take(self, indices: Sequence[int]) -> Tensor:
         """The images at some indices, in their order."""
@@ -37,7 +38,6 @@ class Samples:
     labels: Tensor
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.labels)
 
     def read(self, start: int, stop: int) -> Tensor:
@@ -67,7 +67,6 @@ class Domain:
     labels: Tensor | ImageSource
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.labels)
 
     def read(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
@@ -138,7 +137,6 @@ class Block:
         self.severity = levels.pop() if len(levels) == 1 else None
 
     def __len__(self) -> int:
-        """Number of images."""
         return self.starts[-1]
 
     @cached_property

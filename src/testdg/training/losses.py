@@ -46,13 +46,6 @@ def overlap_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return (lack * occurs).sum() / occurs.sum().clamp(min=1)
 
 
-def at_size_of(labels: Tensor, logits: Tensor) -> Tensor:
-    """Logits at the size of the label maps, where a model resizes its input; those of classes stay."""
-    if logits.shape[2:] == labels.shape[1:]:
-        return logits
-    return F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=False)
-
-
 def share_wrong(logits: Tensor, labels: Tensor) -> Tensor:
     """The share of images, or of pixels that have a class, which are taken for another one; on the device."""
     wrong = logits.argmax(1) != labels

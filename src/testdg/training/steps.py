@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from testdg.data.stream import Samples, to_float
@@ -13,7 +14,7 @@ from testdg.errors import UserError
 from testdg.fitting import fit, load_moments, moments
 from testdg.models import VisionModel
 from testdg.training.folder import TrainingFolder
-from testdg.training.losses import at_size_of, share_wrong
+from testdg.training.losses import share_wrong
 from testdg.training.recipe import Tuning
 
 Tell = Callable[[int, int, float, float], None]
@@ -74,7 +75,9 @@ class Training:
         prepared = self.model.prepare(images)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16"):
             logits = self.model(prepared).logits
-        logits = at_size_of(labels, logits.float())
+        logits = logits.float()
+        if logits.shape[2:] != labels.shape[1:]:  # label maps, and a model that resizes its input
+            logits = F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=False)
         loss = self.loss(logits, labels)
         self.scalars += torch.stack([loss.detach(), share_wrong(logits, labels)])
         return loss

@@ -3,14 +3,12 @@
 from pathlib import Path
 from types import MappingProxyType
 
-from testdg.data.benchmarks.base import Options, fingerprint
-from testdg.data.benchmarks.registry import register
+from testdg.data.benchmarks.base import Options, fingerprint, register
 from testdg.data.benchmarks.weather import WeatherBenchmark, identify
-from testdg.data.segmentation import CITYSCAPES, CITYSCAPES_PALETTE, PairFiles, acdc_pairs, cityscapes_pairs
-from testdg.data.segmentation.files import readable
-from testdg.data.segmentation.layouts import find_parent
+from testdg.data.segmentation.classes import CITYSCAPES, CITYSCAPES_PALETTE
+from testdg.data.segmentation.files import PairFiles, readable
+from testdg.data.segmentation.layouts import complete, find_parent, list_acdc, list_cityscapes
 from testdg.data.stream import Domain, Samples
-from testdg.data.weather import check_condition
 from testdg.errors import UserError
 
 SIZE = (540, 960)
@@ -42,9 +40,8 @@ class Acdc(WeatherBenchmark):
 
     def files(self, name: str) -> PairFiles:
         """Pictures and label maps of a condition."""
-        check_condition(name)
         if name not in self._files:
-            pairs = acdc_pairs(self.data, name, subset=self.options.subset)[: self.options.images]
+            pairs = complete(list_acdc(self.data, name, self.options.subset))[: self.options.images]
             if self.options.skip_unreadable:
                 pairs, self._skipped[name] = readable(pairs, self.options.workers)
             self._files[name] = PairFiles(pairs, SIZE, workers=self.options.workers)
@@ -64,7 +61,7 @@ class Acdc(WeatherBenchmark):
         return self._source("val")
 
     def _source(self, split: str) -> Samples:
-        pairs = cityscapes_pairs(self.data, split, self.options.subset)
+        pairs = complete(list_cityscapes(self.data, split, self.options.subset))
         return Samples(*PairFiles(pairs, SOURCE_SIZE, SOURCE_SIZE, self.options.workers).load())
 
     def origin(self) -> str:

@@ -1,19 +1,21 @@
-"""What every benchmark gives: domains in order, clean images, and a description for the record."""
+"""What every benchmark gives: domains in order, clean images, and a description for the record; benchmarks by name."""
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from testdg.data.corrupted import PixelCache
 from testdg.data.corruptions.parameters import check_severity
 from testdg.data.stream import Domain, Samples, Stream
-from testdg.errors import UserError
+from testdg.errors import UserError, unknown
+from testdg.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Benchmark(ABC):
     """Names of the classes, in the order of a model's outputs; empty on the class where the data tell them."""
     palette: tuple[tuple[int, int, int], ...] = ()
     """Colours of the classes in pictures of label maps; empty where there are none."""
+    own_domains: ClassVar[tuple[str, ...]] = ()
+    """Names of the domains of a run that names none, in the order of the stream."""
     batch_size: ClassVar[int] = 40
     protocol: ClassVar[str] = "continual"
     """The protocol of a run that names none."""
@@ -111,17 +115,16 @@ class Benchmark(ABC):
             raise UserError(f"the images of {self.name} are there and not made: leave out --corruption-seed")
 
     @property
-    @abstractmethod
     def order(self) -> tuple[str, ...]:
-        """Names of the domains, in the order of the stream."""
-
-    def chosen_domains(self, own: Sequence[str], check: Callable[[str], None]) -> tuple[str, ...]:
-        """The domains that the user named, or the benchmark's own; each is checked."""
-        chosen = tuple(own if self.options.domains is None else self.options.domains)
+        """Names of the domains, in the order of the stream: those that the user named, or the benchmark's own."""
+        chosen = tuple(self.own_domains if self.options.domains is None else self.options.domains)
         for name in chosen:
-            check(name)
+            self.check_domain(name)
         check_once("domains", chosen)
         return chosen
+
+    def check_domain(self, name: str) -> None:  # noqa: B027
+        """Refuse a domain that does not exist."""
 
     @abstractmethod
     def make_domain(self, name: str, severity: int) -> Domain:
@@ -130,6 +133,7 @@ class Benchmark(ABC):
     def domain(self, name: str, severity: int | None = None) -> Domain:
         """One domain by name, at a severity of 1 to 5 (the chosen one if left out); made once."""
         severity = self.options.severity if severity is None else check_severity(severity)
+        self.check_domain(name)
         if (name, severity) not in self._made:
             self._made[name, severity] = self.make_domain(name, severity)
         return self._made[name, severity]
@@ -181,6 +185,11 @@ class Benchmark(ABC):
         }
 
 
+def letters(names: Sequence[str]) -> Tensor:
+    """Names as numbers, for a fingerprint."""
+    return torch.frombuffer(bytearray("\n".join(names).encode()), dtype=torch.uint8)
+
+
 def fingerprint(tensors: Sequence[Tensor]) -> str:
     """Twelve hexadecimal digits that identify the values of tensors."""
     digest = hashlib.blake2b(digest_size=6)
@@ -188,3 +197,34 @@ def fingerprint(tensors: Sequence[Tensor]) -> str:
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+_BENCHMARKS: Registry[type[Benchmark]] = Registry("benchmark", "testdg.data.benchmarks")
+register = _BENCHMARKS.add
+"""Make a benchmark known under its `name` (a class decorator)."""
+benchmarks = _BENCHMARKS.all
+"""Every benchmark, by name."""
+find_benchmark = _BENCHMARKS.find
+"""The benchmark of a name, or a sentence that names those that there are."""
+
+
+def load_benchmark(name: str, data: str | Path | None = None, **options: Any) -> Benchmark:
+    """Make a benchmark ready.
+
+    Args:
+        name: The name of a benchmark; `testdg benchmarks` lists them.
+        data: Its data folder, where it needs one.
+        **options: Those of `Options`: images of each domain, severity, domains, ...
+
+    Examples:
+        >>> import testdg
+        >>> benchmark = testdg.load_benchmark("digits-c", images=100, domains=["fog", "frost"])
+        >>> [tuple(batch.images.shape) for batch in benchmark.stream(batch_size=100)]
+        [(100, 3, 32, 32), (100, 3, 32, 32)]
+    """
+    benchmark_class = find_benchmark(name)
+    known = {field.name for field in fields(Options)}
+    for option in options:
+        if option not in known:
+            raise unknown("benchmark option", option, known)
+    return benchmark_class(None if data is None else Path(data), Options(**options))

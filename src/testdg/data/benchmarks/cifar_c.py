@@ -6,11 +6,9 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from testdg.data.arrays import CorruptedArray, read_labels
-from testdg.data.benchmarks.base import fingerprint
+from testdg.data.benchmarks.base import fingerprint, register
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
-from testdg.data.benchmarks.registry import register
 from testdg.data.cifar import CIFAR10, CIFAR100, Cifar, find_arrays, has_clean, read_test, read_train
-from testdg.data.corruptions.parameters import check_name
 from testdg.data.manifest import stored_origin
 from testdg.data.stream import Domain, Samples
 from testdg.errors import UserError
@@ -44,7 +42,6 @@ class CifarC(CorruptionBenchmark):
 
     def make_domain(self, name: str, severity: int) -> Domain:
         """One corruption: from its array where there are arrays, else made from the clean images."""
-        check_name(name)
         if self.arrays is None:
             return super().make_domain(name, severity)
         array = self.arrays / f"{name}.npy"

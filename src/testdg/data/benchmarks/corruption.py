@@ -1,16 +1,24 @@
-"""Benchmarks of common corruptions: the same clean images under one corruption after the other."""
+"""Benchmarks of common corruptions: the same clean images, in memory or in files, under one after the other."""
 
 from functools import cached_property, partial
+from pathlib import Path
 from typing import ClassVar
 
-from testdg.data.benchmarks.base import Benchmark, fingerprint
-from testdg.data.benchmarks.registry import benchmarks
+import torch
+
+from testdg.data.benchmarks.base import Benchmark, Options, benchmarks, fingerprint, letters
 from testdg.data.cifar import Cifar
 from testdg.data.corrupted import Corrupt, CorruptedImages
 from testdg.data.corruptions import CIFAR, STANDARD_ORDER, FrostTextures, corrupt_uint8
 from testdg.data.corruptions.parameters import check_name
-from testdg.data.picture_sets import PictureSet
+from testdg.data.decoder import Decoder
+from testdg.data.image_files import ImageFiles, choose_images, list_images, spread
+from testdg.data.manifest import stored_origin
+from testdg.data.picture_sets import Pictures, PictureSet
 from testdg.data.stream import Domain, Samples
+from testdg.errors import UserError
+
+_MOST_BYTES = 4 << 30  # of images that are held in memory
 
 CorruptedSet = Cifar | PictureSet
 
@@ -19,13 +27,13 @@ class CorruptionBenchmark(Benchmark):
     """Clean test images, corrupted on the fly."""
 
     has_severities = True
+    own_domains = STANDARD_ORDER
     data_set: ClassVar[CorruptedSet | None] = None
     """What the data folder holds, and how it is corrupted; None where the images are embedded."""
 
-    @property
-    def order(self) -> tuple[str, ...]:
-        """Names of the corruptions, in the order of the stream."""
-        return self.chosen_domains(STANDARD_ORDER, check_name)
+    def check_domain(self, name: str) -> None:
+        """Refuse a corruption that does not exist."""
+        check_name(name)
 
     @cached_property
     def clean(self) -> Samples:
@@ -46,7 +54,6 @@ class CorruptionBenchmark(Benchmark):
 
     def make_domain(self, name: str, severity: int) -> Domain:
         """Make one corruption of the clean images."""
-        check_name(name)
         images = CorruptedImages(self.clean.images, name, severity, self.corrupt, cache=self.cache)
         return Domain(name, severity, images, self.clean.labels)
 
@@ -58,6 +65,145 @@ class CorruptionBenchmark(Benchmark):
     def fingerprint(self) -> str:
         """Identify the clean images and labels."""
         return fingerprint([self.clean.images, self.clean.labels])
+
+
+class PictureBenchmark(CorruptionBenchmark):
+    """Test pictures under corruptions; a subclass declares its set, and nothing else."""
+
+    data_set: ClassVar[PictureSet]
+    image_files = True
+    data: Path
+
+    def __init__(self, data: Path | None = None, options: Options | None = None) -> None:
+        super().__init__(data, options)
+        self.stored = self.data_set.find_stored(self.data)
+        clean = self.data_set.split_folder(self.data, self.data_set.test)
+        if self.stored is None and not clean.is_dir() and not self.data_set.is_plain(self.data):
+            example = "gaussian_noise/5/<class>/ (and so on)"
+            expected = self.needs.replace("<corruption>/<severity>/<class>/", example)
+            raise UserError(f"data folder {self.data} holds no {self.data_set.title}: expected {expected}")
+        self._refuse_seed(self.stored is None)
+        self.classes = self.data_set.find_classes(self.data)
+        self._skipped: dict[Path, list[str]] = {}
+
+    @cached_property
+    def frost(self) -> FrostTextures | None:
+        """Photographs of frost, where there are some; None for procedural textures."""
+        folder = self.data_set.frost_folder(self.data)
+        return FrostTextures.from_folder(folder) if folder.is_dir() else None
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """The processes that decode files."""
+        return Decoder(self.options.workers, self.data_set.frame)
+
+    @cached_property
+    def test_pictures(self) -> Pictures:
+        """All clean test pictures."""
+        return self.data_set.list_test(self.data)
+
+    @cached_property
+    def clean_files(self) -> ImageFiles:
+        """The clean images of the stream, where it is made on the fly."""
+        return self._streamed(self.test_pictures)
+
+    @property
+    def _listed(self) -> bool:
+        """Whether a file lists the images, in an order of its own."""
+        subset = str(self.options.subset or "all")
+        return subset != "all" and not subset.startswith("first:")
+
+    def _ordered(self, files: ImageFiles) -> ImageFiles:
+        """As many files as are wanted: spread over the classes, unless they are listed."""
+        count = self.options.images
+        return files.chosen(files.names[:count] if self._listed else spread(files.names, count))
+
+    def make_domain(self, name: str, severity: int) -> Domain:
+        """One corruption: from its files where there are any, else made from the clean images."""
+        if self.stored is None:
+            files, positions = self.clean_files, self._positions
+            made = CorruptedImages(files, name, severity, self.corrupt, positions=positions, cache=self.cache)
+            return Domain(name, severity, made, self._labels(files))
+        folder = self.data_set.severity_folder(self.stored, name, severity)
+        files = self._streamed(Pictures(folder, list_images(folder)))
+        return Domain(name, severity, files, self._labels(files))
+
+    @cached_property
+    def _positions(self) -> list[int]:
+        """Places of the clean images among all test pictures, so that noise does not depend on the subset."""
+        places = {name: place for place, name in enumerate(self.test_pictures.paths)}
+        return [places[name] for name in self.clean_files.names]
+
+    def _choose(self, pictures: Pictures, subset: str | Path | None = None) -> ImageFiles:
+        """Those of the pictures that a subset names, the chosen one if left out."""
+        files = ImageFiles(*pictures, self.decoder)
+        return files.chosen(choose_images(files.folder, files.names, subset or self.options.subset))
+
+    def _streamed(self, pictures: Pictures) -> ImageFiles:
+        """Those of the stream, in its order; without those that cannot be decoded, where they are to be skipped."""
+        files = self._ordered(self._choose(pictures))
+        if not self.options.skip_unreadable:
+            return files
+        damaged = files.unreadable()
+        self._skipped[files.folder] = [str(files.path(name).relative_to(self.data)) for name in damaged]
+        return files.without(damaged)
+
+    def _labels(self, files: ImageFiles) -> torch.Tensor:
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        labels = [numbers.get(name.split("/")[0], -1) for name in files.names]
+        if -1 in labels:
+            stranger = files.path(files.names[labels.index(-1)])
+            raise UserError(f"{stranger}: its class is not listed in {self._class_source()}: add it")
+        return torch.tensor(labels)
+
+    def _class_source(self) -> str:
+        listed = self.data_set.find_class_list(self.data)
+        return "the folders" if listed is None else listed.name
+
+    def train(self) -> Samples:
+        """The clean training images: all, or the first N of each class; a list file names no training images."""
+        subset = str(self.options.subset or "all")
+        listed = self.data_set.list_split(self.data, self.data_set.train)
+        return self._load(self._choose(listed, subset if subset.startswith("first:") else "all"))
+
+    def test(self) -> Samples:
+        """The clean test images of the subset."""
+        return self._load(self._choose(self.test_pictures))
+
+    def _load(self, files: ImageFiles) -> Samples:
+        most = _MOST_BYTES // self.decoder.frame.image_bytes
+        if len(files) > most:
+            counted = f"{files.folder} has {len(files)} images, more than the {most} that are held in memory"
+            raise UserError(f"{counted}: choose some with the subset 'first:N'")
+        files = files.without(files.unreadable()) if self.options.skip_unreadable else files
+        return Samples(files.read(0, len(files)), self._labels(files))
+
+    def origin(self) -> str:
+        """Where the images of the stream come from, in words."""
+        published = f"published {self.data_set.stored}"
+        text = super().origin() if self.stored is None else stored_origin(self.stored, published)
+        counted = f"; {len(self.classes)} classes by {self._class_source()}"
+        return f"{text}; {self.options.describe_files(counted)}{self._describe_order()}"
+
+    def _describe_order(self) -> str:
+        """In which order the images come, where it is not that of the files."""
+        if self.options.images is None:
+            return ""
+        how = "the first of the list" if self._listed else "spread over the classes, one of each in turn"
+        return f"; {self.options.images} images, {how}"
+
+    def fingerprint(self) -> str:
+        """Identify the images: names and labels of all, and the first one of each domain (or of the clean images)."""
+        sources = [self.clean_files] if self.stored is None else [domain.source for domain in self.domains()]
+        parts: list[torch.Tensor] = []
+        for files in sources:
+            assert isinstance(files, ImageFiles)
+            parts += [letters(files.names), self._labels(files), files.take([0])]
+        return fingerprint(parts)
+
+    def unreadable(self) -> list[str]:
+        """Files that could not be decoded and were left out of the domains that were made so far."""
+        return [path for paths in self._skipped.values() for path in paths]
 
 
 def corrupted_sets() -> dict[str, tuple[type[CorruptionBenchmark], CorruptedSet]]:

@@ -1,9 +1,28 @@
-"""digits-c: handwritten digits under the fifteen standard corruptions; nothing to download."""
+"""digits-c: the handwritten digits of scikit-learn under the fifteen standard corruptions; nothing to download."""
 
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+
+from testdg.data.benchmarks.base import register
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
-from testdg.data.benchmarks.registry import register
-from testdg.data.digits import CLASSES, load_digits
 from testdg.data.stream import Samples
+
+_TRAIN_IMAGES = 1000
+
+
+@cache
+def load_digits() -> tuple[Samples, Samples]:
+    """The first 1000 images for training and the last 797 for testing: 8 x 8, shown as 32 x 32 RGB."""
+    from sklearn import datasets
+
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    small = torch.from_numpy(pixels).float().view(-1, 1, 8, 8) / 16
+    large = F.interpolate(small, (32, 32), mode="bilinear", align_corners=False).clamp(0, 1)
+    images = (large * 255).round().to(torch.uint8).expand(-1, 3, -1, -1).contiguous()
+    targets = torch.from_numpy(labels).long()
+    return Samples(images, targets).first(_TRAIN_IMAGES), Samples(images[_TRAIN_IMAGES:], targets[_TRAIN_IMAGES:])
 
 
 @register
@@ -12,7 +31,7 @@ class DigitsC(CorruptionBenchmark):
 
     name = "digits-c"
     title = "handwritten digits, 15 corruptions (embedded)"
-    classes = CLASSES
+    classes = tuple("0123456789")
     batch_size = 20
     embedded = True
     extras = ("frost",)

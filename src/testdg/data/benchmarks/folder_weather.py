@@ -3,29 +3,19 @@
 from functools import cached_property, partial
 from pathlib import Path
 
-from testdg.data.benchmarks.base import Options, fingerprint
-from testdg.data.benchmarks.registry import register
+from testdg.data.benchmarks.base import Options, fingerprint, register
 from testdg.data.benchmarks.weather import WeatherBenchmark, identify
 from testdg.data.corrupted import CorruptedImages
-from testdg.data.segmentation import (
-    CAMVID,
-    CAMVID_PALETTE,
-    CITYSCAPES,
-    CITYSCAPES_PALETTE,
-    Pair,
-    PairFiles,
-    cityscapes_pairs,
-    find_flat,
-    find_folders,
-)
-from testdg.data.segmentation.files import readable, size_of
-from testdg.data.segmentation.layouts import FOLDERS, Folders, find_parent
+from testdg.data.segmentation import layouts
+from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE
+from testdg.data.segmentation.files import Pair, PairFiles, readable, size_of
 from testdg.data.stream import Domain, Samples
-from testdg.data.weather import check_condition, weather
+from testdg.data.weather import weather
 from testdg.errors import UserError
 
 WIDEST = 1024
 _PALETTES = {CITYSCAPES: CITYSCAPES_PALETTE, CAMVID: CAMVID_PALETTE}
+_STREAM, _TRAIN = ("test", "val"), ("train",)  # splits; of Cityscapes the last one is taken
 
 
 @register
@@ -34,44 +24,44 @@ class FolderWeather(WeatherBenchmark):
 
     name = "folder-weather"
     title = "a folder of street scenes, 4 conditions made on the fly"
-    needs = FOLDERS
+    needs = layouts.FOLDERS
     image_files = True
     has_severities = True
     data: Path
 
     def __init__(self, data: Path | None = None, options: Options | None = None) -> None:
         super().__init__(data, options)
-        self.cities = find_parent(self.data, "leftImg8bit") is not None
-        self.classes = CITYSCAPES if self.cities else self._folders(("test", "val"), flat=True).classes
+        self.cities = layouts.find_parent(self.data, "leftImg8bit") is not None
+        self.classes = CITYSCAPES if self.cities else self._folders(_STREAM).classes
         self.palette = _PALETTES.get(self.classes, ())
         self._skipped: list[str] = []
 
-    def _folders(self, splits: tuple[str, ...], flat: bool = False) -> Folders:
-        candidates = (find_folders(self.data, split) for split in splits)
-        folders = next(filter(None, candidates), None) or (find_flat(self.data) if flat else None)
+    def _folders(self, splits: tuple[str, ...]) -> layouts.Folders:
+        candidates = (layouts.find_folders(self.data, split) for split in splits)
+        folders = next(filter(None, candidates), None) or (layouts.find_flat(self.data) if splits == _STREAM else None)
         if folders is None:
-            named = (f"{split}/ and {split}annot/, or images/{split}/ and masks/{split}/" for split in splits)
-            expected = FOLDERS if flat else ", or ".join(named)
+            training = "train/ and trainannot/, or images/train/ and masks/train/"
+            expected = layouts.FOLDERS if splits == _STREAM else training
             raise UserError(f"data folder {self.data} holds no such pictures with label maps: expected {expected}")
         return folders
 
     @cached_property
     def files(self) -> PairFiles:
         """The pictures of the stream, in their own weather, and their label maps."""
-        pairs = self._pairs(self.options.subset)[: self.options.images]
+        pairs = self._pairs(_STREAM, self.options.subset)[: self.options.images]
         if self.options.skip_unreadable:
             pairs, self._skipped = readable(pairs, self.options.workers)
         return self._open(pairs)
 
-    def _pairs(self, subset: str | Path | None) -> list[Pair]:
+    def _pairs(self, splits: tuple[str, ...], subset: str | Path | None) -> list[Pair]:
         if self.cities:
-            return cityscapes_pairs(self.data, "val", subset)
-        return self._folders(("test", "val"), flat=True).pairs(subset)
+            return layouts.complete(layouts.list_cityscapes(self.data, splits[-1], subset))
+        return layouts.complete(self._folders(splits).listed(subset))
 
     @cached_property
     def _positions(self) -> list[int]:
         """Places of the pictures among all, so that weather does not depend on the subset."""
-        places = {pair.name: place for place, pair in enumerate(self._pairs(None))}
+        places = {pair.name: place for place, pair in enumerate(self._pairs(_STREAM, None))}
         return [places[pair.name] for pair in self.files.pairs]
 
     def _open(self, pairs: list[Pair]) -> PairFiles:
@@ -83,7 +73,6 @@ class FolderWeather(WeatherBenchmark):
 
     def make_domain(self, name: str, severity: int) -> Domain:
         """Put the pictures into a condition."""
-        check_condition(name)
         corrupt = partial(weather, seed=self.options.corruption_seed)
         images, positions = self.files.images, self._positions
         source = CorruptedImages(images, name, severity, corrupt, positions=positions, cache=self.cache)
@@ -91,16 +80,11 @@ class FolderWeather(WeatherBenchmark):
 
     def train(self) -> Samples:
         """The training pictures."""
-        if self.cities:
-            return self._load(cityscapes_pairs(self.data, "train", self.options.subset))
-        return self._load(self._folders(("train",)).pairs(self.options.subset))
+        return Samples(*self._open(self._pairs(_TRAIN, self.options.subset)).load())
 
     def test(self) -> Samples:
         """The pictures of the stream, in their own weather."""
         return Samples(*self.files.load())
-
-    def _load(self, pairs: list[Pair]) -> Samples:
-        return Samples(*self._open(pairs).load())
 
     def origin(self) -> str:
         """Where the images of the stream come from, in words."""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from testdg.data.benchmarks.pictures import PictureBenchmark
-from testdg.data.benchmarks.registry import register
+from testdg.data.benchmarks.base import register
+from testdg.data.benchmarks.corruption import PictureBenchmark
 from testdg.data.corruptions import IMAGENET as PARAMETERS
 from testdg.data.decoder import Frame
 from testdg.data.image_files import ImageFiles

@@ -2,8 +2,8 @@
 
 from types import MappingProxyType
 
-from testdg.data.benchmarks.pictures import PictureBenchmark
-from testdg.data.benchmarks.registry import register
+from testdg.data.benchmarks.base import register
+from testdg.data.benchmarks.corruption import PictureBenchmark
 from testdg.data.corruptions import IMAGENET as PARAMETERS
 from testdg.data.decoder import IMAGENET_FRAME
 from testdg.data.picture_sets import PictureSet

@@ -1,17 +1,17 @@
 """streets: drawn street scenes in fog, at night, in rain and in snow; nothing to download."""
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 
 from torch import Tensor
 
-from testdg.data.benchmarks.base import fingerprint
-from testdg.data.benchmarks.registry import register
+from testdg.data.benchmarks.base import fingerprint, register
 from testdg.data.benchmarks.weather import WeatherBenchmark
 from testdg.data.corrupted import CorruptedImages
 from testdg.data.stream import Domain, Samples
-from testdg.data.streets import CLASSES, PALETTE, Scenes, draw_scenes
-from testdg.data.weather import Geometry, check_condition, weather
+from testdg.data.streets.scene import Scenes, draw_scenes
+from testdg.data.streets.street import CLASSES, PALETTE
+from testdg.data.weather import weather
 
 TRAIN_IMAGES, TEST_IMAGES = 400, 100
 _TRAIN_SEED, _TEST_SEED = 0, 1
@@ -21,13 +21,6 @@ _TRAIN_SEED, _TEST_SEED = 0, 1
 def load_streets(seed: int, images: int) -> Scenes:
     """The first scenes of a row, drawn once."""
     return draw_scenes(range(images), seed)
-
-
-def _weather_of(
-    geometry: Geometry, seed: int, images: Tensor, name: str, severity: int, /, *, indices: Sequence[int]
-) -> Tensor:
-    """Put scenes into a condition, each with its own geometry."""
-    return weather(images, name, severity, indices=indices, seed=seed, geometry=geometry.take(indices))
 
 
 @register
@@ -57,11 +50,13 @@ class Streets(WeatherBenchmark):
         return Samples(self.scenes.images, self.scenes.labels)
 
     def make_domain(self, name: str, severity: int) -> Domain:
-        """Put the scenes into a condition."""
-        check_condition(name)
-        images, labels, geometry = self.scenes
-        corrupt = partial(_weather_of, geometry, self.options.corruption_seed)
-        return Domain(name, severity, CorruptedImages(images, name, severity, corrupt, cache=self.cache), labels)
+        """Put the scenes into a condition, each with its own geometry."""
+        images = CorruptedImages(self.scenes.images, name, severity, self._corrupt, cache=self.cache)
+        return Domain(name, severity, images, self.scenes.labels)
+
+    def _corrupt(self, images: Tensor, name: str, severity: int, /, *, indices: Sequence[int]) -> Tensor:
+        geometry, seed = self.scenes.geometry.take(indices), self.options.corruption_seed
+        return weather(images, name, severity, indices=indices, seed=seed, geometry=geometry)
 
     def origin(self) -> str:
         """Where the images of the stream come from, in words."""

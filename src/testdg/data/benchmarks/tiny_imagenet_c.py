@@ -1,7 +1,7 @@
 """tiny-imagenet-c: the published files of Tiny-ImageNet-C, or the corruptions made from the clean validation images."""
 
-from testdg.data.benchmarks.pictures import PictureBenchmark
-from testdg.data.benchmarks.registry import register
+from testdg.data.benchmarks.base import register
+from testdg.data.benchmarks.corruption import PictureBenchmark
 from testdg.data.corruptions import ParameterSet
 from testdg.data.corruptions.parameters import row
 from testdg.data.decoder import Frame

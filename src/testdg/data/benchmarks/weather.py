@@ -1,9 +1,8 @@
 """Benchmarks of weather: streets in fog, at night, in rain and in snow, with a class for every pixel."""
 
-import torch
 from torch import Tensor
 
-from testdg.data.benchmarks.base import Benchmark
+from testdg.data.benchmarks.base import Benchmark, letters
 from testdg.data.segmentation.files import PairFiles
 from testdg.data.weather import CONDITIONS, check_condition
 
@@ -14,18 +13,13 @@ class WeatherBenchmark(Benchmark):
     task = "segmentation"
     batch_size = 1
     protocol = "cyclic"
+    own_domains = CONDITIONS
 
-    @property
-    def order(self) -> tuple[str, ...]:
-        """Names of the conditions, in the order of the stream."""
-        return self.chosen_domains(CONDITIONS, check_condition)
+    def check_domain(self, name: str) -> None:
+        """Refuse a condition that does not exist."""
+        check_condition(name)
 
 
 def identify(files: PairFiles) -> list[Tensor]:
     """What tells files from others: their names, and the first picture and label map."""
-    names = "\n".join(pair.name for pair in files.pairs)
-    return [
-        torch.frombuffer(bytearray(names.encode()), dtype=torch.uint8),
-        files.images.take([0]),
-        files.masks.take([0]),
-    ]
+    return [letters([pair.name for pair in files.pairs]), files.images.take([0]), files.masks.take([0])]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from testdg.data.corruptions import blur, digital, noise, spatter, weather
+from testdg.data.corruptions.filters import from_levels, to_levels
 from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.corruptions.levels import from_levels, to_levels
 from testdg.data.corruptions.parameters import EXTRA, STANDARD_ORDER, ParameterSet, parameters_of
 from testdg.data.corruptions.textures import FrostTextures
 from testdg.errors import UserError
@@ -62,18 +62,14 @@ def corrupt_uint8(
     function = _FUNCTIONS[name]
     if name == "frost":
         function = partial(function, textures=frost or FrostTextures.procedural())
+    chunk = _CHUNK_CPU if images.device.type == "cpu" else _CHUNK_ACCELERATOR  # so that memory stays bounded
+    size = max(1, chunk // images[0].numel()) if len(images) else 1
     result = torch.empty_like(images)
-    for part in _parts(images):
+    for start in range(0, len(images), size):
+        part = slice(start, start + size)
         image_noise = ImageNoise(seed, name, severity, positions[part])
         result[part] = to_levels(function(from_levels(images[part]), image_noise, *settings))
     return result
-
-
-def _parts(images: Tensor) -> list[slice]:
-    """Split a batch so that memory stays bounded."""
-    chunk = _CHUNK_CPU if images.device.type == "cpu" else _CHUNK_ACCELERATOR
-    size = max(1, chunk // images[0].numel()) if len(images) else 1
-    return [slice(start, start + size) for start in range(0, len(images), size)]
 
 
 def _positions(indices: Tensor | Sequence[int], count: int) -> list[int]:

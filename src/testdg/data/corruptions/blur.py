@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from testdg.data.corruptions.filters import correlate, disk_kernel, gaussian, reflect
+from testdg.data.corruptions.filters import correlate, disk_kernel, from_levels, gaussian, reflect, to_levels
 from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.corruptions.levels import from_levels, to_levels
 from testdg.data.corruptions.sampling import motion, zoom
 
 

@@ -1,6 +1,7 @@
 """Digital distortion: contrast, saturation, elastic transform, pixelation and JPEG."""
 
 import io
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -8,10 +9,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from testdg.data.corruptions.filters import gaussian_kernel, mirror, reflect
+from testdg.data.corruptions.filters import from_levels, gaussian_kernel, mirror, reflect, to_levels
 from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.corruptions.levels import from_levels, to_levels
-from testdg.data.corruptions.sampling import box_resize, warp
+from testdg.data.corruptions.sampling import warp
 
 
 def contrast(images: Tensor, noise: ImageNoise, factor: float) -> Tensor:
@@ -78,21 +78,25 @@ def _blur_matrix(size: int, sigma: float) -> NDArray[np.float64]:
 
 
 def pixelate(images: Tensor, noise: ImageNoise, scale: float) -> Tensor:
-    """Shrink with a box filter and enlarge again."""
-    height, width = images.shape[-2:]
-    small = box_resize(to_levels(images), max(int(height * scale), 1), max(int(width * scale), 1))
-    return from_levels(box_resize(small, height, width))
+    """Shrink with a box filter and enlarge again, on the CPU."""
+    (height, width), box = images.shape[-2:], Image.Resampling.BOX
+    small = max(int(width * scale), 1), max(int(height * scale), 1)
+    return _one_by_one(images, lambda picture: picture.resize(small, box).resize((width, height), box))
 
 
 def jpeg_compression(images: Tensor, noise: ImageNoise, quality: float) -> Tensor:
     """Encode as JPEG and decode, on the CPU."""
+
+    def code(picture: Image.Image) -> Image.Image:
+        buffer = io.BytesIO()
+        picture.save(buffer, "JPEG", quality=int(quality))
+        return Image.open(buffer)
+
+    return _one_by_one(images, code)
+
+
+def _one_by_one(images: Tensor, change: Callable[[Image.Image], Image.Image]) -> Tensor:
+    """What Pillow makes of each image."""
     pixels = to_levels(images).permute(0, 2, 3, 1).cpu().numpy()
-    decoded = np.stack([_jpeg(image, int(quality)) for image in pixels])
-    return from_levels(torch.from_numpy(decoded).permute(0, 3, 1, 2).to(images.device))
-
-
-def _jpeg(pixels: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
-    """Encode and decode one image, (H, W, 3)."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
-    return np.asarray(Image.open(buffer))
+    changed = np.stack([np.asarray(change(Image.fromarray(picture))) for picture in pixels])
+    return from_levels(torch.from_numpy(changed).permute(0, 3, 1, 2).to(images.device))

@@ -1,4 +1,4 @@
-"""Linear filters of batches of images.
+"""Grey levels and linear filters of batches of images.
 
 Only exactly rounded operations touch the pixels (add, multiply, compare, gather), in an order that does not
 depend on the batch: an image's result is the same, bit for bit, in every batch. That is why there is
@@ -12,6 +12,24 @@ import torch
 from torch import Tensor
 
 Border = Callable[[Tensor, int], Tensor]
+_LUMA = (0.299, 0.587, 0.114)
+_ROUNDING = 2.0**-10  # what is a grey level up to float32 rounding stays that grey level
+
+
+def from_levels(levels: Tensor) -> Tensor:
+    """Turn uint8 levels into float32 numbers in [0, 1]."""
+    return levels.float() * (1 / 255)
+
+
+def to_levels(images: Tensor) -> Tensor:
+    """Clip to [0, 1] and truncate to uint8 levels."""
+    return (images.clamp(0, 1) * 255 + _ROUNDING).floor().to(torch.uint8)
+
+
+def grey(images: Tensor) -> Tensor:
+    """Weigh red, green and blue as the eye does; the result has one channel."""
+    red, green, blue = (images[:, channel : channel + 1] * weight for channel, weight in enumerate(_LUMA))
+    return red + green + blue
 
 
 def clamp(index: Tensor, size: int) -> Tensor:
@@ -75,11 +93,5 @@ def disk_kernel(radius: float, alias: float) -> Tensor:
     disk = ((offset[:, None] ** 2 + offset[None, :] ** 2) <= radius**2).double()
     edge = gaussian_kernel(alias, 1 if radius <= 8 else 2)
     soft = correlate(correlate(disk / disk.sum(), edge[:, None], reflect), edge[None, :], reflect)
-    return _trim(soft)
-
-
-def _trim(kernel: Tensor) -> Tensor:
-    """Cut the rows and columns of zeros around a symmetric kernel."""
-    used = int((kernel.sum(dim=0) > 1e-9).sum()) // 2
-    centre = kernel.shape[0] // 2
-    return kernel[centre - used : centre + used + 1, centre - used : centre + used + 1]
+    used = int((soft.sum(dim=0) > 1e-9).sum()) // 2  # rows and columns of zeros around it are cut
+    return soft[reach - used : reach + used + 1, reach - used : reach + used + 1]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import NamedTuple
 
-from testdg.errors import UserError, look_up, unknown
+from testdg.errors import UserError, look_up
 
 Row = tuple[tuple[float, ...], ...]
 
@@ -141,8 +141,7 @@ _SETS = {parameters.name: parameters for parameters in (CIFAR, IMAGENET)}
 
 def check_name(name: str) -> None:
     """Refuse a corruption that does not exist."""
-    if name not in (*STANDARD_ORDER, *EXTRA):
-        raise unknown("corruption", name, (*STANDARD_ORDER, *EXTRA))
+    look_up("corruption", name, CIFAR.rows)
 
 
 def check_severity(severity: int) -> int:

@@ -1,4 +1,4 @@
-"""Geometry of batches of images: zoom, warp, motion and box resize, free of the batch as in `filters`."""
+"""Geometry of batches of images: zoom, warp and motion, free of the batch as in `filters`."""
 
 import math
 
@@ -60,49 +60,11 @@ def motion(images: Tensor, radius: float, sigma: float, angles: Tensor) -> Tenso
     taps = range(2 * int(radius) + 1)
     bell = [math.exp(-0.5 * (tap / sigma) ** 2) for tap in taps]
     rows, columns = (torch.arange(size, device=images.device) for size in (height, width))
+    radians = [math.radians(angle) for angle in angles.tolist()]
     total = torch.zeros_like(images)
     for tap, weight in zip(taps, bell, strict=True):
-        down, right = (shift.to(images.device)[:, None] for shift in _line(tap, angles))
-        row, column = clamp(rows + down, height), clamp(columns + right, width)
+        down = torch.tensor([math.ceil(tap * math.sin(angle) - 0.5) for angle in radians], device=images.device)
+        right = torch.tensor([math.ceil(tap * math.cos(angle) - 0.5) for angle in radians], device=images.device)
+        row, column = clamp(rows + down[:, None], height), clamp(columns + right[:, None], width)
         total += _pick(images, row[:, :, None] * width + column[:, None, :]) * (weight / math.fsum(bell))
     return total
-
-
-def _line(tap: int, angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Round the point at a distance in each direction to a pixel: rows down, columns right."""
-    radians = [math.radians(angle) for angle in angles.tolist()]
-    down = [math.ceil(tap * math.sin(angle) - 0.5) for angle in radians]
-    right = [math.ceil(tap * math.cos(angle) - 0.5) for angle in radians]
-    return torch.tensor(down), torch.tensor(right)
-
-
-def box_resize(pixels: Tensor, height: int, width: int) -> Tensor:
-    """Resize uint8 images as Pillow's box filter does, to the bit."""
-    across = _box_rows(pixels.int().transpose(-1, -2), width).transpose(-1, -2)
-    return _box_rows(across, height).byte()
-
-
-def _box_rows(pixels: Tensor, size: int) -> Tensor:
-    """Resize the rows of int32 images in Pillow's fixed-point arithmetic (22 bits)."""
-    first, count = _boxes(pixels.shape[-2], size)
-    weight = torch.tensor([int((1 << 22) / number + 0.5) for number in count]).int()
-    starts, counts = torch.tensor(first), torch.tensor(count)
-    total = torch.full((*pixels.shape[:-2], size, pixels.shape[-1]), 1 << 21, dtype=torch.int32, device=pixels.device)
-    for tap in range(max(count)):
-        used = torch.where(tap < counts, weight, 0).int().to(pixels.device)
-        index = clamp(starts + tap, pixels.shape[-2]).to(pixels.device)
-        total += pixels.index_select(-2, index) * used[:, None]
-    return total >> 22
-
-
-def _boxes(source: int, target: int) -> tuple[list[int], list[int]]:
-    """Say which pixels each resized pixel averages: the first, and how many."""
-    scale = source / target
-    support = 0.5 * max(scale, 1.0)
-    boxes = []
-    for position in range(target):
-        centre = (position + 0.5) * scale
-        start, stop = max(int(centre - support + 0.5), 0), min(int(centre + support + 0.5), source)
-        inside = [p for p in range(start, stop) if -0.5 < (p - centre + 0.5) / max(scale, 1.0) <= 0.5]
-        boxes.append((inside[0], len(inside)))
-    return [start for start, _ in boxes], [count for _, count in boxes]

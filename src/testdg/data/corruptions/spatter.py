@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from testdg.data.corruptions.filters import clamp, correlate, gaussian, reflect
+from testdg.data.corruptions.filters import clamp, correlate, from_levels, gaussian, reflect
 from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.corruptions.levels import from_levels
 
 _WATER = (175, 238, 238)
 _MUD = (63, 42, 20)
@@ -30,20 +29,11 @@ def spatter(
     """Throw drops on the lens: where a blurred normal field exceeds a threshold."""
     field = noise.normal(1, *images.shape[-2:], mean=mean, scale=scale).to(images.device)
     liquid = gaussian(field, sigma)
-    if is_mud:
-        return _mud(images, liquid > threshold, strength)
-    return _water(images, liquid.masked_fill(liquid < threshold, 0.0), strength)
-
-
-def _mud(images: Tensor, drops: Tensor, sigma: float) -> Tensor:
-    """Cover the image with brown where the drops are thick."""
-    cover = gaussian(drops.float(), sigma)
-    cover = cover.masked_fill(cover < 0.8, 0.0)
-    return images * (1 - cover) + cover * _colour(_MUD, images)
-
-
-def _water(images: Tensor, liquid: Tensor, strength: float) -> Tensor:
-    """Add the light that drops reflect, strongest on the slopes that face away from their edges."""
+    if is_mud:  # brown where the drops are thick
+        cover = gaussian((liquid > threshold).float(), strength)
+        cover = cover.masked_fill(cover < 0.8, 0.0)
+        return images * (1 - cover) + cover * _colour(_MUD, images)
+    liquid = liquid.masked_fill(liquid < threshold, 0.0)  # it reflects light, most where it slopes away from an edge
     relief = correlate(_equalise(_edge_distance(liquid)), _RELIEF, reflect).clamp(0, 255)
     light = liquid * correlate(relief, _BOX, reflect)
     brightest = light.amax(dim=(2, 3), keepdim=True).clamp(min=1e-6)

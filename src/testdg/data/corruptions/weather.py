@@ -3,13 +3,10 @@
 import torch
 from torch import Tensor
 
-from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.corruptions.levels import from_levels, to_levels
-from testdg.data.corruptions.plasma import plasma
+from testdg.data.corruptions.filters import from_levels, grey, to_levels
+from testdg.data.corruptions.generator import ImageNoise, plasma
 from testdg.data.corruptions.sampling import motion, zoom
 from testdg.data.corruptions.textures import FrostTextures
-
-_LUMA = (0.299, 0.587, 0.114)
 
 
 def snow(
@@ -29,14 +26,8 @@ def snow(
     flakes = from_levels(to_levels(flakes.masked_fill(flakes < threshold, 0.0)))
     driven = motion(flakes, radius, sigma, noise.uniform(low=-135.0, high=-45.0))
     layer = from_levels(to_levels(driven))
-    bleached = torch.maximum(images, _gray(images) * 1.5 + 0.5)
+    bleached = torch.maximum(images, grey(images) * 1.5 + 0.5)
     return images * kept + bleached * (1 - kept) + layer + layer.flip(-1, -2)
-
-
-def _gray(images: Tensor) -> Tensor:
-    """Weigh red, green and blue as the eye does; the result has one channel."""
-    red, green, blue = (images[:, channel : channel + 1] * weight for channel, weight in enumerate(_LUMA))
-    return red + green + blue
 
 
 def frost(

@@ -1,9 +1,6 @@
 """Writers of corrupted data sets in the published layouts: arrays, or folders of pictures."""
 
-from testdg.data.generate.arrays import write_arrays
-from testdg.data.generate.folder import ALL, CorruptOptions, Tell
-from testdg.data.generate.pictures import write_pictures
-from testdg.data.generate.sets import write_set
-from testdg.data.manifest import MANIFEST
+from testdg.data.generate.sets import write_arrays, write_pictures, write_set
+from testdg.data.manifest import ALL, MANIFEST, CorruptOptions, Tell
 
 __all__ = ["ALL", "MANIFEST", "CorruptOptions", "Tell", "write_arrays", "write_pictures", "write_set"]

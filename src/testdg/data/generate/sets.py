@@ -1,14 +1,56 @@
-"""Corrupted sets by the name of their benchmark."""
+"""Writers of corrupted sets, by the name of their benchmark: arrays as CIFAR-C, or pictures as ImageNet-C has them."""
 
+import hashlib
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from testdg.data.benchmarks.base import Options
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from PIL import Image
+from torch import Tensor
+
+from testdg.data.benchmarks.base import Options, fingerprint
 from testdg.data.benchmarks.corruption import corrupted_sets
-from testdg.data.generate.arrays import write_arrays
-from testdg.data.generate.folder import CorruptOptions, Tell
-from testdg.data.generate.pictures import write_pictures
-from testdg.data.picture_sets import PictureSet
+from testdg.data.corrupted import Corrupt
+from testdg.data.corruptions import CIFAR, SEVERITIES, FrostTextures, ParameterSet, corrupt_uint8
+from testdg.data.decoder import Frame, decode
+from testdg.data.generate.workers import workers
+from testdg.data.image_files import list_images, spread
+from testdg.data.manifest import CorruptOptions, Count, Tell, claimed
+from testdg.data.picture_sets import Pictures, PictureSet
+from testdg.data.stream import Samples
 from testdg.errors import UserError, look_up
+from testdg.files import replacing
+
+QUALITY = 85  # of the published files
+_ARRAY_CHUNK, _PICTURE_CHUNK = 500, 16  # images of one task
+
+Array = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class _Piece(NamedTuple):
+    """Some images under one corruption, from a start on; `folder` is where pictures go."""
+
+    name: str
+    severity: int
+    start: int
+    folder: Path
+
+
+class _Arrays(NamedTuple):
+    images: Tensor
+    corrupt: Corrupt
+
+
+class _Files(NamedTuple):
+    clean: Pictures
+    names: list[str]
+    positions: list[int]
+    frame: Frame
+    corrupt: Corrupt
 
 
 def write_set(benchmark: str, data: Path, out: Path, images: int | None, options: CorruptOptions, tell: Tell) -> Path:
@@ -25,3 +67,125 @@ def write_set(benchmark: str, data: Path, out: Path, images: int | None, options
         bench = benchmark_class(data, Options(images=images))
         write_arrays(folder, bench.clean, bench.frost, options, tell, data_set.parameters)
     return folder
+
+
+def write_arrays(
+    folder: Path,
+    clean: Samples,
+    frost: FrostTextures | None,
+    options: CorruptOptions,
+    tell: Tell,
+    parameters: ParameterSet = CIFAR,
+) -> None:
+    """Write `<corruption>.npy`, uint8 (5 N, H, W, 3), and `labels.npy`; a corruption that is there is kept."""
+    if sorted(options.severities) != list(SEVERITIES):
+        raise UserError(
+            f"arrays hold all five severities, one after the other; got {', '.join(map(str, options.severities))}: "
+            "leave --severities out"
+        )
+    source = _Arrays(clean.images, partial(corrupt_uint8, seed=options.seed, parameters=parameters, frost=frost))
+    about = options.describe(fingerprint([clean.images, clean.labels]), len(clean), frost, parameters)
+    with claimed(folder, about) as manifest, workers(options.jobs, _make_rows, source) as make:
+        _write_array(folder / "labels.npy", (5 * len(clean),), [np.tile(clean.labels.numpy().astype(np.uint8), 5)])
+        todo = [name for name in options.corruptions if not (folder / f"{name}.npy").exists()]
+        count = Count(tell, 5 * len(clean) * len(todo))
+        starts = range(0, len(clean), _ARRAY_CHUNK)
+        for name in options.corruptions:
+            if name in todo:
+                pieces = [_Piece(name, severity, start, folder) for severity in SEVERITIES for start in starts]
+                rows = (count.passed(name, made) for made in make(pieces))
+                _write_array(folder / f"{name}.npy", (5 * len(clean), *clean.images.shape[2:], 3), rows)
+            manifest.add(name)
+
+
+def _make_rows(source: _Arrays, piece: _Piece) -> Array:
+    """Corrupt one piece, (N, H, W, 3)."""
+    images = source.images[piece.start : piece.start + _ARRAY_CHUNK]
+    indices = range(piece.start, piece.start + len(images))
+    corrupted = source.corrupt(images, piece.name, piece.severity, indices=indices)
+    return corrupted.permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def _write_array(path: Path, shape: tuple[int, ...], pieces: Iterable[Array]) -> None:
+    """Write a file of numpy's format piece by piece; it appears under its name when it is whole."""
+    with replacing(path) as fresh, fresh.open("wb") as file:
+        npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        for piece in pieces:
+            file.write(piece.tobytes())
+
+
+def write_pictures(
+    folder: Path, data_set: PictureSet, data: Path, images: int | None, options: CorruptOptions, tell: Tell
+) -> None:
+    """Write `<corruption>/<severity>/<class>/<file>`, JPEG; every severity of a corruption appears when it is whole.
+
+    The pictures are the set's test pictures, or those of `data` where it holds the classes itself; photographs of
+    frost are taken from a folder `frost` in the data folder, or beside the classes.
+    """
+    inside = data_set.split_folder(data, data_set.test).is_dir()
+    clean = data_set.list_test(data) if inside else Pictures(data, list_images(data))
+    names = spread(list(clean.paths), images)
+    _check_names(names)
+    photographs = (data if inside else data.resolve().parent) / "frost"
+    frost = FrostTextures.from_folder(photographs) if photographs.is_dir() else None
+    about = options.describe(_identify(clean, names), len(names), frost, data_set.parameters)
+    corrupt = partial(corrupt_uint8, seed=options.seed, parameters=data_set.parameters, frost=frost)
+    places_of = {name: place for place, name in enumerate(clean.paths)}  # noise does not depend on the choice
+    source = _Files(clean, names, [places_of[name] for name in names], data_set.frame, corrupt)
+    with claimed(folder, about) as manifest, workers(options.jobs, _make_files, source) as make:
+        levels = {severity: data_set.severities[severity - 1] for severity in options.severities}
+        places = {(name, s): folder / name / level for name in options.corruptions for s, level in levels.items()}
+        todo = {key: place for key, place in places.items() if not place.exists()}
+        count = Count(tell, len(names) * len(todo))
+        for name, severity in places:
+            if place := todo.get((name, severity)):
+                part = place.with_name(f"{place.name}.part")
+                pieces = (_Piece(name, severity, start, part) for start in range(0, len(names), _PICTURE_CHUNK))
+                for made in make(pieces):
+                    count.passed(name, made)
+                part.rename(place)
+            if severity == options.severities[-1]:
+                manifest.add(name)
+
+
+def _check_names(names: list[str]) -> None:
+    """Refuse pictures whose names differ in their ending only: all are written as JPEG."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (twin := seen.setdefault(_as_jpeg(name), name)) != name:
+            raise UserError(f"{twin} and {name} would both become {_as_jpeg(name)}: rename one")
+
+
+def _as_jpeg(name: str) -> str:
+    return str(Path(name).with_suffix(".JPEG").as_posix())
+
+
+def _identify(clean: Pictures, names: list[str]) -> str:
+    """Identify pictures by class, name and size; reading them all would take long."""
+    digest = hashlib.blake2b(digest_size=6)
+    for name in names:
+        digest.update(f"{name} {(clean.folder / clean.paths[name]).stat().st_size}\n".encode())
+    return digest.hexdigest()
+
+
+def _make_files(source: _Files, piece: _Piece) -> list[str]:
+    """Corrupt some pictures and write those that are not there."""
+    part = slice(piece.start, piece.start + _PICTURE_CHUNK)
+    names = source.names[part]
+    for index, name in zip(source.positions[part], names, strict=True):
+        target = piece.folder / _as_jpeg(name)
+        if not target.exists():
+            image = _read(source.clean.folder / source.clean.paths[name], source.frame)
+            made = source.corrupt(image[None], piece.name, piece.severity, indices=[index])[0]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as fresh:
+                Image.fromarray(made.permute(1, 2, 0).contiguous().numpy()).save(fresh, "JPEG", quality=QUALITY)
+    return names
+
+
+def _read(path: Path, frame: Frame) -> Tensor:
+    """Read a picture at the size of the set: uint8, (3, side, side)."""
+    pixels = decode(str(path), frame)
+    if isinstance(pixels, str):
+        raise UserError(f"{path} cannot be read as an image: {pixels}; replace it, or take it away")
+    return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(3, frame.side, frame.side)

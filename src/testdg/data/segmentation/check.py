@@ -5,16 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from testdg.data.findings import Check
+from testdg.data.segmentation import layouts
 from testdg.data.segmentation.files import Pair, check_picture, read_mask, size_of
-from testdg.data.segmentation.layouts import (
-    Folders,
-    complete,
-    find_flat,
-    find_folders,
-    find_parent,
-    list_acdc,
-    list_cityscapes,
-)
 from testdg.data.weather import CONDITIONS
 from testdg.errors import UserError
 
@@ -29,19 +21,19 @@ _TOLD = 5  # files that are named, of those of one folder that cannot be used
 def check_maps(data: Path) -> list[Check]:
     """Look at every set of pictures with label maps in a folder."""
     checks = [_check_acdc(data), _check_cityscapes(data)]
-    checks += [_check_folders(f"{split} pictures", find_folders, data, split) for split in _SPLITS]
-    checks += [_check_folders("pictures", find_flat, data), _check_halves(data)]
+    checks += [_check_folders(f"{split} pictures", layouts.find_folders, data, split) for split in _SPLITS]
+    checks += [_check_folders("pictures", layouts.find_flat, data), _check_halves(data)]
     return [check for check in checks if check is not None]
 
 
 def _check_acdc(data: Path) -> Check | None:
     """Look at the training split of ACDC, condition by condition."""
-    folder = find_parent(data, "rgb_anon")
+    folder = layouts.find_parent(data, "rgb_anon")
     if folder is None:
         return None
     check, counts = Check("ACDC", folder), []
     for condition in CONDITIONS:
-        pairs = check.attempt(list_acdc, data, condition) or []
+        pairs = check.attempt(layouts.list_acdc, data, condition) or []
         if pairs:
             check.compare(folder / condition / "train", len(pairs), _ACDC_TRAIN, "pictures")
         counts.append(f"{condition} {_check_pairs(check, pairs)}")
@@ -51,7 +43,7 @@ def _check_acdc(data: Path) -> Check | None:
 
 def _check_cityscapes(data: Path) -> Check | None:
     """Look at the pictures of Cityscapes that have public label maps."""
-    folder = find_parent(data, "leftImg8bit")
+    folder = layouts.find_parent(data, "leftImg8bit")
     if folder is None:
         return None
     check, counts = Check("Cityscapes", folder), []
@@ -59,7 +51,7 @@ def _check_cityscapes(data: Path) -> Check | None:
         if split == "train" and not (folder / split).is_dir():
             check.notes.append("no train/: a source model cannot be trained")
             continue
-        pairs = check.attempt(list_cityscapes, data, split) or []
+        pairs = check.attempt(layouts.list_cityscapes, data, split) or []
         if pairs:
             check.compare(folder / split, len(pairs), expected, "pictures")
         counts.append(f"{split} {_check_pairs(check, pairs)}")
@@ -67,7 +59,7 @@ def _check_cityscapes(data: Path) -> Check | None:
     return check
 
 
-def _check_folders(name: str, find: Callable[..., Folders | None], data: Path, *split: str) -> Check | None:
+def _check_folders(name: str, find: Callable[..., layouts.Folders | None], data: Path, *split: str) -> Check | None:
     """Look at a folder of pictures with a folder of label maps beside it."""
     check = Check(name, data)
     folders = check.attempt(find, data, *split)
@@ -108,7 +100,7 @@ def _mistake(pair: Pair) -> str:
     """What is wrong with a pair; empty where nothing is."""
     try:
         check_picture(pair.image)
-        complete([pair])
+        layouts.complete([pair])
         read_mask(pair, size_of(pair.image))
     except UserError as error:
         return str(error)

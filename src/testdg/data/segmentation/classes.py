@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testdg.bounds import read_text
+from testdg.data.image_files import read_lines
 from testdg.errors import UserError
 
 IGNORED = 255
@@ -38,7 +38,7 @@ _CITYSCAPES = (
 )
 CITYSCAPES = tuple(name for name, _, _ in _CITYSCAPES)
 CITYSCAPES_PALETTE = tuple(colour for _, _, colour in _CITYSCAPES)
-_COLOURS = dict(zip(CITYSCAPES, CITYSCAPES_PALETTE, strict=True))
+COLOURS = dict(zip(CITYSCAPES, CITYSCAPES_PALETTE, strict=True))
 
 # name, and the class of Cityscapes that shows it in the same colour
 _CAMVID = {
@@ -46,7 +46,7 @@ _CAMVID = {
     "sign": "traffic sign", "fence": "fence", "car": "car", "pedestrian": "person", "bicyclist": "rider",
 }  # fmt: skip
 CAMVID = tuple(_CAMVID)
-CAMVID_PALETTE = tuple(_COLOURS[name] for name in _CAMVID.values())
+CAMVID_PALETTE = tuple(COLOURS[name] for name in _CAMVID.values())
 
 
 class Table(NamedTuple):
@@ -83,11 +83,7 @@ def cityscapes_table() -> Table:
 
 def read_class_names(path: Path) -> tuple[tuple[str, ...], Table]:
     """Read a list of classes, one per line; a last line "void" stands for the number that is ignored."""
-    try:
-        lines = [line.strip() for line in read_text(path).splitlines()]
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not a list that can be read: expected one class per line") from error
-    names = [line for line in lines if line]
+    names = read_lines(path, "expected one class per line")
     void = len(names) - 1 if names and names[-1].lower() in VOID else None
     names = names[:void]
     if not names or len(set(names)) < len(names) or len(names) >= _WRONG:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from testdg.data.pictures import open_picture
+from testdg.data.decoder import open_picture
 from testdg.data.segmentation.classes import Table
 from testdg.errors import UserError
 
@@ -42,7 +42,6 @@ class FileSource:
         self._ahead: dict[int, Future[Tensor]] = {}
 
     def __len__(self) -> int:
-        """Number of files."""
         return len(self.pairs)
 
     def read(self, start: int, stop: int) -> Tensor:
@@ -87,7 +86,6 @@ class PairFiles:
         self.masks = FileSource(self.pairs, partial(read_mask, size=self.mask_size), self.threads)
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return len(self.pairs)
 
     def load(self) -> tuple[Tensor, Tensor]:

@@ -4,16 +4,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from testdg.data.decoder import SUFFIXES
-from testdg.data.image_files import choose_images
-from testdg.data.segmentation.classes import (
-    CAMVID,
-    CITYSCAPES,
-    Table,
-    cityscapes_table,
-    plain_table,
-    read_class_names,
-)
+from testdg.data.image_files import choose_images, is_image
+from testdg.data.segmentation.classes import CAMVID, CITYSCAPES, Table, cityscapes_table, plain_table, read_class_names
 from testdg.data.segmentation.files import Pair
 from testdg.errors import UserError
 
@@ -38,38 +30,23 @@ def _find_both(data: Path, images: str, masks: str, part: str) -> tuple[Path, Pa
     return pictures / part, maps / part
 
 
-def acdc_pairs(data: Path, condition: str, subset: str | Path | None = None) -> list[Pair]:
-    """Training pictures of one condition of ACDC with their label maps, sorted by sequence and file."""
-    return complete(list_acdc(data, condition, subset))
-
-
 def list_acdc(data: Path, condition: str, subset: str | Path | None = None) -> list[Pair]:
-    """The same, whether the label maps are there or not."""
+    """Training pictures of one condition of ACDC, sorted by sequence and file; label maps may be missing."""
     images, masks = (folder / "train" for folder in _find_both(data, "rgb_anon", "gt", condition))
     table = plain_table(len(CITYSCAPES))
     names = choose_images(images, _list_nested(images, _ACDC_IMAGE), subset)
     return [Pair(name, images / name, masks / _swap(name, _ACDC_IMAGE, _ACDC_MASK), table) for name in names]
 
 
-def cityscapes_pairs(data: Path, split: str, subset: str | Path | None = None) -> list[Pair]:
-    """Pictures of one split of Cityscapes with their label maps, sorted by city and file."""
-    return complete(list_cityscapes(data, split, subset))
-
-
 def list_cityscapes(data: Path, split: str, subset: str | Path | None = None) -> list[Pair]:
-    """The same, whether the label maps are there or not."""
+    """Pictures of one split of Cityscapes, sorted by city and file; label maps may be missing."""
     images, masks = _find_both(data, "leftImg8bit", "gtFine", split)
-    tables = plain_table(len(CITYSCAPES)), cityscapes_table()
-    names = choose_images(images, _list_nested(images, _CITY_IMAGE), subset)
-    return [_city_pair(images, masks, name, *tables) for name in names]
-
-
-def _city_pair(images: Path, masks: Path, name: str, plain: Table, ids: Table) -> Pair:
-    """The trainIds where they were made, else the labelIds that every download has."""
-    mask = masks / _swap(name, _CITY_IMAGE, _CITY_MASK)
-    if mask.is_file():
-        return Pair(name, images / name, mask, plain)
-    return Pair(name, images / name, masks / _swap(name, _CITY_IMAGE, _CITY_IDS), ids)
+    tables, pairs = {_CITY_MASK: plain_table(len(CITYSCAPES)), _CITY_IDS: cityscapes_table()}, []
+    for name in choose_images(images, _list_nested(images, _CITY_IMAGE), subset):
+        made = (masks / _swap(name, _CITY_IMAGE, _CITY_MASK)).is_file()  # every download has the labelIds
+        kind = _CITY_MASK if made else _CITY_IDS
+        pairs.append(Pair(name, images / name, masks / _swap(name, _CITY_IMAGE, kind), tables[kind]))
+    return pairs
 
 
 class Folders(NamedTuple):
@@ -80,30 +57,20 @@ class Folders(NamedTuple):
     classes: tuple[str, ...]
     table: Table
 
-    def pairs(self, subset: str | Path | None = None) -> list[Pair]:
-        """Pictures with their label maps, sorted."""
-        return complete(self.listed(subset))
-
     def listed(self, subset: str | Path | None = None) -> list[Pair]:
-        """The same, whether the label maps are there or not."""
+        """The pictures, sorted; label maps may be missing."""
         files = sorted(path.name for path in self.images.iterdir() if _is_picture(path))
         if not files:
             raise UserError(f"{self.images} holds no images: expected .jpg or .png files in it")
         _check_names(self.images, files)
-        names = choose_images(self.images.parent, [f"{self.images.name}/{file}" for file in files], subset)
-        images = [self.images.parent / name for name in names]
-        return [
-            Pair(name, image, self.masks / f"{image.stem}.png", self.table)
-            for name, image in zip(names, images, strict=True)
-        ]
+        parent = self.images.parent
+        names = choose_images(parent, [f"{self.images.name}/{file}" for file in files], subset)
+        return [Pair(name, parent / name, self.masks / f"{Path(name).stem}.png", self.table) for name in names]
 
 
 def find_folders(data: Path, split: str) -> Folders | None:
     """Find the pictures of a split: CamVid's `<split>` and `<split>annot`, or `images` and `masks`."""
-    places = (
-        (data / split, data / f"{split}annot"),
-        (data / "images" / split, data / "masks" / split),
-    )
+    places = (data / split, data / f"{split}annot"), (data / "images" / split, data / "masks" / split)
     found = next((place for place in places if place[0].is_dir() and place[1].is_dir()), None)
     return None if found is None else Folders(*found, *find_classes(data, found[1]))
 
@@ -135,7 +102,7 @@ def _list_nested(folder: Path, suffix: str) -> list[str]:
 
 def _is_picture(path: Path) -> bool:
     """Whether a folder's entry is to be read: a link that leads nowhere is, so that it is told and not left out."""
-    return path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".") and not path.is_dir()
+    return is_image(path.name) and not path.is_dir()
 
 
 def _check_names(folder: Path, files: list[str]) -> None:

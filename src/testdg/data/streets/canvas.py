@@ -26,18 +26,13 @@ class Patch(NamedTuple):
     v: Array
     inside: Array | bool = True
 
-    def cut(self, rows: slice, columns: slice) -> Patch:
-        """Some rows and columns of it, which count from its own corner."""
-        parts = (_cut(values, rows, columns) for values in self[2:])
-        return Patch(_shift(rows, self.rows), _shift(columns, self.columns), *parts)
-
 
 class Canvas:
     """Colour, class, distance, and how far each pixel faces up and shines at night."""
 
     def __init__(self, height: int, width: int, horizon: float, middle: float, eye: float, sky: int) -> None:
         focal = 0.8 * width
-        self.eye, self.horizon = eye, horizon
+        self.eye = eye
         self.across = ((np.arange(width) + 0.5 - middle * width) / focal).astype(np.float32)
         self.up = ((horizon * height - np.arange(height) - 0.5) / focal).astype(np.float32)
         self.colour = np.zeros((height, width, 3), np.float32)
@@ -84,14 +79,6 @@ class Canvas:
             return None
         return Patch(rows, columns, z[rows, None], x[:, columns], z[rows, None], inside[:, columns])
 
-    def visible(self, patch: Patch | None) -> Patch | None:
-        """What is not hidden of a face, with as few rows and columns as possible."""
-        if patch is None:
-            return None
-        shown = (self.depth[patch.rows, patch.columns] > patch.z) & patch.inside
-        rows, columns = _extent(shown.any(1)), _extent(shown.any(0))
-        return None if rows is None or columns is None else patch.cut(rows, columns)
-
     def paint(
         self,
         patch: Patch | None,
@@ -107,10 +94,9 @@ class Canvas:
         place = patch.rows, patch.columns
         shown = (self.depth[place] > patch.z) & patch.inside & keep
         np.copyto(self._pixels[place], _pixels(colour), where=shown)
-        np.copyto(self.labels[place], label, where=shown, casting="unsafe")
-        np.copyto(self.depth[place], patch.z, where=shown, casting="same_kind")
-        np.copyto(self.upward[place], upward, where=shown, casting="same_kind")
-        np.copyto(self.lights[place], lights, where=shown, casting="same_kind")
+        maps = (self.labels, label), (self.depth, patch.z), (self.upward, upward), (self.lights, lights)
+        for target, values in maps:
+            np.copyto(target[place], values, where=shown, casting="unsafe")
 
     def shade(self, patch: Patch | None, factor: Array | float) -> None:
         """Darken the ground below a face that lies just above it."""
@@ -146,23 +132,6 @@ def _span(mask: Any) -> slice | None:
     """Where the true values are, which lie side by side."""
     count, first = np.count_nonzero(mask), int(mask.argmax())
     return slice(first, first + count) if count else None
-
-
-def _extent(mask: Any) -> slice | None:
-    """From the first to the last true value."""
-    found = mask.nonzero()[0]
-    return slice(int(found[0]), int(found[-1]) + 1) if len(found) else None
-
-
-def _cut(values: Any, rows: slice, columns: slice) -> Any:
-    """Some rows and columns of an array, which may stand for all rows or columns with one."""
-    if not isinstance(values, np.ndarray):
-        return values
-    return values[rows if len(values) > 1 else slice(None), columns if values.shape[1] > 1 else slice(None)]
-
-
-def _shift(inner: slice, outer: slice) -> slice:
-    return slice(outer.start + inner.start, outer.start + inner.stop)
 
 
 def _pixels(colour: Array) -> Array:

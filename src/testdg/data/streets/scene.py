@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from testdg.data.streets.canvas import Array, Canvas, Grain, floats
-from testdg.data.streets.classes import SKY
-from testdg.data.streets.street import Street, draw_ground, draw_houses, draw_sky
+from testdg.data.streets.street import SKY, Street, draw_ground, draw_houses, draw_sky
 from testdg.data.streets.things import draw_cars, draw_people, draw_poles, draw_trees
 from testdg.data.weather.geometry import Geometry
 
@@ -34,10 +33,12 @@ def draw_scenes(indices: Sequence[int], seed: int) -> Scenes:
 
 def _draw(random: np.random.Generator) -> tuple[Tensor, ...]:
     """One scene, drawn twice as large: picture, labels, depth, upward, lights, horizon."""
-    street = _lay_out(random)
+    horizon, middle, eye = random.uniform([0.4, 0.36, 1.35], [0.52, 0.64, 1.75]).tolist()
+    canvas = Canvas(2 * HEIGHT, 2 * WIDTH, horizon, middle, eye, SKY)
+    left, right, pavement = random.uniform([-7.2, 1.8, 1.8], [-4.9, 4.2, 3.6]).tolist()
+    street = Street(canvas, random, Grain(random), left, right, pavement, int(random.choice((-1, 1))))
     for draw in (draw_sky, draw_ground, draw_cars, draw_houses, draw_trees, draw_poles, draw_people):
         draw(street)
-    canvas = street.canvas
     fine = np.ascontiguousarray(canvas.colour.transpose(2, 0, 1))
     colour = (fine[:, ::2, ::2] + fine[:, 1::2, ::2] + fine[:, ::2, 1::2] + fine[:, 1::2, 1::2]) / 4
     labels, depth, upward, lights = (
@@ -45,7 +46,7 @@ def _draw(random: np.random.Generator) -> tuple[Tensor, ...]:
     )
     image = torch.from_numpy(_develop(random, colour, depth * (labels != SKY)))
     maps = (torch.from_numpy(values)[None] for values in (depth, upward, lights))
-    return image, torch.from_numpy(labels), *maps, torch.tensor(canvas.horizon)
+    return image, torch.from_numpy(labels), *maps, torch.tensor(horizon)
 
 
 def _develop(random: np.random.Generator, colour: Array, depth: Array) -> Array:
@@ -56,11 +57,3 @@ def _develop(random: np.random.Generator, colour: Array, depth: Array) -> Array:
     noise = random.standard_normal((*depth.shape, 3), dtype=np.float32)
     colour += noise.transpose(2, 0, 1) * np.float32(0.012)
     return (colour.clip(0, 1) * 255).round().astype(np.uint8)
-
-
-def _lay_out(random: np.random.Generator) -> Street:
-    """Choose a camera and the measures of a street."""
-    horizon, middle, eye = random.uniform([0.4, 0.36, 1.35], [0.52, 0.64, 1.75]).tolist()
-    canvas = Canvas(2 * HEIGHT, 2 * WIDTH, horizon, middle, eye, SKY)
-    left, right, pavement = random.uniform([-7.2, 1.8, 1.8], [-4.9, 4.2, 3.6]).tolist()
-    return Street(canvas, random, Grain(random), left, right, pavement, int(random.choice((-1, 1))))

@@ -1,12 +1,16 @@
-"""The street of a scene: its width, its light, the ground, the sky and the houses."""
+"""The street of a scene: its classes, its width, its light, the ground, the sky and the houses."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from testdg.data.segmentation.classes import COLOURS
 from testdg.data.streets.canvas import NEAR, Array, Canvas, Grain, Patch, floats, part, tint
-from testdg.data.streets.classes import BUILDING, FENCE, PAVEMENT, ROAD, VEGETATION
 
+CLASSES = ("road", "pavement", "building", "fence", "pole", "vegetation", "sky", "person", "car")
+ROAD, PAVEMENT, BUILDING, FENCE, POLE, VEGETATION, SKY, PERSON, CAR = range(len(CLASSES))
+_SHOWN_AS = ("road", "sidewalk", "building", "fence", "traffic sign", "vegetation", "sky", "person", "car")
+PALETTE = tuple(COLOURS[name] for name in _SHOWN_AS)  # of label maps, as Cityscapes has them
 LANE = 3.2
 END = 90.0  # metres to the end of the street
 _WALLS = floats(
@@ -145,7 +149,6 @@ class _Facade:
 
     def paint(self, patch: Patch | None) -> None:
         """Paint the wall on a face."""
-        patch = self.street.canvas.visible(patch)
         if patch is None:
             return
         along, above = part(patch.u, self.bay), part(patch.v, self.storey)

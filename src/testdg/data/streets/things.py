@@ -3,8 +3,7 @@
 import numpy as np
 
 from testdg.data.streets.canvas import Array, floats
-from testdg.data.streets.classes import CAR, PERSON, POLE, VEGETATION
-from testdg.data.streets.street import LANE, Street
+from testdg.data.streets.street import CAR, LANE, PERSON, POLE, VEGETATION, Street
 
 _PAINTS = floats(
     [

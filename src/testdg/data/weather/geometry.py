@@ -9,12 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.data.corruptions.filters import gaussian
+from testdg.data.corruptions.filters import gaussian, grey
 
 FAR = 1000.0  # metres to the sky
 _EYE, _WALL, _END = 1.5, 7.0, 120.0  # of the street that a photograph is taken to show, in metres
 _HORIZON = 0.45
-_LUMA = (0.299, 0.587, 0.114)
 
 
 class Geometry(NamedTuple):
@@ -37,9 +36,10 @@ def guess_geometry(images: Tensor) -> Geometry:
     smooth and reaches up to the upper edge is sky; what is below the horizon and looks like the lower middle is ground;
     the upper edges of dark things face up, too; small spots that are brighter than what is around them shine.
     """
-    luma, width = grey(images), images.shape[-1]
+    luma, (height, width) = grey(images), images.shape[-2:]
     soft = blur(luma, width / 200)
-    up, across = _rays(images)
+    up = ((_HORIZON * height - torch.arange(height) - 0.5) / (0.8 * width))[:, None]  # of a lens that sees 64 degrees
+    across = (torch.arange(width) + 0.5 - width / 2) / (0.8 * width)
     floor, walls = _EYE / (-up).clamp(min=1e-3), _WALL / across.abs().clamp(min=1e-3)
     corridor = torch.minimum(floor, walls).clamp(max=_END)
     sky = _sky(luma, soft, up)
@@ -50,19 +50,6 @@ def guess_geometry(images: Tensor) -> Geometry:
     near_sky = (4 * blur(sky, width / 50)).clamp(max=1)
     lights = ((luma - blur(luma, width / 40) - 0.16) * 4).clamp(0, 1) * (1 - near_sky) * (1 - upward)
     return Geometry(depth, upward, lights, torch.full((len(images),), _HORIZON))
-
-
-def grey(images: Tensor) -> Tensor:
-    """Weigh red, green and blue as the eye does; the result has one channel."""
-    red, green, blue = (images[:, channel : channel + 1] * weight for channel, weight in enumerate(_LUMA))
-    return red + green + blue
-
-
-def _rays(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Directions of the pixels: up (H, 1) and across (W), for a lens that sees 64 degrees."""
-    height, width = images.shape[-2:]
-    up = (_HORIZON * height - torch.arange(height) - 0.5) / (0.8 * width)
-    return up[:, None], (torch.arange(width) + 0.5 - width / 2) / (0.8 * width)
 
 
 def _sky(luma: Tensor, soft: Tensor, up: Tensor) -> Tensor:
