@@ -4,6 +4,7 @@ import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,35 +47,17 @@ def tracked(observer: Observer, name: str | None) -> Iterator[Observer]:
 
 
 class Several(Observer):
-    """Passes on what it hears."""
+    """Passes on what it hears, whatever it is."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.observers = observers
+        for name in vars(Observer):
+            if not name.startswith("_"):
+                setattr(self, name, partial(self._tell_all, name))
 
-    def training(self, step: int, steps: int) -> None:
-        """Tell all."""
+    def _tell_all(self, name: str, *news: Any) -> None:
         for observer in self.observers:
-            observer.training(step, steps)
-
-    def opened(self, folder: Path) -> None:
-        """Tell all."""
-        for observer in self.observers:
-            observer.opened(folder)
-
-    def started(self, method: str, record: Record, batches: int, events: list[Event]) -> None:
-        """Tell all."""
-        for observer in self.observers:
-            observer.started(method, record, batches, events)
-
-    def progress(self, events: list[Event]) -> None:
-        """Tell all."""
-        for observer in self.observers:
-            observer.progress(events)
-
-    def finished(self, result: Result) -> None:
-        """Tell all."""
-        for observer in self.observers:
-            observer.finished(result)
+            getattr(observer, name)(*news)
 
 
 class TensorBoard(Observer):

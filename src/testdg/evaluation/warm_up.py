@@ -1,12 +1,13 @@
-"""Source data for methods that learn something before the stream; what they learnt is kept for the next time."""
+"""Source data: for methods that learn something before the stream, which is kept for the next time, and for a guard."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import groupby, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,6 +19,8 @@ from testdg.data.image_files import find_images, read_image
 from testdg.data.stream import to_float
 from testdg.errors import UserError
 from testdg.files import checksum, replacing
+from testdg.guards import guard
+from testdg.guards.health import IMAGES
 from testdg.methods import Adapter
 from testdg.models.model import tensor_bytes
 from testdg.training.cache import cache_folder
@@ -25,6 +28,7 @@ from testdg.version import __version__
 
 RECIPE = 4
 """Counts up when a warm-up computes something else, so that what was kept before is not used."""
+_PROBED = 0  # seed of the choice of a probe
 BATCH = {"classification": 64, "segmentation": 8}
 
 
@@ -99,16 +103,37 @@ def folder_batches(adapter: Adapter, folder: Path) -> Iterator[Tensor]:
     """Images of a folder, without labels, drawn by the adapter's seed; those of one size that follow share a batch."""
     if adapter.source_labels:
         raise UserError(f"{adapter.name} learns from labelled source images, which --source cannot give: leave it out")
-    names = find_images(folder)
-    if len(names) < adapter.least_source_images:
+    files = [folder / name for name in find_images(folder)]
+    if len(files) < adapter.least_source_images:
         needed = adapter.least_source_images
-        raise UserError(f"{folder} holds {len(names)} images; {adapter.name} needs at least {needed} of the source")
-    generator = torch.Generator().manual_seed(adapter.settings.seed)
-    chosen = torch.randperm(len(names), generator=generator)[: adapter.source_images()].tolist()
-    return _in_batches((read_image(folder / names[number]) for number in chosen), BATCH[adapter.model.task])
+        raise UserError(f"{folder} holds {len(files)} images; {adapter.name} needs at least {needed} of the source")
+    images = _read_some(files, adapter.source_images(), adapter.settings.seed)
+    return _in_batches(images, BATCH[adapter.model.task])
+
+
+def _read_some(files: Sequence[Path], count: int, seed: int) -> Iterator[Tensor]:
+    order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed))
+    return (read_image(files[number]) for number in order[:count].tolist())
 
 
 def _in_batches(images: Iterable[Tensor], most: int) -> Iterator[Tensor]:
     for _, group in groupby(images, lambda image: image.shape):
         while batch := list(islice(group, most)):
             yield torch.stack(batch)
+
+
+def put_guard(adapter: Adapter, benchmark: Benchmark, source: Path | None = None) -> Any:
+    """Put a guard around an adapter, which is used as the adapter itself."""
+    return guard(adapter, probe_images(benchmark, source, IMAGES[adapter.model.task]))
+
+
+def probe_images(benchmark: Benchmark, source: Path | None, count: int) -> Tensor | None:
+    """A few images of the source: of a folder, or of the training set; None where there are none."""
+    if source is not None:
+        images = list(_read_some([source / name for name in find_images(source)], count, _PROBED))
+        return torch.stack([image for image in images if image.shape == images[0].shape])
+    with suppress(UserError):
+        samples = benchmark.train()
+        order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(_PROBED))
+        return to_float(samples.take(order[:count].tolist()))
+    return None
