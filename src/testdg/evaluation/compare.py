@@ -52,6 +52,14 @@ def grouped(items: Iterable[Item], fits: Callable[[Item, Item], bool]) -> list[l
     return groups
 
 
+def by_name(pairs: Iterable[tuple[str, Item]]) -> dict[str, list[Item]]:
+    """What belongs to each name, in the order of its first."""
+    found: dict[str, list[Item]] = {}
+    for name, item in pairs:
+        found.setdefault(name, []).append(item)
+    return found
+
+
 def check_comparable(results: Sequence[Result], ignore: Collection[str] = ()) -> None:
     """Refuse results that cannot stand in one table, and name the fields by which they differ."""
     for result in results[1:]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from testdg.choices import CHOICES, choices_of
 from testdg.data.benchmarks import Benchmark, benchmarks, find_benchmark, load_benchmark
@@ -13,7 +13,7 @@ from testdg.evaluation import Protocol, read_protocols
 from testdg.evaluation.run import choose_preset
 from testdg.experiments.grid import SOURCE, Cell, Grid, Pairs
 from testdg.experiments.grid_rules import RUN, TOP, Mistakes, sound
-from testdg.experiments.tuned import Tuned
+from testdg.experiments.tuned import Chosen, Tuned
 from testdg.methods import Adapter, find_method, parse_settings
 from testdg.methods.settings import Settings, make_settings
 
@@ -52,18 +52,6 @@ def _tables(grid: Grid, mistakes: Mistakes) -> list[Table]:
         elif "method" not in {**grid.defaults, **run}:
             mistakes.note(f'{where} names no method, as in method = "testdg"')
     return tables
-
-
-class _Choice(NamedTuple):
-    """Settings of a method that a file holds."""
-
-    file: str
-    preset: str
-    settings: Table
-
-    def origin(self, others: Table) -> Pairs:
-        """Which settings come from the file: those that the user does not give."""
-        return tuple((key, self.file) for key in sorted(self.settings.keys() - others.keys()))
 
 
 class _Expansion:
@@ -107,7 +95,7 @@ class _Expansion:
             self._opened[key] = self.mistakes.hear("", load_benchmark, name, key[1], **dict(key[2]))
         return self._opened[key]
 
-    def _chosen(self, method: type[Adapter], file: str | None, settings: Table) -> _Choice | None:
+    def _chosen(self, method: type[Adapter], file: str | None, settings: Table) -> Chosen | None:
         """What a file has for a method; None where there is no file, and for Source, which has nothing to set."""
         if file is None or method.name == SOURCE:
             return None
@@ -117,25 +105,25 @@ class _Expansion:
         if chosen is None:
             raise UserError(f"{file} has nothing for {method.name}: choose with `testdg tune {method.name}` first")
         read = {k: v for pair in chosen.settings.items() for k, v in _read_setting(method, *pair).items()}
-        return _Choice(Path(file).name, chosen.preset, read)
+        return replace(chosen, settings=read)
 
     def _row(self, method: type[Adapter], benchmark: Benchmark, table: Table) -> dict[str, Any] | None:
         """What the cells of a method on a benchmark share."""
         name = table.get("name", method.title)
         settings: dict[str, Any] = {}
-        for where, given in (
-            (method.name, table["common"].get(method.name, {})),
-            (name, table.get("settings", {})),
-        ):
+        common = table["common"].get(method.name, {})
+        for where, given in ((method.name, common), (name, table.get("settings", {}))):
             for pair in given.items():
                 settings |= self.mistakes.hear(where, _read_setting, method, *pair) or {}
-        chosen = self.mistakes.hear(name, self._chosen, method, _pick(table, "tuned", benchmark.name), settings)
+        file = _pick(table, "tuned", benchmark.name)
+        chosen = self.mistakes.hear(name, self._chosen, method, file, settings)
         fields = {key: value for key in choices_of("run") if (value := _pick(table, key, benchmark.name)) is not None}
         fields.pop("batch_size", None)
-        fields["data"] = _data(table, benchmark.name)
-        fields["tuned"] = ()
+        fields |= {"data": _data(table, benchmark.name), "tuned": ()}
         if chosen is not None:
-            fields |= {"preset": fields.get("preset", chosen.preset), "tuned": chosen.origin(settings)}
+            own = sorted(chosen.settings.keys() - settings.keys())  # what the user does not give
+            fields |= {"preset": fields.get("preset", chosen.preset)}
+            fields["tuned"] = tuple((key, Path(file).name) for key in own)
             settings = {**chosen.settings, **settings}
         fields["precision"] = settings.pop("precision", fields.get("precision", "fp32"))
         preset = self.mistakes.hear(name, _find_preset, method, benchmark, fields.get("preset"), settings)

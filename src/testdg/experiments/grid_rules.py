@@ -1,11 +1,10 @@
 """What the keys of a grid may hold, and a notebook for everything that is wrong with it."""
 
-import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from testdg.choices import CHOICES, is_text, option_name
-from testdg.errors import UserError
+from testdg.errors import UserError, hint
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,9 +54,10 @@ def sound(
     """The values that are as they must be; all others are noted, as options where the values are of such."""
     kept = {}
     for key, value in values.items():
+        several = isinstance(value, dict) and key in CHOICES and CHOICES[key].of != "axis"  # one for each benchmark
         if key not in rules:
-            mistakes.note(f"{where}unknown key {key!r}, {_hint(key, rules)}")
-        elif not all(rules[key][0](item) for item in _by_benchmark(key, value)):
+            mistakes.note(f"{where}unknown key {key!r}, {hint(key, rules)}")
+        elif not all(rules[key][0](item) for item in (value.values() if several else (value,))):
             name = option_name(key) if options and key in CHOICES else key
             mistakes.note(f"{where}{name} must be {rules[key][1]}; got {_shown(value)}")
         else:
@@ -70,14 +70,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, list | tuple) and len(value) < 2:
         return repr(value[0]) if value else "nothing"
     return repr(value)
-
-
-def _by_benchmark(key: str, value: Any) -> Collection[Any]:
-    """The values of a key: one, or one for each benchmark."""
-    several = isinstance(value, dict) and key in CHOICES and CHOICES[key].of != "axis"
-    return value.values() if several else (value,)
-
-
-def _hint(key: str, rules: Collection[str]) -> str:
-    near = difflib.get_close_matches(key, rules, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(rules)}"

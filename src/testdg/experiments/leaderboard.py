@@ -1,13 +1,13 @@
 """The leaderboard: every method on the same streams, the best with more seeds and images; a declaration over bench."""
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from testdg.data.benchmarks import Benchmark
 from testdg.evaluation import Result
-from testdg.evaluation.compare import comparable, grouped
+from testdg.evaluation.compare import by_name, comparable, grouped
+from testdg.evaluation.result import mean_of
 from testdg.experiments.expansion import expand
 from testdg.experiments.grid import SOURCE, Cell, Grid
 from testdg.experiments.rows import method_title
@@ -106,8 +106,8 @@ class Ranked:
 
     def mean(self, streams: Sequence[str]) -> float | None:
         """The mean over streams; None where one is missing."""
-        scores = [score.value.mean for stream in streams if (score := self.score(stream)) is not None]
-        return statistics.fmean(scores) if scores and len(scores) == len(streams) else None
+        scores = [self.score(stream) for stream in streams]
+        return mean_of([None if score is None else score.value.mean for score in scores])
 
     def worst(self, streams: Sequence[str]) -> tuple[float, str] | None:
         """The smallest gain over Source on any stream that was run, and which; a loss is below zero."""
@@ -178,10 +178,7 @@ def _place(row: Ranked, board: Board) -> tuple[bool, float]:
 def _table(stream: str, runs: Sequence[tuple[str, Result]]) -> BenchTable:
     """The largest group of runs on a stream that can be compared."""
     largest = max(grouped(runs, lambda one, other: comparable(one[1], other[1])), key=len)
-    rows: dict[str, list[Result]] = {}
-    for name, result in largest:
-        rows.setdefault(name, []).append(result)
-    return make_table(stream, largest[0][1].record, rows.items())
+    return make_table(stream, largest[0][1].record, by_name(largest).items())
 
 
 def named(stream: str, place: int, name: str) -> dict[str, list[Any]]:

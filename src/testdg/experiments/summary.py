@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from testdg.evaluation import DomainResult, Result, comparable
-from testdg.evaluation.compare import grouped, same_but_for_order
+from testdg.evaluation.compare import by_name, grouped, same_but_for_order
 from testdg.experiments.engine import Complete, Failed
 from testdg.experiments.grid import SOURCE, Cell
 from testdg.experiments.statistics import Gain, Spread, paired_gain, spread
@@ -140,9 +140,7 @@ def _comparable(complete: Sequence[Ended]) -> list[list[Ended]]:
 
 def _table(complete: Sequence[Ended]) -> BenchTable:
     cell, first = complete[0]
-    rows: dict[str, list[Result]] = {}
-    for other, result in complete:
-        rows.setdefault(other.name, []).append(result)
+    rows = by_name((cell.name, result) for cell, result in complete)
     return make_table(cell.asked, first.record, rows.items())
 
 

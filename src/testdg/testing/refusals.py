@@ -1,13 +1,15 @@
 """What no adapter lets pass: bad batches, half steps, states that do not fit."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.failures import Injected, failing
 from testdg.methods import Adapter
+from testdg.models import Output, VisionModel
 from testdg.testing.battery import MakeAdapter, assert_equal, check, difference, snapshot, stream
 
 
@@ -90,3 +92,47 @@ def _assert_refused(adapter: Adapter, tensors: dict[str, Tensor], values: dict[s
     else:
         raise AssertionError(f"a wrong {name} was accepted")
     assert name in told, f"a wrong {name} is not named: {told}"
+
+
+class Injected(RuntimeError):
+    """A failure that is put into a step, as if memory had run out there."""
+
+
+@contextmanager
+def failing(adapter: Adapter, at: int | None = None) -> Iterator[list[str]]:
+    """Make a step fail at its `at`-th moment (not at all for None); gives the moments that passed, by what happened.
+
+    A moment is the beginning or the end of a pass of a network, or the beginning of a backward pass.
+    """
+    moments: list[str] = []
+
+    def pass_by(what: str) -> None:
+        moments.append(what)
+        if len(moments) - 1 == at:
+            raise Injected(f"injected at moment {at}: {what}")
+
+    def watched(name: str, run: Callable[[Tensor], Output]) -> Callable[[Tensor], Output]:
+        def watch(images: Tensor) -> Output:
+            pass_by(f"{name} begins")
+            output = run(images)
+            pass_by(f"{name} ends")
+            return output
+
+        return watch
+
+    models = [(name, part) for name, part in adapter.named_modules() if isinstance(part, VisionModel)]
+    for name, model in models:
+        model.__dict__["run"] = watched(name, model.run)
+    grad = torch.autograd.grad
+
+    def backward(*inputs: Any, **options: Any) -> Any:
+        pass_by("backward")
+        return grad(*inputs, **options)
+
+    torch.autograd.grad = backward
+    try:
+        yield moments
+    finally:
+        torch.autograd.grad = grad
+        for _, model in models:
+            del model.__dict__["run"]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from testdg.evaluation import Result
+from testdg.evaluation.compare import by_name
 from testdg.evaluation.events import Event, changes, rolling_scores, rolling_window, visit_spans
 from testdg.evaluation.folder import read_events
 from testdg.experiments.analyses.subject import Array, Numbers, Subject
@@ -13,10 +14,7 @@ from testdg.experiments.analyses.subject import Array, Numbers, Subject
 
 def compute(subject: Subject) -> Numbers:
     """A rolling score for every named run (mean, lowest and highest over seeds), and where changes were noticed."""
-    rows: dict[str, list[Result]] = {}
-    for cell, result in subject.complete():
-        rows.setdefault(cell.name, []).append(result)
-    return stream_numbers(rows)
+    return stream_numbers(by_name((cell.name, result) for cell, result in subject.complete()))
 
 
 def stream_numbers(rows: Mapping[str, Sequence[Result]]) -> Numbers:
