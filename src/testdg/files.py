@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from safetensors import SafetensorError
 
@@ -110,11 +110,11 @@ def file_checksum(path: Path) -> str:
     return f"{size}-{code:08x}"
 
 
-class Lock:
+class Lock(NamedTuple):
     """A lock that is held on a file of a folder."""
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self.path, self.file = path, file
+    path: Path
+    file: BinaryIO
 
     @property
     def valid(self) -> bool:
@@ -123,12 +123,6 @@ class Lock:
             return os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
         except OSError:
             return False
-
-    def check(self) -> None:
-        """Refuse to go on in a folder that was deleted, and perhaps made again by somebody else."""
-        if not self.valid:
-            folder = self.path.parent
-            raise UserError(f"{folder} was deleted or replaced while it was being written: start the command again")
 
 
 @contextmanager
@@ -167,8 +161,9 @@ class OneWriter:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Write in a folder that is still the one that was locked: a deleted one is never made again."""
-        if self._lock is not None:
-            self._lock.check()
+        if self._lock is not None and not self._lock.valid:
+            told = f"{self._folder} was deleted or replaced while it was being written"
+            raise UserError(f"{told}: start the command again")
         with writing(self._folder):
             yield
 

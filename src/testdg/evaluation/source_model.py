@@ -48,7 +48,8 @@ def source_model(
         raise UserError(f"{benchmark.name} has no model of its own: name one with --model (a folder or a hub id)")
     if chosen.task != benchmark.task:
         raise UserError(f"model {chosen.name} is for {chosen.task}; {benchmark.name} is for {benchmark.task}")
-    benchmark.adopt(_side(chosen.preprocessing), chosen.class_names)
+    size = chosen.preprocessing.size or chosen.preprocessing.crop  # of pictures that it takes without resizing
+    benchmark.adopt(size if size is None or isinstance(size, int) else max(size), chosen.class_names)
     if chosen.classes != len(benchmark.classes):
         classes = len(benchmark.classes)
         told = f"model {chosen.name} tells {chosen.classes} classes apart; {benchmark.name} has {classes}"
@@ -56,9 +57,3 @@ def source_model(
     if wanted is not None and chosen.preprocessing != wanted:
         raise UserError(f"model {chosen.name} was loaded with its own preprocessing: give the paper's to load_model")
     return chosen.to(device)
-
-
-def _side(preprocessing: Preprocessing) -> int | None:
-    """The side of square pictures that a model takes without resizing; None where it takes any."""
-    size = preprocessing.size or preprocessing.crop
-    return size if size is None or isinstance(size, int) else max(size)

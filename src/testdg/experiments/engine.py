@@ -14,8 +14,8 @@ import torch
 from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.evaluation import Observer, Result, run, source_model
+from testdg.evaluation.observer import Several, tracked
 from testdg.evaluation.result import Tally
-from testdg.evaluation.tracking import Several, tracked
 from testdg.experiments.grid import Cell, Setup
 from testdg.experiments.storage import Fetching, Out
 from testdg.files import Busy
