@@ -20,8 +20,7 @@ from testdg.evaluation.observer import Observer
 from testdg.evaluation.protocol import Protocol, read_protocol
 from testdg.evaluation.record import Record, make_record, plain_values
 from testdg.evaluation.result import Result, Tally
-from testdg.evaluation.source_model import source_model
-from testdg.evaluation.warm_up import put_guard, source_batches, warm_up
+from testdg.evaluation.source import put_guard, source_batches, source_model, warm_up
 from testdg.guards import Guard
 from testdg.methods import Adapter, find_method
 from testdg.models.device import find_device

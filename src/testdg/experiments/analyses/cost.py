@@ -20,7 +20,7 @@ from testdg.evaluation import Result
 from testdg.experiments.analyses.parameters import scores
 from testdg.experiments.analyses.subject import Numbers, Scene, Subject
 from testdg.experiments.grid import Cell
-from testdg.files import replace_text, writing
+from testdg.files import write_files
 from testdg.methods import Adapter
 
 Make = Callable[[], Adapter]
@@ -74,9 +74,7 @@ def measure_costs(
         tell("measuring", count, len(runs))
         if result.folder.name not in costs:
             costs[result.folder.name] = measure_run(cell, result)
-            with writing(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-                replace_text(folder / FILE, json.dumps(costs, indent=1) + "\n")
+            write_files(folder, {FILE: (json.dumps(costs, indent=1) + "\n").encode()})
     return costs
 
 

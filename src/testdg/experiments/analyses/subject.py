@@ -18,7 +18,7 @@ from testdg.evaluation import Result
 from testdg.evaluation.folder import load_adapted
 from testdg.evaluation.record import make_record, plain_values
 from testdg.evaluation.run import describe_tuning
-from testdg.evaluation.warm_up import warm_up
+from testdg.evaluation.source import warm_up
 from testdg.experiments.engine import load_setup
 from testdg.experiments.grid import SOURCE, Cell
 from testdg.methods import Adapter
