@@ -76,13 +76,6 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise UserError(f"{what} {path} is not TOML: {error}") from error
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Delete what processes that were killed while replacing a file have left in a folder."""
-    for path in folder.glob(f".*{_FRESH}"):
-        with suppress(OSError):
-            path.unlink()
-
-
 def sync_folder(folder: Path) -> None:
     """Force the names in a folder to disk, so that a rename outlives a power cut; Windows does it by itself."""
     if sys.platform == "win32":
@@ -151,11 +144,13 @@ class OneWriter:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Make the folder, and keep others out of it."""
+        """Make the folder, keep others out of it, and delete what killed processes have left of replacing a file."""
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         with locked(self._folder / ".lock", self._busy) as self._lock:
-            remove_leftovers(self._folder)
+            for path in self._folder.glob(f".*{_FRESH}"):
+                with suppress(OSError):
+                    path.unlink()
             yield
 
     @contextmanager

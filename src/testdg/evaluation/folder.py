@@ -70,7 +70,9 @@ class RunFolder(OneWriter):
                 adapter.load_state(tensors, about["values"])
             except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
                 raise self._damaged("state", error) from error
-        self._cut(done)
+        kept = self._lines()[:done]
+        with self.writing(), self.events_path.open("ab") as file:
+            file.truncate(sum(len(line) for line in kept))
         return done, seconds
 
     def _check_note(self, note: Mapping[str, Any]) -> tuple[int, float]:
@@ -123,14 +125,6 @@ class RunFolder(OneWriter):
             if expected is not None and self._events_checksum() != expected:
                 raise self._damaged(self.events_path.name, "its checksum does not fit")
         return events
-
-    def _cut(self, batches: int) -> None:
-        """Keep the first events, one line each."""
-        lines = self._lines()
-        if len(lines) < batches:
-            raise self._damaged(self.events_path.name, f"{len(lines)} events for {batches} batches")
-        with self.writing(), self.events_path.open("ab") as file:
-            file.truncate(sum(len(line) for line in lines[:batches]))
 
     def _check_config(self) -> None:
         if _read_config(self.path) != self.config:

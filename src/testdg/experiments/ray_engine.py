@@ -124,18 +124,13 @@ class SentModel:
     files: dict[str, bytes]
     """Contents by their path in the folder; the path is `.` for a single file."""
 
-    @property
-    def digest(self) -> str:
-        """What the contents are known by."""
-        found = hashlib.blake2b(digest_size=8)
-        for path, content in sorted(self.files.items()):
-            found.update(f"{path} {len(content)} ".encode() + content)
-        return found.hexdigest()
-
     def unpack(self) -> Path:
         """Write the files on this machine, once, and tell where."""
+        digest = hashlib.blake2b(digest_size=8)
+        for path, content in sorted(self.files.items()):
+            digest.update(f"{path} {len(content)} ".encode() + content)
         parent = cache_folder() / "sent-models"
-        home = parent / self.digest
+        home = parent / digest.hexdigest()
         if not home.exists():
             parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="new-", dir=parent) as place:

@@ -7,7 +7,7 @@ import numpy as np
 
 from testdg.evaluation import Result
 from testdg.evaluation.compare import by_name
-from testdg.evaluation.events import Event, changes, rolling_scores, rolling_window, visit_spans
+from testdg.evaluation.events import Event, changes, rolling_scores, visit_spans
 from testdg.evaluation.folder import read_events
 from testdg.experiments.analyses.subject import Array, Numbers, Subject
 
@@ -23,7 +23,7 @@ def stream_numbers(rows: Mapping[str, Sequence[Result]]) -> Numbers:
     first = read_events(results[0].folder)
     ends = np.cumsum([event["images"] for event in first])
     visits = [_visit(first[a], int(ends[a - 1]) if a else 0, int(ends[b - 1])) for a, b in visit_spans(first)]
-    window = rolling_window(first)
+    window = max(3, len(first) // 75)  # batches that curves are smoothed over
     return {
         "metric": results[0].metric.describe(),
         "window": window,
