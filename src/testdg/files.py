@@ -88,10 +88,10 @@ def sync_folder(folder: Path) -> None:
         os.close(number)
 
 
-def checksum(values: Any) -> str:
-    """Thirty-two hexadecimal digits that stand for plain values, whatever the order of keys; or for bytes."""
+def checksum(values: Any, size: int = 16) -> str:
+    """Hexadecimal digits of `size` bytes that stand for plain values, whatever the order of keys; or for bytes."""
     data = values if isinstance(values, bytes) else json.dumps(values, sort_keys=True).encode()
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return hashlib.blake2b(data, digest_size=size).hexdigest()
 
 
 def file_checksum(path: Path) -> str:

@@ -7,6 +7,7 @@ from testdg.errors import UserError
 from testdg.evaluation.result import Result
 
 Item = TypeVar("Item")
+Key = TypeVar("Key")
 BY_ORDER = ("domains", "held_out")
 """Fields that differ between the orders of one protocol."""
 # `kind` and `order` only name what other fields hold, and a model is told by its fingerprint.
@@ -52,11 +53,11 @@ def grouped(items: Iterable[Item], fits: Callable[[Item, Item], bool]) -> list[l
     return groups
 
 
-def by_name(pairs: Iterable[tuple[str, Item]]) -> dict[str, list[Item]]:
-    """What belongs to each name, in the order of its first."""
-    found: dict[str, list[Item]] = {}
-    for name, item in pairs:
-        found.setdefault(name, []).append(item)
+def by_key(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """The items of each key, such as the name of a row; keys in the order of their first items."""
+    found: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        found.setdefault(key, []).append(item)
     return found
 
 

@@ -1,6 +1,5 @@
 """Run folders: configuration, events, state and result of one run, safe against being killed at any moment."""
 
-import hashlib
 import json
 import os
 import tomllib
@@ -26,9 +25,7 @@ CHECKSUM, EVENTS = "checksum", "events"
 
 def run_name(config: dict[str, Any]) -> str:
     """Name a run after its benchmark, its method and everything else that its number depends on."""
-    text = json.dumps(config, sort_keys=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
-    return f"{config['protocol']['benchmark']}-{config['method']['name']}-{digest}"
+    return f"{config['protocol']['benchmark']}-{config['method']['name']}-{checksum(config, 5)}"
 
 
 class RunFolder(OneWriter):

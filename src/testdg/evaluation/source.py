@@ -3,7 +3,6 @@
 Methods learn something from source data before the stream, which is kept for the next time; a guard has its probe.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -129,7 +128,7 @@ def _key(adapter: Adapter, benchmark: Benchmark) -> str:
     model, images = adapter.model, [benchmark.name, benchmark.fingerprint(), len(benchmark.train())]
     made_by = [RECIPE, __version__, torch.__version__, model.device.type]
     parts = [asdict(adapter.settings), model.fingerprint(), images, made_by]
-    return hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=8).hexdigest()
+    return checksum(json.dumps(parts, default=str).encode(), 8)
 
 
 def source_batches(

@@ -6,7 +6,7 @@ from typing import Any
 
 from testdg.data.benchmarks import Benchmark
 from testdg.evaluation import Result
-from testdg.evaluation.compare import by_name, comparable, grouped
+from testdg.evaluation.compare import by_key, comparable, grouped
 from testdg.evaluation.result import mean_of
 from testdg.experiments.expansion import expand
 from testdg.experiments.grid import SOURCE, Cell, Grid
@@ -178,7 +178,7 @@ def _place(row: Ranked, board: Board) -> tuple[bool, float]:
 def _table(stream: str, runs: Sequence[tuple[str, Result]]) -> BenchTable:
     """The largest group of runs on a stream that can be compared."""
     largest = max(grouped(runs, lambda one, other: comparable(one[1], other[1])), key=len)
-    return make_table(stream, largest[0][1].record, by_name(largest).items())
+    return make_table(stream, largest[0][1].record, by_key(largest).items())
 
 
 def named(stream: str, place: int, name: str) -> dict[str, list[Any]]:

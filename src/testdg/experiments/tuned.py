@@ -49,7 +49,10 @@ class Tuned:
         try:
             values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
             rows = {key: Chosen(**{**row, "edges": tuple(row.get("edges", ()))}) for key, row in values["rows"].items()}
-            return cls(values["conditions"], {key: _checked(row) for key, row in rows.items()})
+            for row in rows.values():
+                if not all(isinstance(one, Mapping) for one in (row.settings, row.fixed)):
+                    raise TypeError(f"{row.name} has no settings")
+            return cls(values["conditions"], rows)
         except OSError as error:
             raise UserError(f"tuned file {path} cannot be read: {error.strerror or error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -72,12 +75,6 @@ class Tuned:
         """The row of a method: of its variants the one whose own settings the run has, the closest of several."""
         fits = [row for row in self.rows.values() if row.method == method and row.fixed.items() <= settings.items()]
         return max(fits, key=lambda row: len(row.fixed), default=None)
-
-
-def _checked(row: Chosen) -> Chosen:
-    if not all(isinstance(one, Mapping) for one in (row.settings, row.fixed)):
-        raise TypeError(f"{row.name} has no settings")
-    return row
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,18 +105,15 @@ def last_images(stream: Stream, count: int) -> list[Tensor]:
 
 def latency(make: Make, stream: Stream) -> dict[str, float]:
     """Median and quartiles of the time that a batch takes, in milliseconds; the stream is read beforehand."""
-    adapter = make()
-    times = [_timed(adapter, images) for images in last_images(stream, WARM_UP + TIMED)][WARM_UP:]
-    low, median, high = statistics.quantiles(times, n=4)
+    adapter, times = make(), []
+    for images in last_images(stream, WARM_UP + TIMED):
+        _wait(adapter.model.device)
+        begun = time.perf_counter()
+        adapter(images)
+        _wait(adapter.model.device)
+        times.append(time.perf_counter() - begun)
+    low, median, high = statistics.quantiles(times[WARM_UP:], n=4)
     return {"ms": 1000 * median, "ms_low": 1000 * low, "ms_high": 1000 * high}
-
-
-def _timed(adapter: Adapter, images: Tensor) -> float:
-    _wait(adapter.model.device)
-    begun = time.perf_counter()
-    adapter(images)
-    _wait(adapter.model.device)
-    return time.perf_counter() - begun
 
 
 def _wait(device: torch.device) -> None:
