@@ -21,7 +21,7 @@ from testdg.evaluation.run import describe_tuning
 from testdg.evaluation.source import warm_up
 from testdg.experiments.engine import load_setup
 from testdg.experiments.grid import SOURCE, Cell
-from testdg.methods import Adapter
+from testdg.methods import Adapter, find_method
 from testdg.methods.testdg import TestDG
 from testdg.models import VisionModel
 from testdg.models.device import find_device
@@ -83,7 +83,9 @@ class Scene:
 
     def adapter(self) -> Adapter:
         """The method as it stands before the first batch."""
-        adapter = self.cell.adapter(self.model)
+        kind, cell = find_method(self.cell.method), self.cell
+        preset = kind.preset(None if cell.preset == "none" else cell.preset)
+        adapter = kind(self.model, **{**preset, **cell.fixed})
         warm_up(adapter, self.benchmark)
         return adapter
 
