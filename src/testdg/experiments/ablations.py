@@ -160,9 +160,7 @@ _ALL = [
         ),
     ),
     Ablation(
-        name="prototypes",
-        title="number of domain prototypes",
-        rows=_sweep("prototypes", (10, 20, 40, 60, 80, 100)),
+        name="prototypes", title="number of domain prototypes", rows=_sweep("prototypes", (10, 20, 40, 60, 80, 100))
     ),
     Ablation(
         name="distance",
@@ -180,11 +178,7 @@ _ALL = [
         published=Published(
             "table of previous domains",
             ("error, %", "held out, %"),
-            {
-                "previous_domains 1": (7.7, 11.8),
-                "previous_domains 3": (8.3, 12.7),
-                "previous_domains 5": (8.2, 13.1),
-            },
+            {"previous_domains 1": (7.7, 11.8), "previous_domains 3": (8.3, 12.7), "previous_domains 5": (8.2, 13.1)},
         ),
     ),
     Ablation(
