@@ -156,9 +156,8 @@ def best_of(board: Board, count: int) -> list[str]:
 
 def make_board(runs: Iterable[tuple[str, str, Result]]) -> Board:
     """The board of runs, each with its stream and the name of its row; of a stream, the runs that can be compared."""
-    every = list(runs)
-    names = [stream.name for stream in STREAMS if stream.name in {stream for stream, _, _ in every}]
-    tables = {name: _table(name, [(row, result) for stream, row, result in every if stream == name]) for name in names}
+    found = by_key((stream, (row, result)) for stream, row, result in runs)
+    tables = {stream.name: _table(stream.name, found[stream.name]) for stream in STREAMS if stream.name in found}
     by_row: dict[str, dict[str, BenchRow]] = {}
     for name, table in tables.items():
         for row in table.rows:
