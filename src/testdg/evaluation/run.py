@@ -20,8 +20,10 @@ from testdg.evaluation.observer import Observer
 from testdg.evaluation.protocol import Protocol, read_protocol
 from testdg.evaluation.record import Record, make_record, plain_values
 from testdg.evaluation.result import Result, Tally
-from testdg.evaluation.source import put_guard, source_batches, source_model, warm_up
+from testdg.evaluation.source import probe_images, source_batches, source_model, warm_up
 from testdg.guards import Guard
+from testdg.guards import guard as put_guard
+from testdg.guards.health import IMAGES
 from testdg.methods import Adapter, find_method
 from testdg.models.device import find_device
 from testdg.scores import find_score
@@ -94,7 +96,7 @@ def run(
         values = {**method_class.preset(chosen), **fixed}
         adapted = source_model(bench, model, device=find_device(device), observer=observer)
         stream = shown.stream(bench, batch_size)
-        adapter = method_class(adapted, **values)
+        adapter: Any = method_class(adapted, **values)
         adapter.require_sharing(adapter.settings)
         folder = None if source is None or not (guard or adapter.source_images()) else Path(source)
         remarks = [describe_tuning(chosen, fixed, tuned or {}), *adapter.remarks()]
@@ -102,7 +104,8 @@ def run(
         remarks += ["with a guard"] if guard else []
         told, fingerprint = "; ".join(remarks), adapted.fingerprint()
         about = make_record(shown, bench, stream, adapter, tuning=told, fingerprint=fingerprint)
-        adapter = put_guard(adapter, bench, folder) if guard else adapter
+        if guard:  # it is used as the adapter itself
+            adapter = put_guard(adapter, probe_images(bench, folder, IMAGES[adapted.task]))
         return _Run(adapter, bench, stream, about, shown, Path(out), observer, save_every, folder)
 
     return group.in_turn(prepare).result()

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,8 +21,6 @@ from testdg.data.stream import to_float
 from testdg.errors import UserError, unknown
 from testdg.evaluation.observer import Observer
 from testdg.files import checksum, replacing
-from testdg.guards import guard
-from testdg.guards.health import IMAGES
 from testdg.methods import Adapter
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.models.model import tensor_bytes
@@ -175,13 +172,8 @@ def _in_batches(images: Iterable[Tensor], most: int) -> Iterator[Tensor]:
             yield torch.stack(batch)
 
 
-def put_guard(adapter: Adapter, benchmark: Benchmark, source: Path | None = None) -> Any:
-    """Put a guard around an adapter, which is used as the adapter itself."""
-    return guard(adapter, probe_images(benchmark, source, IMAGES[adapter.model.task]))
-
-
 def probe_images(benchmark: Benchmark, source: Path | None, count: int) -> Tensor | None:
-    """A few images of the source: of a folder, or of the training set; None where there are none."""
+    """A few images of the source for a guard: of a folder, or of the training set; None where there are none."""
     if source is not None:
         images = list(_read_some([source / name for name in find_images(source)], count, _PROBED))
         return torch.stack([image for image in images if image.shape == images[0].shape])

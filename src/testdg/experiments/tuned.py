@@ -11,6 +11,7 @@ from typing import Any
 import tomli_w
 
 from testdg.errors import UserError
+from testdg.evaluation.record import plain_values
 from testdg.files import replace_text, writing
 
 _HEAD = (
@@ -79,10 +80,5 @@ class Tuned:
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as TOML holds them; what is not known is left out, of settings it is a value of its own."""
-    plain: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            plain[key] = {name: "none" if one is None else one for name, one in value.items()}
-        elif value is not None:
-            plain[key] = list(value) if isinstance(value, tuple) else value
+    plain: dict[str, Any] = plain_values({key: value for key, value in values.items() if value is not None})
     return plain
