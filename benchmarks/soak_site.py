@@ -22,8 +22,7 @@ from torch import Tensor
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.evaluation import source_model
-from testdg.evaluation.guarding import probe_images
-from testdg.evaluation.warm_up import warm_up
+from testdg.evaluation.source import probe_images, warm_up
 from testdg.guards import guard
 from testdg.methods import find_method
 from testdg.models import VisionModel, load_model

@@ -96,11 +96,7 @@ CHOICES: Mapping[str, Choice] = {
     "precision": _one_of("fp32 or bf16 (fp32).", ("fp32", "bf16")),
     "images": _count("Images of each domain, of files spread over the classes; all if left out.", "benchmark"),
     "severity": Choice(
-        "Severity of the corruptions, 1 to 5 (5).",
-        is_whole(1, 5),
-        "a whole number from 1 to 5",
-        "benchmark",
-        int,
+        "Severity of the corruptions, 1 to 5 (5).", is_whole(1, 5), "a whole number from 1 to 5", "benchmark", int
     ),
     "domains": Choice(
         "Domains in order, separated by commas.", is_list(is_text), "a list of names", "benchmark", commas=True

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from safetensors import SafetensorError
 
@@ -76,13 +76,6 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise UserError(f"{what} {path} is not TOML: {error}") from error
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Delete what processes that were killed while replacing a file have left in a folder."""
-    for path in folder.glob(f".*{_FRESH}"):
-        with suppress(OSError):
-            path.unlink()
-
-
 def sync_folder(folder: Path) -> None:
     """Force the names in a folder to disk, so that a rename outlives a power cut; Windows does it by itself."""
     if sys.platform == "win32":
@@ -95,10 +88,10 @@ def sync_folder(folder: Path) -> None:
         os.close(number)
 
 
-def checksum(values: Any) -> str:
-    """Thirty-two hexadecimal digits that stand for plain values, whatever the order of keys; or for bytes."""
+def checksum(values: Any, size: int = 16) -> str:
+    """Hexadecimal digits of `size` bytes that stand for plain values, whatever the order of keys; or for bytes."""
     data = values if isinstance(values, bytes) else json.dumps(values, sort_keys=True).encode()
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return hashlib.blake2b(data, digest_size=size).hexdigest()
 
 
 def file_checksum(path: Path) -> str:
@@ -110,11 +103,11 @@ def file_checksum(path: Path) -> str:
     return f"{size}-{code:08x}"
 
 
-class Lock:
+class Lock(NamedTuple):
     """A lock that is held on a file of a folder."""
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self.path, self.file = path, file
+    path: Path
+    file: BinaryIO
 
     @property
     def valid(self) -> bool:
@@ -123,12 +116,6 @@ class Lock:
             return os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
         except OSError:
             return False
-
-    def check(self) -> None:
-        """Refuse to go on in a folder that was deleted, and perhaps made again by somebody else."""
-        if not self.valid:
-            folder = self.path.parent
-            raise UserError(f"{folder} was deleted or replaced while it was being written: start the command again")
 
 
 @contextmanager
@@ -157,18 +144,21 @@ class OneWriter:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Make the folder, and keep others out of it."""
+        """Make the folder, keep others out of it, and delete what killed processes have left of replacing a file."""
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         with locked(self._folder / ".lock", self._busy) as self._lock:
-            remove_leftovers(self._folder)
+            for path in self._folder.glob(f".*{_FRESH}"):
+                with suppress(OSError):
+                    path.unlink()
             yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Write in a folder that is still the one that was locked: a deleted one is never made again."""
-        if self._lock is not None:
-            self._lock.check()
+        if self._lock is not None and not self._lock.valid:
+            told = f"{self._folder} was deleted or replaced while it was being written"
+            raise UserError(f"{told}: start the command again")
         with writing(self._folder):
             yield
 

@@ -161,10 +161,8 @@ class Segmentation(Score):
 
     def pack(self, sums: list[float]) -> dict[str, Any]:
         """Wrong pixels, and the confusion matrix as rows."""
-        counts, classes = [int(value) for value in sums], math.isqrt(len(sums))
-        right = sum(counts[:: classes + 1])
-        rows = [counts[start : start + classes] for start in range(0, len(counts), classes)]
-        return {"errors": sum(counts) - right, "confusion": rows}
+        counts = np.array(sums, np.int64).reshape(math.isqrt(len(sums)), -1)
+        return {"errors": int(counts.sum() - counts.trace()), "confusion": counts.tolist()}
 
     def unpack(self, part: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The confusion matrix, flat."""

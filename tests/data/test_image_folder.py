@@ -12,7 +12,7 @@ from testdg.data.benchmarks import load_benchmark
 from testdg.data.corruptions import corrupt_uint8
 from testdg.errors import UserError
 from testdg.evaluation import run
-from testdg.evaluation.source_model import source_model
+from testdg.evaluation.source import source_model
 from testdg.models import TinyCNN
 
 NAMES = ["gaussian_noise", "fog"]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from testdg.errors import UserError
 from testdg.evaluation import read_result
-from testdg.evaluation.warm_up import read_warm
+from testdg.evaluation.source import read_warm
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "damages.py"
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from testdg.data.benchmarks import load_benchmark
-from testdg.evaluation.warm_up import warm_up
+from testdg.evaluation.source import warm_up
 from testdg.methods import Adapter, adapt
 from testdg.models import TinyViT, load_model
 

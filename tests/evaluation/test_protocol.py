@@ -10,8 +10,8 @@ from testdg.data.corruptions import STANDARD_ORDER
 from testdg.data.stream import Domain, Samples
 from testdg.errors import UserError
 from testdg.evaluation import Protocol, read_protocol, read_protocols, run
-from testdg.evaluation.orders import ORDERS
 from testdg.evaluation.protocol import make_visits
+from testdg.evaluation.protocol_rules import ORDERS
 from testdg.models import VisionModel
 
 

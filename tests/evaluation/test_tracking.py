@@ -9,7 +9,7 @@ import pytest
 
 from testdg.errors import UserError
 from testdg.evaluation import Observer, Result, run
-from testdg.evaluation.tracking import WINDOW, check_tracker, tracked
+from testdg.evaluation.observer import WINDOW, check_tracker, tracked
 from testdg.models import VisionModel
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "images": 30, "domains": ["fog", "contrast"], "batch_size": 2}

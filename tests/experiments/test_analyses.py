@@ -22,8 +22,7 @@ from testdg.experiments.analyses.drift import distances
 from testdg.experiments.analyses.embeddings import project
 from testdg.experiments.analyses.gap import chamfer, gaps, total_variance
 from testdg.experiments.analyses.probes import learnt_half, probe
-from testdg.experiments.analyses.prototypes import places, random_mmd2
-from testdg.experiments.analyses.selections import Selection, images_at, watch
+from testdg.experiments.analyses.prototypes import Selection, images_at, places, random_mmd2, watch
 from testdg.experiments.analyses.subject import Scene, replay, spaced
 from testdg.methods.testdg import TestDG
 from testdg.report.analyses import draw_analysis

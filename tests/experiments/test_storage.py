@@ -8,7 +8,7 @@ import pytest
 from testdg.errors import UserError
 from testdg.experiments import Cell, Complete, Failed, Grid, Running, bench, expand
 from testdg.experiments.engine import run_cell
-from testdg.experiments.sent_model import pack_model, unpacked
+from testdg.experiments.ray_engine import pack_model, unpacked
 from testdg.experiments.storage import Remote, find_out
 
 

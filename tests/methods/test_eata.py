@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
 from testdg.evaluation import run
-from testdg.evaluation.warm_up import source_batches
+from testdg.evaluation.source import source_batches
 from testdg.methods import Adapter
 from testdg.methods.eata import Eata
 from testdg.methods.source import Source

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from testdg import Preprocessing, adapt, load_model
 from testdg.errors import UserError
-from testdg.failures import Injected, failing
 from testdg.methods import Adapter, cotta
 from testdg.methods.undo import Undo
 from testdg.models import TinyCNN, VisionModel
 from testdg.testing import CHECKS, same_state, snapshot, stream
+from testdg.testing.failures import Injected, failing
 
 
 def fails(adapter: Adapter, images: Tensor, at: int) -> None:

@@ -16,7 +16,7 @@ from testdg.cli.options import BenchOptions
 from testdg.cli.quiet import quieten
 from testdg.errors import UserError, unknown, visible
 from testdg.evaluation import Observer
-from testdg.evaluation.tracking import check_tracker
+from testdg.evaluation.observer import check_tracker
 from testdg.experiments import (
     Cell,
     Complete,

@@ -17,7 +17,7 @@ from testdg.errors import UserError
 from testdg.evaluation import Result
 from testdg.evaluation.kept import RUNS, read_lines, to_line
 from testdg.experiments import Cell, Complete, Failed
-from testdg.experiments.board_cost import Costs, measure_costs, read_costs
+from testdg.experiments.analyses.cost import Costs, measure_costs, read_costs
 from testdg.experiments.grid import read_settings
 from testdg.experiments.leaderboard import FIRST, Board, Entered, best_of, enter, kept_runs, make_board, named
 from testdg.experiments.tuned import Tuned

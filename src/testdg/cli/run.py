@@ -16,8 +16,8 @@ from testdg.data.benchmarks import Benchmark
 from testdg.distributed import group, leave
 from testdg.errors import UserError
 from testdg.evaluation import Result
+from testdg.evaluation.observer import check_tracker, tracked
 from testdg.evaluation.samples import take_samples
-from testdg.evaluation.tracking import check_tracker, tracked
 from testdg.experiments import Cell, Grid, expand
 from testdg.experiments.engine import load_setup, run_here
 from testdg.experiments.grid import SOURCE

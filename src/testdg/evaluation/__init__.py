@@ -3,12 +3,11 @@
 from testdg.evaluation.compare import check_comparable, comparable, differences
 from testdg.evaluation.folder import read_result
 from testdg.evaluation.observer import Observer
-from testdg.evaluation.protocol import Protocol
-from testdg.evaluation.protocols import read_protocol, read_protocols
+from testdg.evaluation.protocol import Protocol, read_protocol, read_protocols
 from testdg.evaluation.record import Record
 from testdg.evaluation.result import DomainResult, Result
 from testdg.evaluation.run import run
-from testdg.evaluation.source_model import source_model
+from testdg.evaluation.source import source_model
 
 __all__ = [
     "DomainResult",

@@ -7,6 +7,7 @@ from testdg.errors import UserError
 from testdg.evaluation.result import Result
 
 Item = TypeVar("Item")
+Key = TypeVar("Key")
 BY_ORDER = ("domains", "held_out")
 """Fields that differ between the orders of one protocol."""
 # `kind` and `order` only name what other fields hold, and a model is told by its fingerprint.
@@ -50,6 +51,14 @@ def grouped(items: Iterable[Item], fits: Callable[[Item, Item], bool]) -> list[l
         else:
             home.append(item)
     return groups
+
+
+def by_key(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """The items of each key, such as the name of a row; keys in the order of their first items."""
+    found: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        found.setdefault(key, []).append(item)
+    return found
 
 
 def check_comparable(results: Sequence[Result], ignore: Collection[str] = ()) -> None:

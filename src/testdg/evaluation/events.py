@@ -54,11 +54,6 @@ def visit_spans(events: Sequence[Event]) -> list[Span]:
     return list(zip([0, *stops[:-1]], stops, strict=True))
 
 
-def rolling_window(events: Sequence[Event]) -> int:
-    """Batches that a curve over the stream is smoothed over."""
-    return max(3, len(events) // 75)
-
-
 def rolling_scores(events: Sequence[Event], score: Score, window: int) -> list[float]:
     """The score of the last batches of the same visit, after each batch; NaN where it has no meaning."""
     sums = np.array([np.sum([score.unpack(part) for part in event["parts"]], 0) for event in events])  # (batches, K)

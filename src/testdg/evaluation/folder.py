@@ -1,6 +1,5 @@
 """Run folders: configuration, events, state and result of one run, safe against being killed at any moment."""
 
-import hashlib
 import json
 import os
 import tomllib
@@ -26,9 +25,7 @@ CHECKSUM, EVENTS = "checksum", "events"
 
 def run_name(config: dict[str, Any]) -> str:
     """Name a run after its benchmark, its method and everything else that its number depends on."""
-    text = json.dumps(config, sort_keys=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
-    return f"{config['protocol']['benchmark']}-{config['method']['name']}-{digest}"
+    return f"{config['protocol']['benchmark']}-{config['method']['name']}-{checksum(config, 5)}"
 
 
 class RunFolder(OneWriter):
@@ -70,7 +67,9 @@ class RunFolder(OneWriter):
                 adapter.load_state(tensors, about["values"])
             except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
                 raise self._damaged("state", error) from error
-        self._cut(done)
+        kept = self._lines()[:done]
+        with self.writing(), self.events_path.open("ab") as file:
+            file.truncate(sum(len(line) for line in kept))
         return done, seconds
 
     def _check_note(self, note: Mapping[str, Any]) -> tuple[int, float]:
@@ -82,11 +81,13 @@ class RunFolder(OneWriter):
             raise self._damaged(self.events_path.name, f"it does not fit the state after {done} batches")
         return done, float(note["seconds"])
 
+    def _lines(self) -> list[bytes]:
+        """The lines of all events, ends included."""
+        return self.events_path.read_bytes().splitlines(keepends=True) if self.events_path.exists() else []
+
     def _events_checksum(self, batches: int | None = None) -> str:
         """The checksum of the events of some batches, or of all."""
-        data = self.events_path.read_bytes() if self.events_path.exists() else b""
-        lines = data.splitlines(keepends=True)
-        return checksum(b"".join(lines if batches is None else lines[:batches]))
+        return checksum(b"".join(self._lines()[:batches]))
 
     def append(self, events: list[Event]) -> None:
         """Add events at the end and force them to disk."""
@@ -111,29 +112,16 @@ class RunFolder(OneWriter):
     def events(self, batches: int) -> list[Event]:
         """Read the events of as many batches as are behind the run."""
         try:
-            lines = self.events_path.read_bytes().splitlines() if self.events_path.exists() else []
-            events = [read_event(number, line) for number, line in enumerate(lines)]
+            events = [read_event(number, line) for number, line in enumerate(self._lines())]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._damaged(self.events_path.name, error) from error
         if len(events) != batches:
             raise self._damaged(self.events_path.name, f"{len(events)} events for {batches} batches")
         if (self.path / "result.json").exists():
-            self._check_events()
+            expected = _read_values(self.path).get(EVENTS)  # old results have no such checksum
+            if expected is not None and self._events_checksum() != expected:
+                raise self._damaged(self.events_path.name, "its checksum does not fit")
         return events
-
-    def _check_events(self) -> None:
-        """Hold the events of a complete run against the checksum in its result, where it has one."""
-        expected = _read_values(self.path).get(EVENTS)
-        if expected is not None and self._events_checksum() != expected:
-            raise self._damaged(self.events_path.name, "its checksum does not fit")
-
-    def _cut(self, batches: int) -> None:
-        """Keep the first events, one line each."""
-        lines = self.events_path.read_bytes().splitlines(keepends=True) if self.events_path.exists() else []
-        if len(lines) < batches:
-            raise self._damaged(self.events_path.name, f"{len(lines)} events for {batches} batches")
-        with self.writing(), self.events_path.open("ab") as file:
-            file.truncate(sum(len(line) for line in lines[:batches]))
 
     def _check_config(self) -> None:
         if _read_config(self.path) != self.config:

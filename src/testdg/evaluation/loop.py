@@ -122,8 +122,11 @@ def _predict(adapter: Adapter, batch: Batch, views: Views) -> Tensor:
     return scored
 
 
-def _about(batch: Batch) -> Event:
-    return {
+def _pending(
+    adapter: Adapter, learners: list[Learner], batch: Batch, parts: list[dict[str, Any]], sums: Tensor
+) -> Pending:
+    """What is known of a batch; of one that was learnt from, also what the adapter and a guard around it tell."""
+    event = {
         "batch": batch.number,
         "domain": batch.name,
         "severity": batch.block.severity,
@@ -131,18 +134,12 @@ def _about(batch: Batch) -> Event:
         "phase": "adapt" if batch.learn else "held_out",
         "images": len(batch.images),
     }
-
-
-def _pending(
-    adapter: Adapter, learners: list[Learner], batch: Batch, parts: list[dict[str, Any]], sums: Tensor
-) -> Pending:
-    """What is known of a batch; of one that was learnt from, also what the adapter and a guard around it tell."""
     if not batch.learn:
-        return Pending(_about(batch), parts, sums, {})
+        return Pending(event, parts, sums, {})
     own: Event = adapter.told if isinstance(adapter, Guard) else {}
     told = {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in adapter.diagnostics.items()}
     skipped = torch.stack([learner.skipped for learner in learners]).sum() if learners else None
-    return Pending(_about(batch) | own, parts, sums, {k: v for k, v in told.items() if k not in own}, skipped)
+    return Pending(event | own, parts, sums, {k: v for k, v in told.items() if k not in own}, skipped)
 
 
 def _to_host(tensors: list[Tensor]) -> Iterator[list[float]]:

@@ -48,8 +48,7 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON; only predictions of pixels are made on views."""
         values = {key: value for key, value in asdict(self).items() if key != "views" or self.task == "segmentation"}
-        plain = plain_values(values)
-        assert isinstance(plain, dict)
+        plain: dict[str, Any] = plain_values(values)
         return plain
 
 
@@ -59,16 +58,18 @@ def make_record(
     """Gather everything that the number of a run depends on."""
     about = benchmark.describe()
     adapted, held_out = protocol.split(benchmark)
-    sizes = {segment.domain.name: len(segment.domain) for segment in stream.segments}
+    images = {segment.domain.name: len(segment.domain) for segment in stream.segments}
+    sizes = [images[name] for name in dict.fromkeys((*adapted, *held_out))]
+    numbered = isinstance(protocol.order, int)
     chosen = {
         "kind": protocol.name,
         "task": benchmark.task,
-        "order": _order(protocol),
+        "order": f"order {protocol.order}" if numbered else OWN_ORDERS[protocol.order != "benchmark"],
         "domains": adapted,
         "held_out": held_out,
         "severity": protocol.levels(benchmark),
         "rounds": protocol.rounds,
-        "images_per_domain": _one_or_all([sizes[name] for name in dict.fromkeys((*adapted, *held_out))]),
+        "images_per_domain": sizes[0] if len(set(sizes)) == 1 else tuple(sizes),
         "sampling": protocol.sampling,
         "concentration": protocol.concentration if protocol.sampling == "dirichlet" else None,
         "sampling_seed": protocol.seed if protocol.sampling in ("mixed", "dirichlet") else None,
@@ -84,16 +85,6 @@ def make_record(
         "tuning": tuning,
     }
     return Record(**{**about, **chosen})
-
-
-def _order(protocol: Protocol) -> str:
-    if isinstance(protocol.order, int):
-        return f"order {protocol.order}"
-    return OWN_ORDERS[protocol.order != "benchmark"]
-
-
-def _one_or_all(sizes: list[int]) -> int | tuple[int, ...]:
-    return sizes[0] if len(set(sizes)) == 1 else tuple(sizes)
 
 
 def plain_values(value: Any) -> Any:

@@ -1,9 +1,9 @@
 """`run`: one method on one benchmark, resumable, with a run folder."""
 
-import dataclasses
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,16 @@ from testdg.data.stream import Stream
 from testdg.distributed import group
 from testdg.evaluation.events import Event
 from testdg.evaluation.folder import RunFolder, run_name
-from testdg.evaluation.guarding import put_guard, tell_guard
 from testdg.evaluation.interrupts import noticed
 from testdg.evaluation.loop import run_stream
 from testdg.evaluation.observer import Observer
-from testdg.evaluation.protocol import Protocol
-from testdg.evaluation.protocols import read_protocol
+from testdg.evaluation.protocol import Protocol, read_protocol
 from testdg.evaluation.record import Record, make_record, plain_values
 from testdg.evaluation.result import Result, Tally
-from testdg.evaluation.source_model import source_model
-from testdg.evaluation.warm_up import source_batches, warm_up
+from testdg.evaluation.source import probe_images, source_batches, source_model, warm_up
+from testdg.guards import Guard
+from testdg.guards import guard as put_guard
+from testdg.guards.health import IMAGES
 from testdg.methods import Adapter, find_method
 from testdg.models.device import find_device
 from testdg.scores import find_score
@@ -96,7 +96,7 @@ def run(
         values = {**method_class.preset(chosen), **fixed}
         adapted = source_model(bench, model, device=find_device(device), observer=observer)
         stream = shown.stream(bench, batch_size)
-        adapter = method_class(adapted, **values)
+        adapter: Any = method_class(adapted, **values)
         adapter.require_sharing(adapter.settings)
         folder = None if source is None or not (guard or adapter.source_images()) else Path(source)
         remarks = [describe_tuning(chosen, fixed, tuned or {}), *adapter.remarks()]
@@ -104,7 +104,8 @@ def run(
         remarks += ["with a guard"] if guard else []
         told, fingerprint = "; ".join(remarks), adapted.fingerprint()
         about = make_record(shown, bench, stream, adapter, tuning=told, fingerprint=fingerprint)
-        adapter = put_guard(adapter, bench, folder) if guard else adapter
+        if guard:  # it is used as the adapter itself
+            adapter = put_guard(adapter, probe_images(bench, folder, IMAGES[adapted.task]))
         return _Run(adapter, bench, stream, about, shown, Path(out), observer, save_every, folder)
 
     return group.in_turn(prepare).result()
@@ -127,30 +128,34 @@ def describe_tuning(preset: str | None, fixed: Mapping[str, Any], tuned: Mapping
     return "; ".join(parts)
 
 
+def tell_guard(adapter: Any) -> dict[str, int] | None:
+    """How often a guard did what; None where there is none."""
+    if not isinstance(adapter, Guard):
+        return None
+    return {action.replace(" ", "_"): count for action, count in adapter.counts.items()}
+
+
+@dataclass
 class _Run:
     """One run, from whatever its folder holds to its result."""
 
-    def __init__(
-        self,
-        adapter: Adapter,
-        benchmark: Benchmark,
-        stream: Stream,
-        record: Record,
-        protocol: Protocol,
-        out: Path,
-        observer: Observer,
-        save_every: float,
-        source: Path | None = None,
-    ) -> None:
-        self.source = source
-        self.complete: Result | None = None
-        self.adapter, self.benchmark, self.stream, self.record = adapter, benchmark, stream, record
-        self.protocol, self.observer, self.save_every = protocol, observer, save_every
-        self.score = find_score(record.task)
-        method = {"name": adapter.name, "settings": plain_values(dataclasses.asdict(adapter.settings))}
-        config = {"protocol": record.to_dict(), "method": method}
-        self.folder = RunFolder(out / run_name(config), config)
-        self.seconds = 0.0
+    adapter: Adapter
+    benchmark: Benchmark
+    stream: Stream
+    record: Record
+    protocol: Protocol
+    out: Path
+    observer: Observer
+    save_every: float
+    source: Path | None
+    complete: Result | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.score = find_score(self.record.task)
+        method = {"name": self.adapter.name, "settings": plain_values(asdict(self.adapter.settings))}
+        config = {"protocol": self.record.to_dict(), "method": method}
+        self.folder = RunFolder(self.out / run_name(config), config)
 
     def result(self) -> Result:
         """Give the result that is there, or run to the end; of several processes, the first one reads and writes."""

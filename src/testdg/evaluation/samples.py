@@ -1,6 +1,5 @@
 """What a segmentation run did to a few pictures: the source's prediction and the adapted model's, beside the label."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,20 +32,17 @@ def take_samples(folder: Path, benchmark: Benchmark, model: VisionModel) -> list
     samples = []
     for place, domain in enumerate(benchmark.domains()):
         images, labels = domain.take([place % len(domain)])
-        before, after = (_classes(predict, images, labels) for predict in (_logits(model), adapter.predict))
+        with torch.no_grad():
+            source = model(model.prepare(images.to(model.device))).logits
+        before, after = (_classes(logits, labels) for logits in (source, adapter.predict(images)))
         samples.append(Sample(domain.name, images[0], labels[0], before, after))
     return samples
 
 
-def _logits(model: VisionModel) -> Callable[[Tensor], Tensor]:
-    return lambda images: model(model.prepare(images.to(model.device))).logits
-
-
-@torch.no_grad()
-def _classes(predict: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Tensor:
+def _classes(logits: Tensor, labels: Tensor) -> Tensor:
     """The predicted class of every pixel, at the size of the label map."""
-    logits = F.interpolate(predict(images).float(), labels.shape[1:], mode="bilinear", align_corners=False)
-    return logits[0].argmax(0).cpu()
+    sized = F.interpolate(logits.float(), labels.shape[1:], mode="bilinear", align_corners=False)
+    return sized[0].argmax(0).cpu()
 
 
 def picture_miou(prediction: Tensor, label: Tensor, classes: int) -> float | None:

@@ -64,14 +64,10 @@ class Ablation:
     columns: tuple[Column, ...] = (CHANGES,)
     published: Published | None = None
 
-    @property
-    def varied(self) -> set[str]:
-        """Settings that the rows differ in."""
-        return {key for row in self.rows.values() for key in row}
-
     def grid(self, values: Values, settings: Values) -> Grid:
         """The grid of all rows; `values` are those of a grid, `settings` hold for every row."""
-        if taken := sorted(self.varied & settings.keys()):
+        varied = {key for row in self.rows.values() for key in row}
+        if taken := sorted(varied & settings.keys()):
             raise UserError(f"ablation {self.name} varies {taken[0]} itself: leave out --set {taken[0]}")
         runs = tuple({"name": name, "settings": dict(row)} for name, row in self.rows.items())
         default = {"protocol": list(self.protocols)} if self.protocols else {}
@@ -164,9 +160,7 @@ _ALL = [
         ),
     ),
     Ablation(
-        name="prototypes",
-        title="number of domain prototypes",
-        rows=_sweep("prototypes", (10, 20, 40, 60, 80, 100)),
+        name="prototypes", title="number of domain prototypes", rows=_sweep("prototypes", (10, 20, 40, 60, 80, 100))
     ),
     Ablation(
         name="distance",
@@ -184,11 +178,7 @@ _ALL = [
         published=Published(
             "table of previous domains",
             ("error, %", "held out, %"),
-            {
-                "previous_domains 1": (7.7, 11.8),
-                "previous_domains 3": (8.3, 12.7),
-                "previous_domains 5": (8.2, 13.1),
-            },
+            {"previous_domains 1": (7.7, 11.8), "previous_domains 3": (8.3, 12.7), "previous_domains 5": (8.2, 13.1)},
         ),
     ),
     Ablation(

@@ -9,8 +9,8 @@ from typing import Any
 from testdg.errors import UserError
 from testdg.evaluation import Observer
 from testdg.experiments.engine import Complete, Engine, Failed, News, Running, forget_setup, load_setup
+from testdg.experiments.expansion import Mistakes
 from testdg.experiments.grid import Cell
-from testdg.experiments.grid_rules import Mistakes
 from testdg.experiments.local import Local
 from testdg.experiments.storage import Out, find_out
 from testdg.methods import find_method

@@ -14,8 +14,8 @@ import torch
 from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.evaluation import Observer, Result, run, source_model
+from testdg.evaluation.observer import Several, tracked
 from testdg.evaluation.result import Tally
-from testdg.evaluation.tracking import Several, tracked
 from testdg.experiments.grid import Cell, Setup
 from testdg.experiments.storage import Fetching, Out
 from testdg.files import Busy
@@ -52,14 +52,8 @@ class Failed:
     number: int
     sentence: str
     trace: str = ""
-
-
-@dataclass(frozen=True)
-class Postponed:
-    """Another process is at the same run, as the sentence says: it can be tried again later."""
-
-    number: int
-    sentence: str
+    busy: bool = False
+    """Whether another process is at the same run: it can be tried again later."""
 
 
 News = Running | Complete | Failed
@@ -83,31 +77,16 @@ def run_cell(
 
     `patience` is how many seconds to wait for a folder that another process, perhaps a dying one, still holds.
     """
-    end = try_cell(number, cell, out, tell, patience)
-    return Failed(number, end.sentence) if isinstance(end, Postponed) else end
-
-
-def try_cell(
-    number: int, cell: Cell, out: Out, tell: Callable[[Running], None], patience: float = 0.0
-) -> Complete | Failed | Postponed:
-    """Run one cell as `run_cell` does, but postpone it where another process is at it."""
     try:
         return Complete(number, patiently(lambda: _run(cell, out, _Teller(number, tell)), patience))
-    except Busy as error:
-        return Postponed(number, str(error))
     except UserError as error:
-        return Failed(number, str(error))
+        return Failed(number, str(error), busy=isinstance(error, Busy))
     except Exception as error:
         return Failed(number, f"{type(error).__name__}: {error}", traceback.format_exc())
     finally:
-        _free_memory()
-
-
-def _free_memory() -> None:
-    """Give back what the last adapter held: it refers to itself, and recorded CUDA graphs hold gigabytes."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+        gc.collect()  # the adapter refers to itself, and recorded CUDA graphs hold gigabytes
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # for the other processes on the same GPU
 
 
 def patiently(work: Callable[[], T], patience: float) -> T:
@@ -124,14 +103,10 @@ def patiently(work: Callable[[], T], patience: float) -> T:
 
 def _run(cell: Cell, out: Out, teller: Observer) -> Result:
     """Run a cell into a folder; where `out` is a URL, the complete run is sent there."""
-    if isinstance(out, Path):
-        return _run_tracked(cell, out, teller)
-    result = _run_tracked(cell, out.work, Several([Fetching(out), teller]))
-    out.send(result.folder)
-    return result
-
-
-def _run_tracked(cell: Cell, out: Path, teller: Observer) -> Result:
+    if not isinstance(out, Path):
+        result = _run(cell, out.work, Several([Fetching(out), teller]))
+        out.send(result.folder)
+        return result
     with tracked(teller, cell.track) as observer:
         return run_here(cell, out, observer)
 

@@ -1,25 +1,88 @@
 """`expand`: the cells of a grid, after everything that can be wrong with it was looked at."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ParamSpec, TypeVar
 
-from testdg.choices import CHOICES, choices_of
+from testdg.choices import CHOICES, choices_of, is_text, option_name
 from testdg.data.benchmarks import Benchmark, benchmarks, find_benchmark, load_benchmark
-from testdg.errors import UserError
+from testdg.errors import UserError, hint
 from testdg.evaluation import Protocol, read_protocols
 from testdg.evaluation.run import choose_preset
 from testdg.experiments.grid import SOURCE, Cell, Grid, Pairs
-from testdg.experiments.grid_rules import RUN, TOP, Mistakes, sound
-from testdg.experiments.tuned import Tuned
+from testdg.experiments.tuned import Chosen, Tuned
 from testdg.methods import Adapter, find_method, parse_settings
 from testdg.methods.settings import Settings, make_settings
 
+P = ParamSpec("P")
+T = TypeVar("T")
+Rule = tuple[Callable[[Any], bool], str]
 Table = Mapping[str, Any]
 _SOURCE = "source (--source)"
 _BASE = {"benchmark": "digits-c", "seeds": 0}
+
+
+class Mistakes:
+    """Collects sentences, each once, so that all mistakes are told together."""
+
+    def __init__(self) -> None:
+        self.sentences: dict[str, None] = {}
+
+    def note(self, sentence: str) -> None:
+        """Remember a mistake."""
+        self.sentences[sentence] = None
+
+    def hear(self, where: str, function: Callable[P, T], *values: P.args, **named: P.kwargs) -> T | None:
+        """Call a function; a mistake of the user is remembered, and None comes back."""
+        try:
+            return function(*values, **named)
+        except UserError as error:
+            self.note(f"{where}: {error}" if where else str(error))
+            return None
+
+    def tell(self, title: str) -> None:
+        """Raise one error with all mistakes, if there are any; of options, which need no title, too."""
+        if len(self.sentences) == 1:
+            raise UserError(f"{title}: {next(iter(self.sentences))}".removeprefix(": "))
+        if self.sentences:
+            listed = "; ".join(f"({number}) {text}" for number, text in enumerate(self.sentences, 1))
+            raise UserError(f"{title or 'the command'} has {len(self.sentences)} mistakes: {listed}")
+
+
+_TABLE: Rule = (lambda value: isinstance(value, dict), "a table")
+_TABLES: Rule = (
+    lambda value: isinstance(value, dict) and all(isinstance(item, dict) for item in value.values()),
+    "a table for each method, as in [settings.tent]",
+)
+_CHOSEN: dict[str, Rule] = {key: (choice.fits, choice.rule) for key, choice in CHOICES.items()}
+RUN: dict[str, Rule] = {"name": (is_text, "a text"), **_CHOSEN, "settings": _TABLE}
+TOP: dict[str, Rule] = {**_CHOSEN, "settings": _TABLES}
+
+
+def sound(
+    values: Mapping[str, Any], rules: Mapping[str, Rule], where: str, mistakes: Mistakes, *, options: bool = False
+) -> dict[str, Any]:
+    """The values that are as they must be; all others are noted, as options where the values are of such."""
+    kept = {}
+    for key, value in values.items():
+        several = isinstance(value, dict) and key in CHOICES and CHOICES[key].of != "axis"  # one for each benchmark
+        if key not in rules:
+            mistakes.note(f"{where}unknown key {key!r}, {hint(key, rules)}")
+        elif not all(rules[key][0](item) for item in (value.values() if several else (value,))):
+            name = option_name(key) if options and key in CHOICES else key
+            mistakes.note(f"{where}{name} must be {rules[key][1]}; got {_shown(value)}")
+        else:
+            kept[key] = value
+    return kept
+
+
+def _shown(value: Any) -> str:
+    """A value as the user gave it, who knows nothing of lists of one."""
+    if isinstance(value, list | tuple) and len(value) < 2:
+        return repr(value[0]) if value else "nothing"
+    return repr(value)
 
 
 def expand(grid: Grid) -> list[Cell]:
@@ -52,18 +115,6 @@ def _tables(grid: Grid, mistakes: Mistakes) -> list[Table]:
         elif "method" not in {**grid.defaults, **run}:
             mistakes.note(f'{where} names no method, as in method = "testdg"')
     return tables
-
-
-class _Choice(NamedTuple):
-    """Settings of a method that a file holds."""
-
-    file: str
-    preset: str
-    settings: Table
-
-    def origin(self, others: Table) -> Pairs:
-        """Which settings come from the file: those that the user does not give."""
-        return tuple((key, self.file) for key in sorted(self.settings.keys() - others.keys()))
 
 
 class _Expansion:
@@ -107,7 +158,7 @@ class _Expansion:
             self._opened[key] = self.mistakes.hear("", load_benchmark, name, key[1], **dict(key[2]))
         return self._opened[key]
 
-    def _chosen(self, method: type[Adapter], file: str | None, settings: Table) -> _Choice | None:
+    def _chosen(self, method: type[Adapter], file: str | None, settings: Table) -> Chosen | None:
         """What a file has for a method; None where there is no file, and for Source, which has nothing to set."""
         if file is None or method.name == SOURCE:
             return None
@@ -117,25 +168,25 @@ class _Expansion:
         if chosen is None:
             raise UserError(f"{file} has nothing for {method.name}: choose with `testdg tune {method.name}` first")
         read = {k: v for pair in chosen.settings.items() for k, v in _read_setting(method, *pair).items()}
-        return _Choice(Path(file).name, chosen.preset, read)
+        return replace(chosen, settings=read)
 
     def _row(self, method: type[Adapter], benchmark: Benchmark, table: Table) -> dict[str, Any] | None:
         """What the cells of a method on a benchmark share."""
         name = table.get("name", method.title)
         settings: dict[str, Any] = {}
-        for where, given in (
-            (method.name, table["common"].get(method.name, {})),
-            (name, table.get("settings", {})),
-        ):
+        common = table["common"].get(method.name, {})
+        for where, given in ((method.name, common), (name, table.get("settings", {}))):
             for pair in given.items():
                 settings |= self.mistakes.hear(where, _read_setting, method, *pair) or {}
-        chosen = self.mistakes.hear(name, self._chosen, method, _pick(table, "tuned", benchmark.name), settings)
+        file = _pick(table, "tuned", benchmark.name)
+        chosen = self.mistakes.hear(name, self._chosen, method, file, settings)
         fields = {key: value for key in choices_of("run") if (value := _pick(table, key, benchmark.name)) is not None}
         fields.pop("batch_size", None)
-        fields["data"] = _data(table, benchmark.name)
-        fields["tuned"] = ()
+        fields |= {"data": _data(table, benchmark.name), "tuned": ()}
         if chosen is not None:
-            fields |= {"preset": fields.get("preset", chosen.preset), "tuned": chosen.origin(settings)}
+            own = sorted(chosen.settings.keys() - settings.keys())  # what the user does not give
+            fields |= {"preset": fields.get("preset", chosen.preset)}
+            fields["tuned"] = tuple((key, Path(file).name) for key in own)
             settings = {**chosen.settings, **settings}
         fields["precision"] = settings.pop("precision", fields.get("precision", "fp32"))
         preset = self.mistakes.hear(name, _find_preset, method, benchmark, fields.get("preset"), settings)

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from testdg.errors import UserError
 from testdg.evaluation import Protocol
 from testdg.files import read_toml
-from testdg.methods import Adapter, find_method
-from testdg.models import VisionModel
 
 SOURCE = "source"
 Pairs = tuple[tuple[str, Any], ...]
@@ -73,11 +71,6 @@ class Cell:
     def fixed(self) -> dict[str, Any]:
         """Settings that the user chose; they win over those of the preset."""
         return {"seed": self.seed, "precision": self.precision, **dict(self.settings)}
-
-    def adapter(self, model: VisionModel) -> Adapter:
-        """The method around a model, before anything was learnt."""
-        kind = find_method(self.method)
-        return kind(model, **{**kind.preset(None if self.preset == "none" else self.preset), **self.fixed})
 
     def __str__(self) -> str:
         order = f", order {self.protocol.order}" if isinstance(self.protocol.order, int) else ""

@@ -1,13 +1,13 @@
 """The leaderboard: every method on the same streams, the best with more seeds and images; a declaration over bench."""
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from testdg.data.benchmarks import Benchmark
 from testdg.evaluation import Result
-from testdg.evaluation.compare import comparable, grouped
+from testdg.evaluation.compare import by_key, comparable, grouped
+from testdg.evaluation.result import mean_of
 from testdg.experiments.expansion import expand
 from testdg.experiments.grid import SOURCE, Cell, Grid
 from testdg.experiments.rows import method_title
@@ -106,8 +106,8 @@ class Ranked:
 
     def mean(self, streams: Sequence[str]) -> float | None:
         """The mean over streams; None where one is missing."""
-        scores = [score.value.mean for stream in streams if (score := self.score(stream)) is not None]
-        return statistics.fmean(scores) if scores and len(scores) == len(streams) else None
+        scores = [self.score(stream) for stream in streams]
+        return mean_of([None if score is None else score.value.mean for score in scores])
 
     def worst(self, streams: Sequence[str]) -> tuple[float, str] | None:
         """The smallest gain over Source on any stream that was run, and which; a loss is below zero."""
@@ -156,9 +156,8 @@ def best_of(board: Board, count: int) -> list[str]:
 
 def make_board(runs: Iterable[tuple[str, str, Result]]) -> Board:
     """The board of runs, each with its stream and the name of its row; of a stream, the runs that can be compared."""
-    every = list(runs)
-    names = [stream.name for stream in STREAMS if stream.name in {stream for stream, _, _ in every}]
-    tables = {name: _table(name, [(row, result) for stream, row, result in every if stream == name]) for name in names}
+    found = by_key((stream, (row, result)) for stream, row, result in runs)
+    tables = {stream.name: _table(stream.name, found[stream.name]) for stream in STREAMS if stream.name in found}
     by_row: dict[str, dict[str, BenchRow]] = {}
     for name, table in tables.items():
         for row in table.rows:
@@ -178,10 +177,7 @@ def _place(row: Ranked, board: Board) -> tuple[bool, float]:
 def _table(stream: str, runs: Sequence[tuple[str, Result]]) -> BenchTable:
     """The largest group of runs on a stream that can be compared."""
     largest = max(grouped(runs, lambda one, other: comparable(one[1], other[1])), key=len)
-    rows: dict[str, list[Result]] = {}
-    for name, result in largest:
-        rows.setdefault(name, []).append(result)
-    return make_table(stream, largest[0][1].record, rows.items())
+    return make_table(stream, largest[0][1].record, by_key(largest).items())
 
 
 def named(stream: str, place: int, name: str) -> dict[str, list[Any]]:

@@ -16,7 +16,7 @@ import torch
 
 from testdg.data.generate.workers import depend_on_parent
 from testdg.errors import UserError
-from testdg.experiments.engine import Failed, News, Postponed, Running, try_cell
+from testdg.experiments.engine import Failed, News, Running, run_cell
 from testdg.experiments.grid import Cell
 from testdg.experiments.storage import Out
 
@@ -42,8 +42,10 @@ class Local:
         workers = [_Worker(out, threads_per_job(jobs)) for _ in range(jobs)]
         try:
             while busy := [worker for worker in workers if worker.take(waiting)]:
-                for worker in wait_for(busy):
-                    if isinstance(news := worker.hear(), Postponed):
+                ready = wait([worker.connection for worker in busy])
+                for worker in [worker for worker in busy if worker.connection in ready]:
+                    news = worker.hear()
+                    if isinstance(news, Failed) and news.busy:
                         waiting.append((news.number, cells[news.number]))  # after all that nobody is at
                     else:
                         yield news
@@ -58,12 +60,6 @@ def threads_per_job(jobs: int) -> int:
     """Torch threads of each process, so that together they have no more than there are cores, if that is possible."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(torch.get_num_threads(), cores // jobs))
-
-
-def wait_for(workers: Sequence[_Worker]) -> list[_Worker]:
-    """Wait until some workers have something to tell, or have died."""
-    ready = wait([worker.connection for worker in workers])
-    return [worker for worker in workers if worker.connection in ready]
 
 
 class _Worker:
@@ -85,11 +81,11 @@ class _Worker:
                 self.connection.send((self.number, cell))
         return self.number is not None
 
-    def hear(self) -> News | Postponed:
+    def hear(self) -> News:
         """What the process tells next; the end of its cell if it has died."""
         assert self.number is not None
         try:
-            news: News | Postponed = self.connection.recv()
+            news: News = self.connection.recv()
         except (EOFError, OSError):
             news = Failed(self.number, self._obituary())
         if not isinstance(news, Running):
@@ -148,7 +144,4 @@ def _work(connection: Connection, out: Out, threads: int) -> None:
     torch.set_num_threads(threads)
     while True:
         number, cell = connection.recv()
-        outcome = try_cell(number, cell, out, connection.send, RECHECK)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # for the other processes on the same GPU
-        connection.send(outcome)
+        connection.send(run_cell(number, cell, out, connection.send, RECHECK))

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+import tempfile
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from testdg.errors import UserError
-from testdg.experiments.engine import Complete, Failed, News, Running, run_cell
-from testdg.experiments.grid import Cell
+from testdg.experiments.engine import Complete, Failed, News, Running, load_setup, run_cell
+from testdg.experiments.grid import Cell, Setup
 from testdg.experiments.ray_cluster import PATIENCE, RETRIES, TICK, Cluster
-from testdg.experiments.sent_model import SentModel, pack_model, unpacked
 from testdg.experiments.storage import Out
+from testdg.files import write_files
+from testdg.training.cache import cache_folder
 
 
 class Ray:
@@ -45,9 +45,13 @@ class Ray:
         return max(1, self.cluster.room(1, self.gpus))
 
     def run(self, cells: Sequence[Cell], out: Out) -> Generator[News, None, None]:
-        """Run all cells and tell what becomes of them; closing the generator cancels what runs."""
+        """Run all cells and tell what becomes of them; closing the generator cancels what runs.
+
+        What is cancelled goes on from its last saved state another time.
+        """
         self.cluster.connect()
-        with self._tasks() as waiting:
+        waiting: dict[Any, int] = {}
+        try:
             mailbox = self.cluster.mailbox()
             waiting.update(self._begin(cells, out, mailbox))
             while waiting:
@@ -57,11 +61,14 @@ class Ray:
                         yield news
                 for task in ended:
                     yield self._end(task, waiting.pop(task))
+        finally:
+            for task in waiting:
+                self._ray.cancel(task, force=True)
+            self.close()
 
     def _begin(self, cells: Sequence[Cell], out: Out, mailbox: Any) -> dict[Any, int]:
         """Hand all cells to the cluster, which has them wait for a free place."""
-        setups = dict.fromkeys(cell.setup for cell in cells)
-        models = {one: self._ray.put(pack_model(one)) for one in setups}
+        models = {setup: self._ray.put(pack_model(setup)) for setup in dict.fromkeys(cell.setup for cell in cells)}
         place = out.absolute() if isinstance(out, Path) else out
         work = self._ray.remote(_work)
         tasks = {}
@@ -83,17 +90,6 @@ class Ray:
             told = f"its machine or process was lost {RETRIES + 1} times ({type(error).__name__})"
             return Failed(number, f"{told}: look at the memory that is left, and start the command again")
 
-    @contextmanager
-    def _tasks(self) -> Iterator[dict[Any, int]]:
-        """Keep tasks, and cancel those that are left; their runs go on from the last saved state another time."""
-        waiting: dict[Any, int] = {}
-        try:
-            yield waiting
-        finally:
-            for task in waiting:
-                self._ray.cancel(task, force=True)
-            self.close()
-
     def close(self) -> None:
         """Leave the cluster, and end it if it was made for this."""
         self.cluster.close()
@@ -101,13 +97,9 @@ class Ray:
 
 def _absolute(cell: Cell) -> Cell:
     """The cell with paths that mean the same wherever a process is started."""
-    options = {key: os.path.abspath(value) if _is_file(key, value) else value for key, value in cell.options}
+    files = {key: os.path.abspath(value) for key, value in cell.options if key == "subset" and Path(value).is_file()}
     data, source = (None if path is None else os.path.abspath(path) for path in (cell.data, cell.source))
-    return replace(cell, data=data, source=source, options=tuple(options.items()))
-
-
-def _is_file(key: str, value: Any) -> bool:
-    return key == "subset" and Path(value).is_file()
+    return replace(cell, data=data, source=source, options=tuple({**dict(cell.options), **files}.items()))
 
 
 def _work(number: int, cell: Cell, out: Out, model: SentModel | None, mailbox: Any) -> Complete | Failed:
@@ -121,6 +113,45 @@ def _work(number: int, cell: Cell, out: Out, model: SentModel | None, mailbox: A
 
     end = run_cell(number, unpacked(cell, model), out, tell, PATIENCE)
     ray.get(sent)  # all news are there before the end is
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # for the other processes on the same GPU
     return end
+
+
+@dataclass(frozen=True)
+class SentModel:
+    """A model as bytes, so that every machine adapts exactly the same one: a file, or a folder, by its name."""
+
+    name: str
+    files: dict[str, bytes]
+    """Contents by their path in the folder; the path is `.` for a single file."""
+
+    def unpack(self) -> Path:
+        """Write the files on this machine, once, and tell where."""
+        digest = hashlib.blake2b(digest_size=8)
+        for path, content in sorted(self.files.items()):
+            digest.update(f"{path} {len(content)} ".encode() + content)
+        parent = cache_folder() / "sent-models"
+        home = parent / digest.hexdigest()
+        if not home.exists():
+            parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix="new-", dir=parent) as place:
+                write_files(Path(place) / "model" / self.name, self.files)
+                if not home.exists():
+                    (Path(place) / "model").rename(home)
+        return home / self.name
+
+
+def pack_model(setup: Setup) -> SentModel | None:
+    """Pack the model of a cell; None where every machine fetches it by itself, from the hub or from timm.
+
+    That of an embedded benchmark was trained by `prepare`, or is now.
+    """
+    source = cache_folder() / load_setup(setup, "cpu")[1].name if setup.model is None else Path(setup.model).absolute()
+    if not source.exists():
+        return None
+    files = (path for path in (source, *source.rglob("*")) if path.is_file())
+    return SentModel(source.name, {path.relative_to(source).as_posix(): path.read_bytes() for path in files})
+
+
+def unpacked(cell: Cell, model: SentModel | None) -> Cell:
+    """The cell with the model that came along."""
+    return cell if model is None else replace(cell, model=str(model.unpack()))

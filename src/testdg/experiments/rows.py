@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from testdg.evaluation import Result
+from testdg.evaluation.compare import by_key
 from testdg.experiments.engine import Complete, Failed
 from testdg.experiments.grid import Cell
 from testdg.experiments.statistics import settings_of, unusual
@@ -61,10 +62,8 @@ def by_number(text: str) -> str:
 
 def titled_rows(rows: Sequence[Row]) -> Titled:
     """Rows with their names, variants of a method side by side; those that have names stand last, as in their bench."""
-    titled: Titled = []
-    for name in dict.fromkeys(row[0].method["name"] for row in rows):
-        titled += _titled(name, [row for row in rows if row[0].method["name"] == name])
-    return titled
+    by_method = by_key((row[0].method["name"], row) for row in rows)
+    return [titled for name, mine in by_method.items() for titled in _titled(name, mine)]
 
 
 def _titled(method: str, rows: Sequence[Row]) -> Titled:

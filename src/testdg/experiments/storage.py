@@ -1,6 +1,5 @@
 """Where runs are kept: a folder, or a URL of fsspec (s3://bucket/runs), which gets complete runs only."""
 
-import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import Any
 
 from testdg.errors import UserError
 from testdg.evaluation import Observer
+from testdg.files import checksum
 from testdg.training.cache import cache_folder
 
 _RESULT = "result.json"
@@ -65,7 +65,7 @@ class Remote:
         shutil.rmtree(folder, ignore_errors=True)
 
     def _here(self, kind: str) -> Path:
-        return cache_folder() / kind / hashlib.blake2b(self.url.encode(), digest_size=5).hexdigest()
+        return cache_folder() / kind / checksum(self.url.encode(), 5)
 
     @contextmanager
     def _files(self) -> Iterator[tuple[Any, str]]:

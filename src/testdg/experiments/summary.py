@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from testdg.evaluation import DomainResult, Result, comparable
-from testdg.evaluation.compare import grouped, same_but_for_order
+from testdg.evaluation.compare import by_key, grouped, same_but_for_order
 from testdg.experiments.engine import Complete, Failed
 from testdg.experiments.grid import SOURCE, Cell
 from testdg.experiments.statistics import Gain, Spread, paired_gain, spread
@@ -123,11 +123,11 @@ def run_names(runs: Sequence[Sequence[Result]]) -> list[str]:
 def summarise(cells: Sequence[Cell], ends: Iterable[Complete | Failed]) -> list[BenchTable]:
     """Make the tables of all complete cells, in the order of the cells."""
     ended = [(cells[end.number], end.result) for end in ends if isinstance(end, Complete)]
-    keys = dict.fromkeys((cell.benchmark, cell.asked) for cell, _ in ended)
+    asked = by_key(((pair[0].benchmark, pair[0].asked), pair) for pair in ended)
     return [
-        _table(group)
-        for key in keys
-        for group in _comparable([pair for pair in ended if (pair[0].benchmark, pair[0].asked) == key])
+        make_table(protocol, group[0][1].record, by_key((cell.name, result) for cell, result in group).items())
+        for (_, protocol), pairs in asked.items()
+        for group in _comparable(pairs)
     ]
 
 
@@ -136,14 +136,6 @@ def _comparable(complete: Sequence[Ended]) -> list[list[Ended]]:
     several = len({cell.protocol for cell, _ in complete}) > 1
     fits = same_but_for_order if several else comparable
     return grouped(complete, lambda first, other: fits(first[1], other[1]))
-
-
-def _table(complete: Sequence[Ended]) -> BenchTable:
-    cell, first = complete[0]
-    rows: dict[str, list[Result]] = {}
-    for other, result in complete:
-        rows.setdefault(other.name, []).append(result)
-    return make_table(cell.asked, first.record, rows.items())
 
 
 def make_table(protocol: str, record: dict[str, Any], rows: Iterable[tuple[str, list[Result]]]) -> BenchTable:

@@ -11,6 +11,7 @@ from typing import Any
 import tomli_w
 
 from testdg.errors import UserError
+from testdg.evaluation.record import plain_values
 from testdg.files import replace_text, writing
 
 _HEAD = (
@@ -49,7 +50,10 @@ class Tuned:
         try:
             values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
             rows = {key: Chosen(**{**row, "edges": tuple(row.get("edges", ()))}) for key, row in values["rows"].items()}
-            return cls(values["conditions"], {key: _checked(row) for key, row in rows.items()})
+            for row in rows.values():
+                if not all(isinstance(one, Mapping) for one in (row.settings, row.fixed)):
+                    raise TypeError(f"{row.name} has no settings")
+            return cls(values["conditions"], rows)
         except OSError as error:
             raise UserError(f"tuned file {path} cannot be read: {error.strerror or error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -74,18 +78,7 @@ class Tuned:
         return max(fits, key=lambda row: len(row.fixed), default=None)
 
 
-def _checked(row: Chosen) -> Chosen:
-    if not all(isinstance(one, Mapping) for one in (row.settings, row.fixed)):
-        raise TypeError(f"{row.name} has no settings")
-    return row
-
-
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as TOML holds them; what is not known is left out, of settings it is a value of its own."""
-    plain: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            plain[key] = {name: "none" if one is None else one for name, one in value.items()}
-        elif value is not None:
-            plain[key] = list(value) if isinstance(value, tuple) else value
+    plain: dict[str, Any] = plain_values({key: value for key, value in values.items() if value is not None})
     return plain

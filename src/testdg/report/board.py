@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from testdg.experiments import BenchTable
-from testdg.experiments.board_cost import Costs
+from testdg.experiments.analyses.cost import Costs
 from testdg.experiments.leaderboard import Board, Ranked
 from testdg.report.bench import SPREAD, bench_markdown, means_table, table_record
 from testdg.report.page.figures import Picture

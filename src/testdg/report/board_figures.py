@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from testdg.experiments.board_cost import Costs
+from testdg.experiments.analyses.cost import Costs
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.leaderboard import FIRST, HELD_OUT, Board, Ranked
 from testdg.report.analyses.scatter import draw_methods

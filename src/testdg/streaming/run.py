@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 
 from testdg.errors import UserError, unknown
-from testdg.evaluation.guarding import tell_guard
 from testdg.evaluation.interrupts import noticed
+from testdg.evaluation.run import tell_guard
 from testdg.files import replace_text, writing
 from testdg.methods import find_method
 from testdg.streaming.figure import draw_summary

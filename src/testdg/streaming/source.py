@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.evaluation.warm_up import BATCH
+from testdg.evaluation.source import BATCH
 from testdg.guards import Guard, guard
 from testdg.guards.health import IMAGES
 from testdg.methods import Adapter

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.failures import Injected, failing
+from testdg.testing.failures import Injected, failing
 from testdg.methods import Adapter
 from testdg.methods.state import read_folder
 from testdg.models import VisionModel, load_model

@@ -13,7 +13,7 @@ from testdg.models import VisionModel
 TESTDG = "testdg"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Analysis:
     """An analysis by name; its module is imported when it is needed."""
 
@@ -68,33 +68,20 @@ class Analysis:
 
 
 _ALL = [
-    Analysis(name="stream", title="error and detected changes over time", needs="runs", several=True),
+    Analysis("stream", "error and detected changes over time", needs="runs", several=True),
+    Analysis("gap", "Chamfer distance between every two domains, before and after", needs="state", looks_at="space"),
+    Analysis("embeddings", "t-SNE of all domains, before and after", needs="state", looks_at="space"),
+    Analysis("probes", "class and domain accuracy of linear probes along the stream", needs="stream"),
     Analysis(
-        name="gap",
-        title="Chamfer distance between every two domains, before and after",
-        needs="state",
-        looks_at="space",
+        "drift", "how well prototypes follow the model, with and without update", needs="stream", looks_at="prototypes"
     ),
-    Analysis(name="embeddings", title="t-SNE of all domains, before and after", needs="state", looks_at="space"),
-    Analysis(name="probes", title="class and domain accuracy of linear probes along the stream", needs="stream"),
+    Analysis("prototypes", "t-SNE of the queue with the chosen prototypes", needs="stream", looks_at="prototypes"),
+    Analysis("cost", "time and memory of a batch against error", needs="runs", several=True),
+    Analysis("parameters", "learnable parameters against error", needs="runs", several=True),
+    Analysis("overview", "all benchmarks at a glance, from run folders", needs="folders"),
     Analysis(
-        name="drift",
-        title="how well prototypes follow the model, with and without update",
-        needs="stream",
-        looks_at="prototypes",
-    ),
-    Analysis(
-        name="prototypes",
-        title="t-SNE of the queue with the chosen prototypes",
-        needs="stream",
-        looks_at="prototypes",
-    ),
-    Analysis(name="cost", title="time and memory of a batch against error", needs="runs", several=True),
-    Analysis(name="parameters", title="learnable parameters against error", needs="runs", several=True),
-    Analysis(name="overview", title="all benchmarks at a glance, from run folders", needs="folders"),
-    Analysis(
-        name="attention",
-        title="attention maps with and without the amplifier (Hugging Face ViT)",
+        "attention",
+        "attention maps with and without the amplifier (Hugging Face ViT)",
         needs="state",
         variants={"without amplifier": {"amplifier": False}, "with amplifier": {"amplifier": True}},
     ),

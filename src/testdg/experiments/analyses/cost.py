@@ -1,11 +1,13 @@
-"""What adaptation costs: time and memory of a batch, against the error."""
+"""What adaptation costs: time and memory of a batch, against the error, and for every row of a leaderboard."""
 
 import gc
+import json
 import statistics
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +16,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from testdg.data.stream import Stream
+from testdg.evaluation import Result
 from testdg.experiments.analyses.parameters import scores
 from testdg.experiments.analyses.subject import Numbers, Scene, Subject
+from testdg.experiments.grid import Cell
+from testdg.files import write_files
 from testdg.methods import Adapter
 
 Make = Callable[[], Adapter]
+Costs = dict[str, dict[str, Any]]
+"""Of a leaderboard, by the folder of the run that was measured."""
+FILE = "cost.json"
 WARM_UP = 3  # batches before the clock runs
 TIMED = 12
 
@@ -35,7 +43,7 @@ def compute(subject: Subject) -> Numbers:
         scene = Scene.open(cell)
         make = partial(scene.adapted, results[cell])
         subject.tell("measuring", count, len(rows))
-        row |= {**latency(make, scene.stream), "memory_mib": memory(make, scene.stream) / 2**20}
+        row |= measure(make, scene.stream)
     about = scene.model.device.type
     meaning = "allocated by CUDA" if about == "cuda" else "of live tensors"
     return {
@@ -48,6 +56,48 @@ def compute(subject: Subject) -> Numbers:
     }
 
 
+def read_costs(folder: Path) -> Costs:
+    """Costs that were measured before; none where there is no file that can be read."""
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return {str(name): dict(values) for name, values in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def measure_costs(
+    runs: Sequence[tuple[Cell, Result]], folder: Path, tell: Callable[[str, int, int], Any] = lambda *_: None
+) -> Costs:
+    """Measure what is not known yet, one after the other, and keep it; nothing else should run meanwhile."""
+    costs = read_costs(folder)
+    for count, (cell, result) in enumerate(runs, 1):
+        tell("measuring", count, len(runs))
+        if result.folder.name not in costs:
+            costs[result.folder.name] = measure_run(cell, result)
+            write_files(folder, {FILE: (json.dumps(costs, indent=1) + "\n").encode()})
+    return costs
+
+
+def measure_run(cell: Cell, result: Result) -> dict[str, Any]:
+    """The cost of a method, as its run left it where that was kept, else from its start."""
+    scene = Scene.open(cell)
+    make = partial(scene.adapted, result) if (result.folder / "state").exists() else scene.adapter
+    adapter = make()
+    return {
+        "device": scene.model.device.type,
+        "batch_size": cell.batch_size,
+        "parameters": sum(parameter.numel() for parameter in adapter.trainable().values()),
+        "source_images": adapter.source_images(),
+        "source_labels": bool(adapter.source_images()) and adapter.source_labels,
+        **measure(make, scene.stream),
+    }
+
+
+def measure(make: Make, stream: Stream) -> dict[str, float]:
+    """Time and memory of a batch."""
+    return {**latency(make, stream), "memory_mib": memory(make, stream) / 2**20}
+
+
 def last_images(stream: Stream, count: int) -> list[Tensor]:
     """Images of the last batches of a stream, which begins anew where it is short."""
     return [stream[number % len(stream)].images for number in range(len(stream) - count, len(stream))]
@@ -55,18 +105,15 @@ def last_images(stream: Stream, count: int) -> list[Tensor]:
 
 def latency(make: Make, stream: Stream) -> dict[str, float]:
     """Median and quartiles of the time that a batch takes, in milliseconds; the stream is read beforehand."""
-    adapter = make()
-    times = [_timed(adapter, images) for images in last_images(stream, WARM_UP + TIMED)][WARM_UP:]
-    low, median, high = statistics.quantiles(times, n=4)
+    adapter, times = make(), []
+    for images in last_images(stream, WARM_UP + TIMED):
+        _wait(adapter.model.device)
+        begun = time.perf_counter()
+        adapter(images)
+        _wait(adapter.model.device)
+        times.append(time.perf_counter() - begun)
+    low, median, high = statistics.quantiles(times[WARM_UP:], n=4)
     return {"ms": 1000 * median, "ms_low": 1000 * low, "ms_high": 1000 * high}
-
-
-def _timed(adapter: Adapter, images: Tensor) -> float:
-    _wait(adapter.model.device)
-    begun = time.perf_counter()
-    adapter(images)
-    _wait(adapter.model.device)
-    return time.perf_counter() - begun
 
 
 def _wait(device: torch.device) -> None:

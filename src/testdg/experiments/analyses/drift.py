@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.experiments.analyses.selections import images_at, no_change, watch
+from testdg.experiments.analyses.prototypes import images_at, no_change, watch
 from testdg.experiments.analyses.subject import Numbers, Scene, Subject, need_testdg, replay
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.selection import median_gamma, mmd2
@@ -18,9 +18,8 @@ def compute(subject: Subject) -> Numbers:
     scene = Scene.open(subject.adapting()[0])
     adapter = need_testdg(scene.adapter())
     if adapter.cells > 1:
-        raise UserError(
-            f"drift follows one embedding per image; grid {adapter.settings.grid} has more: set testdg.grid=1"
-        )
+        grid = adapter.settings.grid
+        raise UserError(f"drift follows one embedding per image; grid {grid} has more: set testdg.grid=1")
     selections, stream, seen = watch(adapter), scene.stream, 0
     numbers: Numbers = {"positions": [], "original": [], "updated": [], "changes": []}
     images, changes = torch.empty(0), 0

@@ -6,7 +6,7 @@ from typing import Any
 
 from testdg.errors import UserError
 from testdg.evaluation import Result, comparable, read_result
-from testdg.evaluation.compare import grouped
+from testdg.evaluation.compare import by_key, grouped
 from testdg.experiments.analyses.subject import Numbers, Subject
 from testdg.experiments.rows import method_title, settings_of_row, titled_rows
 from testdg.experiments.statistics import spread, unusual
@@ -57,13 +57,13 @@ def _variant(result: Result) -> tuple[str, dict[str, Any]]:
 def _few(rows: Sequence[tuple[str, list[Result]]]) -> list[tuple[str, list[Result]]]:
     """The variants of every method; of very many only the most usual one, and how many more there are."""
     kept = []
-    for method in dict.fromkeys(runs[0].method["name"] for _, runs in rows):
-        mine = [(name, runs) for name, runs in rows if runs[0].method["name"] == method]
+    for method, mine in by_key((row[1][0].method["name"], row) for row in rows).items():
         if len(mine) > MOST:
             settings = [settings_of_row(runs[0]) for _, runs in mine]
             usual = min(range(len(mine)), key=lambda number: len(unusual(settings[number], settings, method)))
-            mine = [(f"{method_title(method)}, of {len(mine)} variants", mine[usual][1])]
-        kept += mine
+            kept.append((f"{method_title(method)}, of {len(mine)} variants", mine[usual][1]))
+        else:
+            kept += mine
     return kept
 
 

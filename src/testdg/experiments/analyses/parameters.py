@@ -1,5 +1,6 @@
 """How many parameters each method moves, against the error."""
 
+from testdg.evaluation.compare import by_key
 from testdg.experiments.analyses.subject import Numbers, Scene, Subject
 from testdg.experiments.statistics import spread
 
@@ -17,8 +18,7 @@ def compute(subject: Subject) -> Numbers:
 def scores(subject: Subject) -> list[Numbers]:
     """Name, first cell, mean score and its deviation over seeds, for every method."""
     rows = []
-    for name in dict.fromkeys(cell.name for cell, _ in subject.complete()):
-        mine = [(cell, result) for cell, result in subject.complete() if cell.name == name]
+    for name, mine in by_key((pair[0].name, pair) for pair in subject.complete()).items():
         values = [result.mean_score for _, result in mine]
         value = spread([one for one in values if one is not None])
         about = {"name": name, "method": mine[0][0].method, "cell": mine[0][0], "runs": len(mine)}

@@ -6,17 +6,15 @@ from typing import Any
 import numpy as np
 
 from testdg.evaluation import Result
-from testdg.evaluation.events import Event, changes, rolling_scores, rolling_window, visit_spans
+from testdg.evaluation.compare import by_key
+from testdg.evaluation.events import Event, changes, rolling_scores, visit_spans
 from testdg.evaluation.folder import read_events
 from testdg.experiments.analyses.subject import Array, Numbers, Subject
 
 
 def compute(subject: Subject) -> Numbers:
     """A rolling score for every named run (mean, lowest and highest over seeds), and where changes were noticed."""
-    rows: dict[str, list[Result]] = {}
-    for cell, result in subject.complete():
-        rows.setdefault(cell.name, []).append(result)
-    return stream_numbers(rows)
+    return stream_numbers(by_key((cell.name, result) for cell, result in subject.complete()))
 
 
 def stream_numbers(rows: Mapping[str, Sequence[Result]]) -> Numbers:
@@ -24,8 +22,11 @@ def stream_numbers(rows: Mapping[str, Sequence[Result]]) -> Numbers:
     results = next(iter(rows.values()))
     first = read_events(results[0].folder)
     ends = np.cumsum([event["images"] for event in first])
-    visits = [_visit(first[a], int(ends[a - 1]) if a else 0, int(ends[b - 1])) for a, b in visit_spans(first)]
-    window = rolling_window(first)
+    visits = []
+    for start, stop in visit_spans(first):
+        about = {key: first[start].get(key) for key in ("domain", "severity", "round", "phase")}
+        visits.append({**about, "start": int(ends[start - 1]) if start else 0, "stop": int(ends[stop - 1])})
+    window = max(3, len(first) // 75)  # batches that curves are smoothed over
     return {
         "metric": results[0].metric.describe(),
         "window": window,
@@ -54,10 +55,6 @@ def _row(name: str, results: Sequence[Result], window: int) -> Numbers:
 def _plain(values: Array) -> list[float | None]:
     """Numbers for JSON, which has no NaN."""
     return [None if np.isnan(value) else float(value) for value in values]
-
-
-def _visit(event: Event, start: int, stop: int) -> dict[str, Any]:
-    return {key: event.get(key) for key in ("domain", "severity", "round", "phase")} | {"start": start, "stop": stop}
 
 
 def detections(events: Sequence[Event]) -> dict[str, Any] | None:

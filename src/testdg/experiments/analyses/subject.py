@@ -18,10 +18,10 @@ from testdg.evaluation import Result
 from testdg.evaluation.folder import load_adapted
 from testdg.evaluation.record import make_record, plain_values
 from testdg.evaluation.run import describe_tuning
-from testdg.evaluation.warm_up import warm_up
+from testdg.evaluation.source import warm_up
 from testdg.experiments.engine import load_setup
 from testdg.experiments.grid import SOURCE, Cell
-from testdg.methods import Adapter
+from testdg.methods import Adapter, find_method
 from testdg.methods.testdg import TestDG
 from testdg.models import VisionModel
 from testdg.models.device import find_device
@@ -32,10 +32,6 @@ Encode = Callable[[Tensor], Tensor]
 _BATCH = 50  # images that are encoded at a time
 
 
-def _quiet(text: str, done: int, total: int) -> None:
-    """Tell nobody."""
-
-
 @dataclass(frozen=True)
 class Subject:
     """Cells (Source first) with the results of those that were run, in the same order."""
@@ -44,7 +40,7 @@ class Subject:
     results: Sequence[Result | None]
     space: str = "embeddings"
     runs: Path = Path("runs")
-    tell: Callable[[str, int, int], None] = _quiet
+    tell: Callable[[str, int, int], Any] = lambda *_: None
 
     def complete(self) -> list[tuple[Cell, Result]]:
         """Cells that were run, with their results."""
@@ -87,35 +83,30 @@ class Scene:
 
     def adapter(self) -> Adapter:
         """The method as it stands before the first batch."""
-        adapter = self.cell.adapter(self.model)
+        kind, cell = find_method(self.cell.method), self.cell
+        preset = kind.preset(None if cell.preset == "none" else cell.preset)
+        adapter = kind(self.model, **{**preset, **cell.fixed})
         warm_up(adapter, self.benchmark)
         return adapter
 
     def describe(self) -> dict[str, Any]:
         """Method, settings and record of the cell."""
-        adapter, cell = self.adapter(), self.cell
-        record = make_record(
-            cell.protocol,
-            self.benchmark,
-            self.stream,
-            adapter,
-            tuning=describe_tuning(
-                None if cell.preset == "none" else cell.preset, dict(cell.settings), dict(cell.tuned)
-            ),
-            fingerprint=self.model.fingerprint(),
-        )
+        adapter, cell, fingerprint = self.adapter(), self.cell, self.model.fingerprint()
+        preset = None if cell.preset == "none" else cell.preset
+        told = describe_tuning(preset, dict(cell.settings), dict(cell.tuned))
+        parts = (cell.protocol, self.benchmark, self.stream, adapter)
+        record = make_record(*parts, tuning=told, fingerprint=fingerprint)
         method = {"name": adapter.name, "settings": plain_values(asdict(adapter.settings))}
         return {"title": cell.name, "seeds": [cell.seed], "method": method, "protocol": record.to_dict()}
 
-    def adapted(self, result: Result | None) -> Adapter:
+    def adapted(self, result: Result) -> Adapter:
         """The method as its run left it."""
-        if result is None or not (result.folder / "state").exists():
-            where = "its run" if result is None else str(result.folder)
-            raise UserError(f"{where} has no state any more: delete the run folder, and it is made again")
+        if not (result.folder / "state").exists():
+            raise UserError(f"{result.folder} has no state any more: delete the run folder, and it is made again")
         return load_adapted(result.folder, self.model)
 
 
-def replay(scene: Scene, adapter: Adapter, tell: Callable[[str, int, int], None]) -> Iterator[Batch]:
+def replay(scene: Scene, adapter: Adapter, tell: Callable[[str, int, int], Any]) -> Iterator[Batch]:
     """Go through the stream once more with an adapter; each batch comes after it was learnt from."""
     stream = scene.stream
     resets = scene.cell.protocol.resets == "domain"
@@ -137,22 +128,17 @@ def need_testdg(adapter: Adapter) -> TestDG:
 
 
 def before_and_after(subject: Subject) -> tuple[tuple[Domain, ...], dict[str, Encode]]:
-    """The domains of the run that an analysis looks at, and what encodes their images before and after it."""
-    cell, result = subject.complete()[-1]
-    scene = Scene.open(cell)
-    both = _encoders(scene.adapted(result), scene.model, subject.space)
-    return scene.benchmark.domains(), dict(zip(("before", "after"), both, strict=True))
-
-
-def _encoders(adapter: Adapter, source: VisionModel, space: str) -> tuple[Encode, Encode]:
-    """What encodes images in [0, 1] as points before and after adaptation, (N, D).
+    """The domains of the run that an analysis looks at, and what encodes their images, (N, D), before and after it.
 
     Embeddings are read by the extractor as it is at the end, so that only the encoder differs.
     """
-    if space == "features":
-        return features_of(source), features_of(adapter.adapted_model())
+    cell, result = subject.complete()[-1]
+    scene = Scene.open(cell)
+    domains, adapter = scene.benchmark.domains(), scene.adapted(result)
+    if subject.space == "features":
+        return domains, {"before": features_of(scene.model), "after": features_of(adapter.adapted_model())}
     testdg = need_testdg(adapter)
-    return (lambda images: testdg.embed(images, source)), testdg.embed
+    return domains, {"before": lambda images: testdg.embed(images, scene.model), "after": testdg.embed}
 
 
 def features_of(model: VisionModel) -> Encode:

@@ -1,8 +1,10 @@
-"""Source data for methods that learn something before the stream; what they learnt is kept for the next time."""
+"""Where a run comes from: its source model, named by the user or the benchmark's own, trained once; and source data.
 
-import hashlib
+Methods learn something from source data before the stream, which is kept for the next time; a guard has its probe.
+"""
+
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import groupby, islice
@@ -11,21 +13,73 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from testdg.data.benchmarks import Benchmark
 from testdg.data.image_files import find_images, read_image
 from testdg.data.stream import to_float
-from testdg.errors import UserError
+from testdg.errors import UserError, unknown
+from testdg.evaluation.observer import Observer
 from testdg.files import checksum, replacing
 from testdg.methods import Adapter
+from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.models.model import tensor_bytes
 from testdg.training.cache import cache_folder
+from testdg.training.embedded import default_recipe, trained_model
 from testdg.version import __version__
 
 RECIPE = 4
 """Counts up when a warm-up computes something else, so that what was kept before is not used."""
+_PROBED = 0  # seed of the choice of a probe
 BATCH = {"classification": 64, "segmentation": 8}
+
+
+def source_model(
+    benchmark: Benchmark,
+    model: str | Path | nn.Module | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    observer: Observer | None = None,
+    preprocessing: str = "model",
+) -> VisionModel:
+    """Load the model to adapt, and check that it fits the benchmark.
+
+    Args:
+        benchmark: What `load_benchmark` gives.
+        model: Whatever `load_model` takes; left out, the model of an embedded benchmark, trained once and kept.
+        device: Where it should lie.
+        observer: Hears how the training goes.
+        preprocessing: "model" for the model's own, "paper" for that of the published tables.
+
+    Examples:
+        >>> import testdg
+        >>> from testdg.evaluation import source_model
+        >>> model = source_model(testdg.load_benchmark("digits-c"))
+        >>> model.classes, model.preprocessing.size
+        (10, (32, 32))
+    """
+    if preprocessing not in ("model", "paper"):
+        raise unknown("preprocessing", preprocessing, ("model", "paper"))
+    if preprocessing == "paper" and not benchmark.paper:
+        raise UserError(f"the paper has no {benchmark.name}: leave out --preprocessing paper")
+    wanted = Preprocessing(**benchmark.paper) if preprocessing == "paper" else None
+    if model is not None:
+        chosen = load_model(model, preprocessing=wanted)
+    elif benchmark.embedded:
+        chosen = trained_model(benchmark, default_recipe(benchmark), (observer or Observer()).training)
+    else:
+        raise UserError(f"{benchmark.name} has no model of its own: name one with --model (a folder or a hub id)")
+    if chosen.task != benchmark.task:
+        raise UserError(f"model {chosen.name} is for {chosen.task}; {benchmark.name} is for {benchmark.task}")
+    size = chosen.preprocessing.size or chosen.preprocessing.crop  # of pictures that it takes without resizing
+    benchmark.adopt(size if size is None or isinstance(size, int) else max(size), chosen.class_names)
+    if chosen.classes != len(benchmark.classes):
+        classes = len(benchmark.classes)
+        told = f"model {chosen.name} tells {chosen.classes} classes apart; {benchmark.name} has {classes}"
+        raise UserError(f"{told}: name another model, or train it for them with testdg train")
+    if wanted is not None and chosen.preprocessing != wanted:
+        raise UserError(f"model {chosen.name} was loaded with its own preprocessing: give the paper's to load_model")
+    return chosen.to(device)
 
 
 def warm_up(adapter: Adapter, benchmark: Benchmark, source: Path | None = None) -> None:
@@ -71,7 +125,7 @@ def _key(adapter: Adapter, benchmark: Benchmark) -> str:
     model, images = adapter.model, [benchmark.name, benchmark.fingerprint(), len(benchmark.train())]
     made_by = [RECIPE, __version__, torch.__version__, model.device.type]
     parts = [asdict(adapter.settings), model.fingerprint(), images, made_by]
-    return hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=8).hexdigest()
+    return checksum(json.dumps(parts, default=str).encode(), 8)
 
 
 def source_batches(
@@ -99,16 +153,32 @@ def folder_batches(adapter: Adapter, folder: Path) -> Iterator[Tensor]:
     """Images of a folder, without labels, drawn by the adapter's seed; those of one size that follow share a batch."""
     if adapter.source_labels:
         raise UserError(f"{adapter.name} learns from labelled source images, which --source cannot give: leave it out")
-    names = find_images(folder)
-    if len(names) < adapter.least_source_images:
+    files = [folder / name for name in find_images(folder)]
+    if len(files) < adapter.least_source_images:
         needed = adapter.least_source_images
-        raise UserError(f"{folder} holds {len(names)} images; {adapter.name} needs at least {needed} of the source")
-    generator = torch.Generator().manual_seed(adapter.settings.seed)
-    chosen = torch.randperm(len(names), generator=generator)[: adapter.source_images()].tolist()
-    return _in_batches((read_image(folder / names[number]) for number in chosen), BATCH[adapter.model.task])
+        raise UserError(f"{folder} holds {len(files)} images; {adapter.name} needs at least {needed} of the source")
+    images = _read_some(files, adapter.source_images(), adapter.settings.seed)
+    return _in_batches(images, BATCH[adapter.model.task])
+
+
+def _read_some(files: Sequence[Path], count: int, seed: int) -> Iterator[Tensor]:
+    order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed))
+    return (read_image(files[number]) for number in order[:count].tolist())
 
 
 def _in_batches(images: Iterable[Tensor], most: int) -> Iterator[Tensor]:
     for _, group in groupby(images, lambda image: image.shape):
         while batch := list(islice(group, most)):
             yield torch.stack(batch)
+
+
+def probe_images(benchmark: Benchmark, source: Path | None, count: int) -> Tensor | None:
+    """A few images of the source for a guard: of a folder, or of the training set; None where there are none."""
+    if source is not None:
+        images = list(_read_some([source / name for name in find_images(source)], count, _PROBED))
+        return torch.stack([image for image in images if image.shape == images[0].shape])
+    with suppress(UserError):
+        samples = benchmark.train()
+        order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(_PROBED))
+        return to_float(samples.take(order[:count].tolist()))
+    return None
