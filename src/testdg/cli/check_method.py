@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from testdg.cli.quiet import quieten
+from testdg.cli.screen import quieten
 from testdg.errors import UserError
 from testdg.methods import Adapter, find_method, parse_settings
 from testdg.models import Preprocessing, TinyCNN, TinyViT, VisionModel, load_model

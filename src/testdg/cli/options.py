@@ -3,57 +3,80 @@
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from testdg.choices import CHOICES, Choice, chosen, option_name
+from testdg.errors import UserError, unknown
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+Json = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Setting of a method; of several, METHOD.KEY=VALUE; repeatable."),
+    Option("--set", metavar="KEY=VALUE", help="Setting of a method; of several, METHOD.KEY=VALUE; repeatable."),
 ]
-Subset = Annotated[str | None, typer.Option(metavar=CHOICES["subset"].metavar, help=CHOICES["subset"].help)]
-Jobs = Annotated[int, typer.Option(help="Runs at the same time, a process each; with Ray, runs that share a GPU.")]
-Engine = Annotated[str, typer.Option(metavar="local|ray", help="Where runs go: this machine, or a Ray cluster.")]
+Subset = Annotated[str | None, Option(metavar=CHOICES["subset"].metavar, help=CHOICES["subset"].help)]
+Jobs = Annotated[int, Option(help="Runs at the same time, a process each; with Ray, runs that share a GPU.")]
 Address = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Ray cluster; RAY_ADDRESS, or a new one here, if left out.")
-]
-GpusPerCell = Annotated[
-    float | None, typer.Option(metavar="SHARE", help="Share of a GPU that a run takes on a Ray cluster, as in 0.1.")
+    str | None, Option(metavar="HOST:PORT", help="Ray cluster; RAY_ADDRESS, or a new one here, if left out.")
 ]
 Cpus = Annotated[
-    float | None, typer.Option(metavar="SHARE", help="Share of a core that a stream takes on a Ray cluster (1).")
+    float | None, Option(metavar="SHARE", help="Share of a core that a stream takes on a Ray cluster (1).")
 ]
 Gpus = Annotated[
-    float | None, typer.Option(metavar="SHARE", help="Share of a GPU that a stream takes on a Ray cluster, as in 0.1.")
+    float | None, Option(metavar="SHARE", help="Share of a GPU that a stream takes on a Ray cluster, as in 0.1.")
 ]
-Out = Annotated[str, typer.Option(metavar="FOLDER|URL", help="Parent of the run folders; s3://... for complete runs.")]
-Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Write the numbers of every batch for it, too.")]
-Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as CSV, too.")]
-Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown, too.")]
-Jsonl = Annotated[Path | None, typer.Option(metavar="FILE", help="Write every run as a line of JSON, too.")]
+Out = Annotated[str, Option(metavar="FOLDER|URL", help="Parent of the run folders; s3://... for complete runs.")]
+Track = Annotated[str | None, Option(metavar="tensorboard", help="Write the numbers of every batch for it, too.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BenchOptions:
     """Where the runs of a grid go, and what is written about them."""
 
     jobs: Jobs = 1
-    engine: Engine = "local"
+    engine: Annotated[str, Option(metavar="local|ray", help="Where runs go: this machine, or a Ray cluster.")] = "local"
     address: Address = None
-    gpus_per_cell: GpusPerCell = None
+    gpus_per_cell: Annotated[
+        float | None, Option(metavar="SHARE", help="Share of a GPU that a run takes on a Ray cluster, as in 0.1.")
+    ] = None
     out: Out = "runs"
     track: Track = None
-    csv: Csv = None
-    markdown: Markdown = None
-    jsonl: Jsonl = None
+    csv: Annotated[Path | None, Option(metavar="FILE", help="Write the tables as CSV, too.")] = None
+    markdown: Annotated[Path | None, Option(metavar="FILE", help="Write the tables as Markdown, too.")] = None
+    jsonl: Annotated[Path | None, Option(metavar="FILE", help="Write every run as a line of JSON, too.")] = None
 
 
-Command = Callable[..., None]
+@dataclass(frozen=True)
+class BoardOptions:
+    """What a leaderboard is made of, and where it goes."""
+
+    methods: Annotated[
+        list[str] | None, Argument(metavar="METHOD...", help="As in tent sar:come; all of --tuned if left out.")
+    ] = None
+    best: Annotated[int, Option(min=0, help="Methods that get all seeds and the longest stream.")] = 8
+    report: Annotated[Path, Option(help="Folder of table, page, figures and runs.")] = Path("leaderboard")
+    cost: Annotated[bool, Option(help="Measure time and memory of a batch, after the runs.")] = True
+    show: Annotated[Path | None, Option(metavar="FOLDER", help="Run nothing: write again what it holds.")] = None
+
+
+@dataclass(frozen=True)
+class AnalyzeOptions:
+    """Which analysis is made, of what, and where it goes."""
+
+    name: Annotated[str, Argument(metavar="NAME|list", help="Analysis; `list` shows all.")] = "list"
+    jobs: Jobs = 1
+    space: Annotated[str, Option(help="embeddings (of TestDG) or features (of any method).")] = "embeddings"
+    runs: Annotated[Path, Option(help="Parent of the run folders.")] = Path("runs")
+    out: Annotated[Path, Option(help="Folder of the numbers and the figure.")] = Path("analyses")
+    figure: Annotated[
+        Path | None, Option(metavar="FILE", help="The figure: .png, .pdf or .svg; OUT/NAME.png if left out.")
+    ] = None
+
+
+Command = Callable[..., bool | None]
 _HIDDEN = "other_"  # a second name of an option is an option of its own, which the help does not show
 
 
@@ -76,14 +99,10 @@ def _chosen(given: dict[str, Any]) -> dict[str, Any]:
     return chosen({**given, **{key: value for key, value in other.items() if value is not None}})
 
 
-def with_bench_options(command: Command) -> Command:
-    """Give a command the options of `BenchOptions`, which it gets as `places`."""
-    hints = get_type_hints(BenchOptions, include_extras=True)
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    options = [
-        inspect.Parameter(f.name, kind, default=f.default, annotation=hints[f.name]) for f in fields(BenchOptions)
-    ]
-    return _spread(command, "places", options, lambda values: BenchOptions(**values))
+def with_options(name: str, kind: type) -> Callable[[Command], Command]:
+    """Give a command an option for every field of a class; it gets a value of that class under a name."""
+    options = list(inspect.signature(kind).parameters.values())
+    return lambda command: _spread(command, name, options, lambda values: kind(**values))
 
 
 def _spread(
@@ -91,8 +110,8 @@ def _spread(
 ) -> Command:
     """The command with options in place of one parameter, which gets all of them gathered."""
 
-    def run(**given: Any) -> None:
-        command(**{name: gather({option.name: given.pop(option.name) for option in options})}, **given)
+    def run(**given: Any) -> bool | None:
+        return command(**{name: gather({option.name: given.pop(option.name) for option in options})}, **given)
 
     own = inspect.signature(command, eval_str=True).parameters
     parameters = sorted([*(own[key] for key in own if key != name), *options], key=_place)
@@ -105,7 +124,7 @@ def _spread(
 def _parameter(key: str, choice: Choice, name: str, default: str | None, *, hidden: bool = False) -> inspect.Parameter:
     """The option of a choice."""
     value, otherwise = (bool, False) if choice.type is bool else (choice.type | None, default)
-    about = typer.Option(name, metavar=choice.metavar, help=choice.help, hidden=hidden)
+    about = Option(name, metavar=choice.metavar, help=choice.help, hidden=hidden)
     return inspect.Parameter(
         key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=otherwise, annotation=Annotated[value, about]
     )
@@ -117,6 +136,17 @@ def _place(parameter: inspect.Parameter) -> int:
         return -1
     kinds = [type(note).__name__ for note in getattr(parameter.annotation, "__metadata__", ())]
     return 0 if "ArgumentInfo" in kinds else 1 if parameter.name in CHOICES else 3 if parameter.name == "json" else 2
+
+
+def ray_options(engine: str, **places: Any) -> dict[str, Any] | None:
+    """What was asked of a Ray cluster; None where everything stays on this machine."""
+    given = {key: value for key, value in places.items() if value is not None}
+    if engine not in ("local", "ray"):
+        raise unknown("engine", engine, ("local", "ray"))
+    if engine == "local" and given:
+        option = next(iter(given)).replace("_", "-")
+        raise UserError(f"--{option} is for a Ray cluster: add --engine ray, or leave it out")
+    return given if engine == "ray" else None
 
 
 def prepare_torch(*, bf16: bool) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from testdg.cli import launched
 from testdg.cli.progress import Display, make_display
-from testdg.cli.quiet import quieten
+from testdg.cli.screen import quieten
 from testdg.data.benchmarks import Benchmark
 from testdg.distributed import group, leave
 from testdg.errors import UserError

@@ -7,8 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bar import Bar
-from testdg.cli.quiet import quieten
+from testdg.cli.screen import Bar, quieten
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.registry import find_benchmark
 from testdg.models.segformer import SEGFORMERS

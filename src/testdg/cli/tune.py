@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import check_places, complain, drop_state, run_cells, told_failures, write_runs, write_texts
+from testdg.cli.bench import check_places, drop_state, run_cells, run_lines, told_failures, write_texts
+from testdg.cli.bench_progress import complain
 from testdg.cli.options import BenchOptions
 from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.errors import UserError
@@ -99,7 +100,7 @@ def _finish(
     """Choose among what is complete, write and show it."""
     choices, waiting = choose(tried, cells, ends)
     failed = [end for end in ends if isinstance(end, Failed)]
-    write_runs(places.jsonl, cells, ends)
+    write_texts({places.jsonl: lambda: run_lines(cells, ends)})
     if choices:
         about = conditions(cells, ends)
         lines = [f"{key.replace('_', ' '):<18} {_told(value)}" for key, value in about.items()]

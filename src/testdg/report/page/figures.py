@@ -3,7 +3,7 @@
 import io
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,11 @@ def make_picture(figure: Any, name: str, caption: str) -> Picture:
         save_figure(figure, file, kind, dpi=200, transparent=kind != "png")
         files[kind] = file.getvalue()
     return Picture(name, caption, files)
+
+
+def picture_files(pictures: Iterable[Picture]) -> dict[str, bytes]:
+    """Every figure in every format, by the name of its file."""
+    return {f"figures/{one.name}.{kind}": data for one in pictures for kind, data in one.files.items()}
 
 
 # The score over the stream
