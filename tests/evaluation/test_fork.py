@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from testdg.evaluation import run
-from testdg.report.page.check import check_result
+from testdg.report.page.runs import check_result
 from testdg.report.record import record_lines
 
 

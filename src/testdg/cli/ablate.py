@@ -8,7 +8,7 @@ from testdg.cli.bench import run_grid
 from testdg.cli.options import BenchOptions
 from testdg.experiments.ablations import ABLATIONS, METHOD, find_ablation
 from testdg.experiments.grid import read_settings
-from testdg.report.ablation import Layout
+from testdg.report.bench import Layout
 
 
 def ablate_command(

@@ -32,7 +32,7 @@ from testdg.experiments import (
 from testdg.experiments.rows import keep_names
 from testdg.experiments.storage import Remote, find_out
 from testdg.files import replace_text, writing
-from testdg.report.ablation import Layout
+from testdg.report.bench import Layout
 
 
 def bench_command(

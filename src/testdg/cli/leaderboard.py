@@ -26,8 +26,7 @@ from testdg.experiments.tuned import Tuned
 from testdg.experiments.variants import Variant, find_variants, willing
 from testdg.files import write_files
 from testdg.report.bench import bench_csv
-from testdg.report.board import board_markdown, board_page, board_table, outcome
-from testdg.report.board_figures import board_pictures
+from testdg.report.board import board_markdown, board_page, board_pictures, board_table, outcome
 from testdg.report.page.figures import picture_files
 from testdg.report.table import plain_table
 

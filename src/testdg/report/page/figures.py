@@ -73,8 +73,9 @@ def picture_files(pictures: Iterable[Picture]) -> dict[str, bytes]:
 def _stream_picture(group: Group, name: str) -> Picture | None:
     """A panel for each row, Source behind it in grey, changes that the method detected as triangles."""
     first = group.table.streams[0]
-    found = {row.name: result for row in group.table.rows if (result := _on(row.results, first)) is not None}
-    known = {title: [result] for title, result in found.items() if _has_events(result)}
+    same = {row.name: [one for one in row.results if one.stream == first.stream] for row in group.table.rows}
+    lowest = {name: min(several, key=lambda one: int(one.record["seed"])) for name, several in same.items() if several}
+    known = {name: [result] for name, result in lowest.items() if _has_events(result)}
     if not known:
         return None
     numbers = stream_numbers(known)
@@ -86,12 +87,6 @@ def _stream_picture(group: Group, name: str) -> Picture | None:
         _draw_panel(axes, row, source, numbers)
     _finish(figure, list(grid[:, 0]), numbers)
     return make_picture(figure, name, _stream_caption(group, first, numbers, len(group.table.rows) - len(known)))
-
-
-def _on(results: Sequence[Result], stream: Result) -> Result | None:
-    """The run with the lowest seed on a stream."""
-    same = (result for result in results if result.stream == stream.stream)
-    return min(same, key=lambda result: int(result.record["seed"]), default=None)
 
 
 def _has_events(result: Result) -> bool:
