@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from testdg.choices import option_name
-from testdg.cli.bench import Training, check_folder
+from testdg.cli.bench import Training
 from testdg.cli.bench_progress import BenchDisplay, complain
 from testdg.cli.options import AnalyzeOptions
 from testdg.cli.screen import Bar, quieten
@@ -18,6 +18,7 @@ from testdg.experiments.analyses import ANALYSES, Analysis, Subject, find_analys
 from testdg.experiments.analyses.subject import Scene
 from testdg.files import replace_text, writing
 from testdg.report.analyses import draw_analysis
+from testdg.report.page.write import check_folder
 from testdg.report.record import record_note
 from testdg.report.style import check_suffix
 

@@ -1,4 +1,4 @@
-"""`testdg bench`: a grid of runs, and tables that compare them."""
+"""`testdg bench` and `testdg ablate`: a grid of runs, and tables that compare them; what other grids share."""
 
 import json
 import shutil
@@ -29,10 +29,13 @@ from testdg.experiments import (
     prepare,
     summarise,
 )
+from testdg.experiments.ablations import ABLATIONS, METHOD, find_ablation
+from testdg.experiments.grid import read_settings
 from testdg.experiments.rows import keep_names
 from testdg.experiments.storage import Remote, find_out
 from testdg.files import replace_text, writing
 from testdg.report.bench import Layout
+from testdg.report.page.write import check_folder
 
 
 def bench_command(
@@ -40,6 +43,25 @@ def bench_command(
 ) -> bool:
     """Run the grid that was asked for and show its tables; False where a run failed."""
     return run_grid(make_grid(file, values, pairs), places, Layout(), as_json=as_json)
+
+
+def ablate_command(
+    name: str, values: Mapping[str, Any], pairs: Sequence[str], places: BenchOptions, *, as_json: bool
+) -> bool:
+    """Run an ablation and show its tables, or list all of them; False where a run failed."""
+    if name == "list":
+        list_ablations(as_json)
+        return True
+    ablation = find_ablation(name)
+    grid = ablation.grid(values, read_settings(pairs, [METHOD]).get(METHOD, {}))
+    return run_grid(grid, places, Layout(ablation.columns, ablation.published), as_json=as_json)
+
+
+def list_ablations(as_json: bool) -> None:
+    """Name, rows and title of every ablation."""
+    about = [{"name": one.name, "title": one.title, "rows": list(one.rows)} for one in ABLATIONS.values()]
+    lines = [f"{one.name:<18}{f'{len(one.rows)} rows':<8}  {one.title}" for one in ABLATIONS.values()]
+    print(json.dumps(about, indent=2) if as_json else "\n".join(lines))
 
 
 def run_grid(grid: Grid, places: BenchOptions, layout: Layout, *, as_json: bool) -> bool:
@@ -132,12 +154,6 @@ def run_lines(cells: Sequence[Cell], ends: Sequence[Complete | Failed]) -> str:
     """Every complete run on a line: the name of its row, and its result."""
     runs = [{"name": cells[end.number].name, **end.result.to_dict()} for end in ends if isinstance(end, Complete)]
     return "".join(json.dumps(run) + "\n" for run in runs)
-
-
-def check_folder(path: Path, option: str) -> None:
-    """Refuse a file where a folder is needed, before anything is computed."""
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file: choose a folder with {option}")
 
 
 class Training(Observer):

@@ -75,11 +75,9 @@ class BenchDisplay(Screen):
         self.running[number] = news
         self.progress.update(self.tasks[number], completed=news.done, note=escape(_numbers(news)))
         if self.is_silent:
-            shares = (f"{self.cells[n]} ({self._share(n)} %, {_numbers(one)})" for n, one in self.running.items())
+            running = [(self.cells[number], one) for number, one in self.running.items()]
+            shares = (f"{cell} ({100 * one.done // cell.batches} %, {_numbers(one)})" for cell, one in running)
             self.print(f"{self._summary()}; running: {'; '.join(shares)}")
-
-    def _share(self, number: int) -> int:
-        return 100 * self.running[number].done // self.cells[number].batches
 
     def _ends(self, news: Complete | Failed) -> None:
         self.ended += 1

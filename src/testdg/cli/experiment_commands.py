@@ -94,7 +94,7 @@ def ablate(
 ) -> bool:
     """Repeat an ablation of the paper with TestDG (exit code 1 where a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
-    from testdg.cli.ablate import ablate_command
+    from testdg.cli.bench import ablate_command
 
     return ablate_command(name, values, settings or [], places, as_json=json)
 

@@ -37,29 +37,24 @@ def fleet_command(request: Request, places: Mapping[str, Any], *, as_json: bool)
     if as_json:
         print(json.dumps(plain(ends), indent=2))
     else:
-        show(console, ends, request)
+        show(console, plain(ends), request, len(ends))
     return not failed
 
 
 def plain(ends: Mapping[str, End]) -> dict[str, Any]:
-    """What became of all streams, as plain JSON."""
-    summaries = {name: end.summary for name, end in ends.items() if isinstance(end, Ended)}
+    """What became of all streams, as plain JSON; totals are of those that came to their ends."""
+    streams = {name: end.summary for name, end in ends.items() if isinstance(end, Ended)}
     failed = {name: end.sentence for name, end in ends.items() if isinstance(end, Failed)}
-    return {"totals": totals(summaries.values()), "streams": summaries, "failed": failed}
+    counted = ("predictions", "skipped", "learnt", "changes")
+    totals = {key: sum(one[key] for one in streams.values()) for key in counted}
+    return {"totals": totals, "streams": streams, "failed": failed}
 
 
-def totals(summaries: Any) -> dict[str, int]:
-    """Numbers of all streams that came to their ends."""
-    found = list(summaries)
-    return {key: sum(one[key] for one in found) for key in ("predictions", "skipped", "learnt", "changes")}
-
-
-def show(console: Console, ends: Mapping[str, End], request: Request) -> None:
+def show(console: Console, about: Mapping[str, Any], request: Request, streams: int) -> None:
     """Say in a few lines what came out."""
-    found = [end.summary for end in ends.values() if isinstance(end, Ended)]
-    total = totals(found)
+    total = about["totals"]
     told = f"{total['predictions']} predicted, {total['skipped']} left out, learnt from {total['learnt']}"
-    console.print(f"streams   {len(found)} of {len(ends)} came to their ends", markup=False)
+    console.print(f"streams   {len(about['streams'])} of {streams} came to their ends", markup=False)
     console.print(f"pictures  {told}; {total['changes']} changes of conditions noticed", markup=False)
     console.print(visible(f"tables    {request.out}/STREAM/predictions.csv"), markup=False)
 

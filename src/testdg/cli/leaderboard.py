@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import check_folder, check_places, drop_state, run_cells, told_failures, write_texts
+from testdg.cli.bench import check_places, drop_state, run_cells, told_failures, write_texts
 from testdg.cli.bench_progress import complain
 from testdg.cli.options import BenchOptions, BoardOptions
 from testdg.cli.screen import Bar
@@ -28,6 +28,7 @@ from testdg.files import write_files
 from testdg.report.bench import bench_csv
 from testdg.report.board import board_markdown, board_page, board_pictures, board_table, outcome
 from testdg.report.page.figures import picture_files
+from testdg.report.page.write import check_folder
 from testdg.report.table import plain_table
 
 NamedRuns = list[tuple[str, str, Result]]

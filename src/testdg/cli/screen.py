@@ -32,24 +32,6 @@ class Drawn:
             self.drawing.stop()
 
 
-class Bar(Drawn):
-    """Shows how far some work is: a bar with the time left on a terminal, a line at every tenth elsewhere."""
-
-    def __init__(self, console: Console) -> None:
-        self.console, self.tenths = console, 0
-        columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %")]
-        self.progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-        self.drawing = self.progress if console.is_terminal else None
-        self.task = self.progress.add_task("", total=None)
-
-    def update(self, description: str, done: int, total: int) -> None:
-        """Show that so much of the work is done."""
-        self.progress.update(self.task, description=description, completed=done, total=total)
-        if not self.console.is_terminal and 10 * done // total > self.tenths:
-            self.tenths = 10 * done // total
-            self.console.print(f"{10 * self.tenths:3} %  {description}", markup=False)
-
-
 class Screen(Drawn):
     """Lines, and on a terminal a bar below them."""
 
@@ -70,6 +52,22 @@ class Screen(Drawn):
         """Tell something."""
         self.shown = time.monotonic()
         self.console.print(visible(line), markup=False)
+
+
+class Bar(Screen):
+    """Shows how far some work is: a bar with the time left on a terminal, a line at every tenth elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %")]
+        super().__init__(console, *columns, TimeRemainingColumn())
+        self.task, self.tenths = self.progress.add_task("", total=None), 0
+
+    def update(self, description: str, done: int, total: int) -> None:
+        """Show that so much of the work is done."""
+        self.progress.update(self.task, description=description, completed=done, total=total)
+        if not self.console.is_terminal and 10 * done // total > self.tenths:
+            self.tenths = 10 * done // total
+            self.print(f"{10 * self.tenths:3} %  {description}")
 
 
 def quieten(models: Iterable[str | None]) -> None:

@@ -18,7 +18,6 @@ from testdg.experiments import Cell, Complete, Failed, expand
 from testdg.experiments.grid import SOURCE, read_settings
 from testdg.experiments.tuned import Tuned
 from testdg.experiments.tuning import (
-    Choice,
     Configuration,
     check_given,
     choose,
@@ -111,15 +110,12 @@ def _finish(
         if not as_json:
             console.print(f"\n{tuning_text(choices, lines)}\n\nchoice  {file}", markup=False)
     if as_json:
-        print(json.dumps(_plain(choices, cells, failed, file), indent=2))
+        plain = {"choices": tuning_plain(choices), "file": str(file), "failed": told_failures(cells, failed)}
+        print(json.dumps(plain, indent=2))
     if waiting:
         print(f"not chosen yet: {', '.join(one.key for one in waiting)}", file=sys.stderr)
     complain(cells, failed)
     return not failed
-
-
-def _plain(choices: Sequence[Choice], cells: Sequence[Cell], failed: Sequence[Failed], file: Path) -> dict[str, Any]:
-    return {"choices": tuning_plain(choices), "file": str(file), "failed": told_failures(cells, failed)}
 
 
 def conditions(cells: Sequence[Cell], ends: Ends) -> dict[str, Any]:

@@ -74,8 +74,8 @@ def _stream_picture(group: Group, name: str) -> Picture | None:
     """A panel for each row, Source behind it in grey, changes that the method detected as triangles."""
     first = group.table.streams[0]
     same = {row.name: [one for one in row.results if one.stream == first.stream] for row in group.table.rows}
-    lowest = {name: min(several, key=lambda one: int(one.record["seed"])) for name, several in same.items() if several}
-    known = {name: [result] for name, result in lowest.items() if _has_events(result)}
+    lowest = {title: min(runs, key=lambda one: int(one.record["seed"])) for title, runs in same.items() if runs}
+    known = {title: [result] for title, result in lowest.items() if _has_events(result)}
     if not known:
         return None
     numbers = stream_numbers(known)
@@ -174,7 +174,7 @@ def _heat_picture(group: Group, sheet: Table, name: str) -> Picture | None:
     axes = grid[0, 0]
     limit = float(np.nanmax([_LEAST, *np.abs(values).flat]))
     axes.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
-    titles = [" ".join(filter(None, (_short(column.title), _number(column.over)))) for column in columns]
+    titles = [f"{_short(c.title)} ({c.over.removeprefix('round ')})" if c.over else _short(c.title) for c in columns]
     axes.set_xticks(range(len(places)), titles, rotation=35, ha="left", fontsize=8)
     axes.set_yticks(range(len(gains)), names, fontsize=_SMALL)
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
@@ -187,7 +187,3 @@ def _heat_picture(group: Group, sheet: Table, name: str) -> Picture | None:
     what = f"Gain over Source ({group.table.metric.title})"
     caption = f"{what}, {sheet.title.lower()} from left to right: blue is better, red is worse."
     return make_picture(figure, name, caption)
-
-
-def _number(over: str) -> str:
-    return over.removeprefix("round ") and f"({over.removeprefix('round ')})"

@@ -38,11 +38,16 @@ def make_report(paths: Sequence[str | Path], title: str = TITLE) -> Report:
     return Report(content, files | picture_files(picture for chapter in chapters for picture in chapter.pictures))
 
 
+def check_folder(path: Path, option: str) -> None:
+    """Refuse a file where a folder is needed, before anything is computed."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file: choose a folder with {option}")
+
+
 def write_report(paths: Sequence[str | Path], out: str | Path, title: str = TITLE) -> Report:
     """Make a report and write it into a folder; files of an earlier one are replaced."""
     folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file: choose a folder with --out")
+    check_folder(folder, "--out")
     report = make_report(paths, title)
     write_files(folder, report.files)
     return report
