@@ -54,16 +54,9 @@ def _read(file: Path) -> Iterator[Result | UserError]:
     """The run of a folder, or those of a file, each checked."""
     try:
         for result in [read_result(file.parent)] if file.name == "result.json" else read_lines(file):
-            yield result if isinstance(result, UserError) else _checked(result)
+            yield result if isinstance(result, UserError) else check_result(result)
     except UserError as error:
         yield error
-
-
-def _checked(result: Result) -> Result | UserError:
-    try:
-        return check_result(result)
-    except UserError as error:
-        return error
 
 
 def few(sentences: Sequence[str]) -> list[str]:
@@ -78,19 +71,19 @@ def _identity(result: Result) -> str:
     return json.dumps([record, row_key(result)], sort_keys=True)
 
 
-def check_result(result: Result) -> Result:
-    """Refuse a result whose parts are not what they should be, or do not fit together."""
+def check_result(result: Result) -> Result | UserError:
+    """The result, or why it cannot be shown: its parts are not what they should be, or do not fit together."""
     try:
         _check_names(result)
         _check_visits(result)
         metric = result.metric
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         if not (result.folder / "result.json").exists():  # a line of a file
-            raise UserError(f"{result.folder} is no run that can be shown ({error}): leave it out") from error
-        raise damaged(result.folder, "result.json", error) from error
+            return UserError(f"{result.folder} is no run that can be shown ({error}): leave it out")
+        return damaged(result.folder, "result.json", error)
     scores = [visit.scores.get(metric.key) for visit in _all(result)]
     if any(score is None or not math.isfinite(score) for score in scores):
-        raise UserError(f"{result.folder} has a visit without {metric.name}: leave the folder out, or run it anew")
+        return UserError(f"{result.folder} has a visit without {metric.name}: leave the folder out, or run it anew")
     return result
 
 
