@@ -100,6 +100,7 @@ def as_json_values(methods: list[str], runs: list[list[Result]]) -> Any:
 def show(console: Console, results: list[Result], benchmark: Benchmark, model: VisionModel) -> None:
     """Print record, tables and the places of the figures."""
     titles, result = _titles(results), results[-1]
+    heading = f"{titles[-1]} on {result.record['benchmark']}"
     console.print("\n".join(record_lines(result.record)), markup=False)
     _show_tables(console, result_tables(titles, results))
     if result.skipped:
@@ -109,12 +110,11 @@ def show(console: Console, results: list[Result], benchmark: Benchmark, model: V
             console.print(line, markup=False)
     figure = result.folder / "figure.png"
     if not figure.exists():
-        runs = dict(zip(titles, results, strict=True))
-        draw_stream(figure, runs, _heading(result), record_note(result.record))
+        draw_stream(figure, dict(zip(titles, results, strict=True)), heading, record_note(result.record))
     for one in results[1:] or results:
         console.print(f"run     {one.folder} ({one.seconds:.0f} s)", markup=False)
     console.print(f"figure  {figure}", markup=False)
-    if len(results) == 2 and (panel := _make_panel(results[-1], titles, benchmark, model)) is not None:
+    if len(results) == 2 and (panel := _make_panel(result, titles, heading, benchmark, model)) is not None:
         console.print(f"panel   {panel}", markup=False)
 
 
@@ -130,18 +130,16 @@ def caution_lines(title: str, result: Result) -> list[str]:
     return lines
 
 
-def _make_panel(result: Result, titles: list[str], benchmark: Benchmark, model: VisionModel) -> Path | None:
+def _make_panel(
+    result: Result, titles: list[str], heading: str, benchmark: Benchmark, model: VisionModel
+) -> Path | None:
     """Draw what the run did to pictures; None for classification, and where the adapted state was deleted."""
     panel = result.folder / "panel.png"
     if benchmark.task == "segmentation" and not panel.exists() and (result.folder / "state").exists():
         samples, headings = take_samples(result.folder, benchmark, model), [titles[0], f"{titles[1]}, after the stream"]
         note = record_note({**result.record, "views": "one"})  # whatever the views of the run
-        draw_panel(panel, samples, headings, benchmark.classes, benchmark.palette, _heading(result), note)
+        draw_panel(panel, samples, headings, benchmark.classes, benchmark.palette, heading, note)
     return panel if panel.exists() else None
-
-
-def _heading(result: Result) -> str:
-    return f"{find_method(result.method['name']).title} on {result.record['benchmark']}"
 
 
 def show_orders(console: Console, runs: list[list[Result]]) -> None:

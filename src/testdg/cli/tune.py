@@ -102,7 +102,8 @@ def _finish(
     write_texts({places.jsonl: lambda: run_lines(cells, ends)})
     if choices:
         about = conditions(cells, ends)
-        lines = [f"{key.replace('_', ' '):<18} {_told(value)}" for key, value in about.items()]
+        told = {key: ", ".join(map(str, one)) if isinstance(one, list) else one for key, one in about.items()}
+        lines = [f"{key.replace('_', ' '):<18} {text}" for key, text in told.items()]
         tuned = Tuned(about, {choice.variant.key: choice.chosen() for choice in choices})
         (tuned if earlier is None else tuned.joined(earlier, file)).write(file)
         texts = {places.csv: lambda: tuning_csv(choices), places.markdown: lambda: tuning_markdown(choices, lines)}
@@ -130,7 +131,3 @@ def conditions(cells: Sequence[Cell], ends: Ends) -> dict[str, Any]:
     seeds = sorted({one.seed for one in cells if one.method != SOURCE})
     model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}
     return {"rule": rule, **about, "orders": "both", "protocol": cell.asked, **model, "seeds": seeds}
-
-
-def _told(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
