@@ -1,7 +1,7 @@
 """`testdg analyze`: numbers and a figure about what adaptation does."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from testdg.choices import option_name
 from testdg.cli.bench import Training
 from testdg.cli.bench_progress import BenchDisplay, complain
-from testdg.cli.options import AnalyzeOptions
+from testdg.cli.options import AnalyzeOptions, Chosen
 from testdg.cli.screen import Bar, quieten
 from testdg.errors import UserError, unknown
 from testdg.experiments import Cell, Complete, Failed, Grid, Local, bench, expand, prepare
@@ -25,7 +25,7 @@ from testdg.report.style import check_suffix
 SPACES = ("embeddings", "features")
 
 
-def analyze_command(asked: AnalyzeOptions, values: Mapping[str, Any], pairs: Sequence[str], *, as_json: bool) -> bool:
+def analyze_command(asked: AnalyzeOptions, chosen: Chosen, *, as_json: bool) -> bool:
     """Run an analysis, or list all of them; False where a run failed."""
     if asked.name == "list":
         list_analyses(as_json)
@@ -38,14 +38,14 @@ def analyze_command(asked: AnalyzeOptions, values: Mapping[str, Any], pairs: Seq
         raise UserError(f"{figure} cannot be written: name a file in a folder that exists")
     check_folder(asked.out, "--out")
     check_folder(asked.runs, "--runs")
-    cells = _cells(analysis, values, pairs)
+    cells = _cells(analysis, chosen)
     quieten(cell.model for cell in cells)
-    chosen = analysis.choose(cells, asked.space)
+    needed = analysis.choose(cells, asked.space)
     with Bar(console) as bar:
         prepare(cells, Training(bar))
     if analysis.check_model is not None:
         analysis.check_model(Scene.open(cells[0]).model)
-    ends = _run(chosen, asked.runs, Local(asked.jobs), console)
+    ends = _run(needed, asked.runs, Local(asked.jobs), console)
     failed = [end for end in ends.values() if isinstance(end, Failed)]
     complain(list(ends), failed)
     if failed:
@@ -70,12 +70,12 @@ def list_analyses(as_json: bool) -> None:
     print(json.dumps(about, indent=2) if as_json else lines)
 
 
-def _cells(analysis: Analysis, values: Mapping[str, Any], pairs: Sequence[str]) -> list[Cell]:
+def _cells(analysis: Analysis, chosen: Chosen) -> list[Cell]:
     """The runs of an analysis; one that reads folders makes none, and refuses what is about them."""
     if analysis.needs != "folders":
-        return expand(analysis.grid(Grid.from_options(values, pairs).defaults))
-    given = [option_name(key) for key in values if key != "method"]  # which has a default: nobody knows who named it
-    if given := given + ["--set"] * bool(pairs):
+        return expand(analysis.grid(Grid.from_options(*chosen).defaults))
+    named = [key for key in chosen.values if key != "method"]  # which has a default: nobody knows who named it
+    if given := [*map(option_name, named), *["--set"] * bool(chosen.pairs)]:
         raise UserError(f"{analysis.name} reads run folders (--runs) and runs nothing: leave out {', '.join(given)}")
     return []
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from testdg.cli.bench_progress import BenchDisplay, complain
-from testdg.cli.options import BenchOptions, ray_options
+from testdg.cli.options import BenchOptions, Chosen, ray_options
 from testdg.cli.screen import Bar, quieten
 from testdg.errors import UserError
 from testdg.evaluation import Observer
@@ -38,22 +38,18 @@ from testdg.report.bench import Layout
 from testdg.report.page.write import check_folder
 
 
-def bench_command(
-    file: Path | None, values: Mapping[str, Any], pairs: Sequence[str], places: BenchOptions, *, as_json: bool
-) -> bool:
+def bench_command(file: Path | None, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
     """Run the grid that was asked for and show its tables; False where a run failed."""
-    return run_grid(make_grid(file, values, pairs), places, Layout(), as_json=as_json)
+    return run_grid(make_grid(file, *chosen), places, Layout(), as_json=as_json)
 
 
-def ablate_command(
-    name: str, values: Mapping[str, Any], pairs: Sequence[str], places: BenchOptions, *, as_json: bool
-) -> bool:
+def ablate_command(name: str, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
     """Run an ablation and show its tables, or list all of them; False where a run failed."""
     if name == "list":
         list_ablations(as_json)
         return True
     ablation = find_ablation(name)
-    grid = ablation.grid(values, read_settings(pairs, [METHOD]).get(METHOD, {}))
+    grid = ablation.grid(chosen.values, read_settings(chosen.pairs, [METHOD]).get(METHOD, {}))
     return run_grid(grid, places, Layout(ablation.columns, ablation.published), as_json=as_json)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from testdg.cli.bench import check_places, drop_state, run_cells, told_failures, write_texts
 from testdg.cli.bench_progress import complain
-from testdg.cli.options import BenchOptions, BoardOptions
+from testdg.cli.options import BenchOptions, BoardOptions, Chosen
 from testdg.cli.screen import Bar
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
@@ -34,9 +34,7 @@ from testdg.report.table import plain_table
 NamedRuns = list[tuple[str, str, Result]]
 
 
-def leaderboard_command(
-    asked: BoardOptions, values: Mapping[str, Any], pairs: Sequence[str], places: BenchOptions, *, as_json: bool
-) -> bool:
+def leaderboard_command(asked: BoardOptions, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
     """Run what is missing and write the leaderboard, or show one that was kept; False where a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     write = partial(_write, folder=asked.report, places=places, console=console, as_json=as_json)
@@ -46,7 +44,7 @@ def leaderboard_command(
         kept = [run for run in read_lines(asked.show / RUNS) if isinstance(run, Result)]
         write(kept_runs(kept), read_costs(asked.show))
         return True
-    contest = _Contest(asked, values, pairs, places, console)
+    contest = _Contest(asked, chosen, places, console)
     try:
         contest.run()
         costs = contest.costs() if asked.cost else read_costs(asked.report)
@@ -62,24 +60,17 @@ def leaderboard_command(
 class _Contest:
     """The runs of a leaderboard: all methods with the first seed, then the best with all seeds and longer."""
 
-    def __init__(
-        self,
-        asked: BoardOptions,
-        values: Mapping[str, Any],
-        pairs: Sequence[str],
-        places: BenchOptions,
-        console: Console,
-    ) -> None:
-        self.asked, self.values, self.places, self.console = asked, values, places, console
+    def __init__(self, asked: BoardOptions, chosen: Chosen, places: BenchOptions, console: Console) -> None:
+        self.asked, self.values, self.places, self.console = asked, chosen.values, places, console
         self.entered: list[Entered] = []
         self.ends: list[Complete | Failed] = []
-        names = values["benchmark"]
+        names = self.values["benchmark"]
         if len(names) != 1:
             raise UserError("a leaderboard is for one benchmark: name one with --benchmark")
-        options = {key: value for key, value in values.items() if key == "domains"}
-        self.benchmark = load_benchmark(names[0], values.get("data"), **options)
+        options = {key: value for key, value in self.values.items() if key == "domains"}
+        self.benchmark = load_benchmark(names[0], self.values.get("data"), **options)
         self.variants = self._variants()
-        self.settings = read_settings(pairs, [variant.method for variant in self.variants])
+        self.settings = read_settings(chosen.pairs, [variant.method for variant in self.variants])
 
     def _variants(self) -> list[Variant]:
         """Those that were asked for; all in the file of chosen settings; or all there are."""

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from typer import Argument, Option
 
@@ -76,12 +76,20 @@ class AnalyzeOptions:
     ] = None
 
 
+class Chosen(NamedTuple):
+    """What was chosen about runs: values of a grid, and the settings of methods, as `--set` has them."""
+
+    values: dict[str, Any]
+    pairs: list[str]
+
+
 Command = Callable[..., bool | None]
+_KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _HIDDEN = "other_"  # a second name of an option is an option of its own, which the help does not show
 
 
 def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Callable[[Command], Command]:
-    """Give a command an option for every choice about a run; it gets what was chosen as `values`.
+    """Give a command an option for every choice about a run, and `--set`; it gets them as `chosen`.
 
     Where it takes `several` benchmarks, protocols or seeds, the help shows names in the plural; both are taken.
     """
@@ -90,13 +98,15 @@ def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Calla
     names = {key: f"{option_name(key)}s" if key in plural else option_name(key) for key in keys}
     options = [_parameter(key, CHOICES[key], names[key], defaults.get(key)) for key in keys]
     options += [_parameter(_HIDDEN + key, CHOICES[key], option_name(key), None, hidden=True) for key in plural]
-    return lambda command: _spread(command, "values", options, _chosen)
+    options.append(inspect.Parameter("settings", _KIND, default=None, annotation=Settings))
+    return lambda command: _spread(command, "chosen", options, _gather)
 
 
-def _chosen(given: dict[str, Any]) -> dict[str, Any]:
+def _gather(given: dict[str, Any]) -> Chosen:
     """What was chosen, by whichever name."""
+    pairs = given.pop("settings") or []
     other = {key.removeprefix(_HIDDEN): given.pop(key) for key in list(given) if key.startswith(_HIDDEN)}
-    return chosen({**given, **{key: value for key, value in other.items() if value is not None}})
+    return Chosen(chosen({**given, **{key: value for key, value in other.items() if value is not None}}), pairs)
 
 
 def with_options(name: str, kind: type) -> Callable[[Command], Command]:
@@ -125,17 +135,17 @@ def _parameter(key: str, choice: Choice, name: str, default: str | None, *, hidd
     """The option of a choice."""
     value, otherwise = (bool, False) if choice.type is bool else (choice.type | None, default)
     about = Option(name, metavar=choice.metavar, help=choice.help, hidden=hidden)
-    return inspect.Parameter(
-        key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=otherwise, annotation=Annotated[value, about]
-    )
+    return inspect.Parameter(key, _KIND, default=otherwise, annotation=Annotated[value, about])
 
 
 def _place(parameter: inspect.Parameter) -> int:
-    """Arguments first, then what is run, then where it goes and how it is shown."""
+    """Arguments first, then what is run and how it is set, then where it goes and how it is shown."""
     if parameter.default is inspect.Parameter.empty:  # not an option yet
         return -1
     kinds = [type(note).__name__ for note in getattr(parameter.annotation, "__metadata__", ())]
-    return 0 if "ArgumentInfo" in kinds else 1 if parameter.name in CHOICES else 3 if parameter.name == "json" else 2
+    if "ArgumentInfo" in kinds:
+        return 0
+    return 1 if parameter.name in CHOICES else {"settings": 2, "json": 4}.get(parameter.name, 3)
 
 
 def ray_options(engine: str, **places: Any) -> dict[str, Any] | None:

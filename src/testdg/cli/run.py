@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from testdg.cli import launched
+from testdg.cli.options import Chosen
 from testdg.cli.progress import Display, make_display
 from testdg.cli.screen import quieten
 from testdg.data.benchmarks import Benchmark
@@ -32,14 +33,12 @@ from testdg.report.panel import draw_panel
 from testdg.report.record import record_lines, record_note
 
 
-def run_command(
-    values: Mapping[str, Any], pairs: Sequence[str], out: Path, track: str | None, *, as_json: bool
-) -> None:
+def run_command(chosen: Chosen, out: Path, track: str | None, *, as_json: bool) -> None:
     """Run Source and the methods, and show them; a protocol of several orders is one run of all for each."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_tracker(track)
-    launched.join(values.get("device"))
-    cells = group.in_turn(lambda: check_shared(make_cells(values, pairs)))
+    launched.join(chosen.values.get("device"))
+    cells = group.in_turn(lambda: check_shared(make_cells(*chosen)))
     quieten(cell.model for cell in cells)
     device = find_device(cells[0].device).type
     shows = group.rank() == 0
@@ -51,7 +50,7 @@ def run_command(
     if not shows:
         return
     if as_json:
-        print(json.dumps(as_json_values(list(dict.fromkeys(values["method"])), runs), indent=2))
+        print(json.dumps(as_json_values(list(dict.fromkeys(chosen.values["method"])), runs), indent=2))
     elif len(runs) == 1:
         show(console, runs[0], benchmark, model)
     else:

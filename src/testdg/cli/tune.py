@@ -11,7 +11,7 @@ from rich.console import Console
 
 from testdg.cli.bench import check_places, drop_state, run_cells, run_lines, told_failures, write_texts
 from testdg.cli.bench_progress import complain
-from testdg.cli.options import BenchOptions
+from testdg.cli.options import BenchOptions, Chosen
 from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.experiments import Cell, Complete, Failed, expand
@@ -34,20 +34,12 @@ from testdg.report.tuning import tuning_csv, tuning_markdown, tuning_plain, tuni
 Ends = Sequence[Complete | Failed]
 
 
-def tune_command(
-    keys: Sequence[str],
-    values: Mapping[str, Any],
-    pairs: Sequence[str],
-    places: BenchOptions,
-    file: Path,
-    *,
-    as_json: bool,
-) -> bool:
+def tune_command(keys: Sequence[str], chosen: Chosen, places: BenchOptions, file: Path, *, as_json: bool) -> bool:
     """Try all configurations of some methods, choose, and write the choice; False where a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_places(places, file)
     earlier = Tuned.read(file) if file.exists() else None
-    tried, cells = make_cells(keys, values, pairs)
+    tried, cells = make_cells(keys, *chosen)
     cells = [replace(cell, track=places.track) for cell in cells]
     heard: list[Complete | Failed] = []
 
