@@ -72,15 +72,15 @@ def test_mistakes_are_one_sentence(
 def test_ctrl_c_says_how_to_go_on(
     frames: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from testdg.cli.adapt import PlainScreen
+    from testdg.cli.adapt import Screen
 
-    def stop(self: PlainScreen, *_: object) -> None:
+    def stop(self: Screen, *_: object) -> None:
         import signal
 
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(PlainScreen, "answered", stop)
+        patched.setattr(Screen, "answered", stop)
         assert adapt(frames, model, tmp_path / "out", "--method", "tent", "--batch-size", "4") == INTERRUPTED
     assert "goes on from the last saved state" in capsys.readouterr().err
     assert not (tmp_path / "out" / streaming_run.SUMMARY).exists()

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from ray_tools import need_ray
 from testdg.cli.app import execute
-from testdg.cli.fleet import FleetScreen, complain, plain
+from testdg.cli.bench_progress import complain
+from testdg.cli.fleet import FleetScreen, plain
 from testdg.experiments.engine import Failed
 from testdg.streaming.camera import End, Ended, Seen, Stopped
 from testdg.streaming.fleet import Lost, Noted
@@ -94,7 +95,7 @@ def test_every_end_has_a_line_and_all_of_them_a_sum(capsys: pytest.CaptureFixtur
         "2 of 3  \\x1b[2Jroof: failed: no pictures",
         "3 of 3  yard: stopped; what it has done is saved",
     ]
-    complain(ends)
+    complain(list(ends), [end for end in ends.values() if isinstance(end, Failed)])
     assert capsys.readouterr().err == "testdg: \\x1b[2Jroof: no pictures\n"
     found = json.loads(json.dumps(plain(ends)))
     assert found["totals"] == {"predictions": 30, "skipped": 2, "learnt": 20, "changes": 1}

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from testdg.evaluation import run
-from testdg.report.page.check import check_result
+from testdg.report.page.runs import check_result
 from testdg.report.record import record_lines
 
 
@@ -27,4 +27,4 @@ def test_the_stream_is_adapted_to_as_without_it_and_the_test_is_that_of_the_end(
     assert "3 domains in order, severity 5; before the last 2, frozen and tested on them" in "\n".join(
         record_lines(forked.record)
     )
-    check_result(forked)
+    assert check_result(forked) is forked

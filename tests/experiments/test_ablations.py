@@ -13,7 +13,7 @@ from testdg.evaluation import DomainResult, Protocol, Result
 from testdg.experiments import Cell, Complete, expand, summarise
 from testdg.experiments.ablations import ABLATIONS, Ablation, find_ablation
 from testdg.methods.testdg.selection import selection_mmd2
-from testdg.report.ablation import Layout
+from testdg.report.bench import Layout
 
 every = pytest.mark.parametrize("ablation", ABLATIONS.values(), ids=ABLATIONS.keys())
 

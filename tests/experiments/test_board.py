@@ -4,8 +4,7 @@ from typing import Any
 
 from testdg.evaluation import DomainResult, Result
 from testdg.experiments.leaderboard import FIRST, HELD_OUT, STREAMS, best_of, make_board
-from testdg.report.board import board_table, outcome, source_words
-from testdg.report.board_figures import board_pictures
+from testdg.report.board import board_pictures, board_table, outcome, source_words
 
 
 def result(method: str, error: float, tested: float | None = None, **record: Any) -> Result:

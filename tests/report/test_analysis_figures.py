@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from page_cases import groups_of, write_run
 
-from testdg.report.analyses import attention, embeddings, overview, parameters, stream
+from testdg.report.analyses import scores, spaces
+from testdg.report.analyses.stream import draw_curves
 from testdg.report.page import figures
 from testdg.report.page.sheets import group_sheets
 from testdg.scores import Classification
@@ -33,7 +34,7 @@ def test_the_legend_of_a_stream_stands_beside_its_curves() -> None:
     ]
     visit = {"domain": "fog", "severity": 5, "round": 1, "phase": "adapt", "start": 0, "stop": 8}
     numbers = {"metric": METRIC, "window": 3, "positions": [4, 8], "visits": [visit], "rows": rows}
-    figure = drawn(stream.draw(numbers, "title", "note"))
+    figure = drawn(draw_curves(numbers, "title", "note"))
     (axes,) = figure.axes
     legend = axes.get_legend().get_window_extent()
     assert legend.x0 > axes.get_window_extent().x1
@@ -43,7 +44,7 @@ def test_the_legend_of_a_stream_stands_beside_its_curves() -> None:
 def test_both_panels_of_embeddings_are_equally_large() -> None:
     tall, flat = [[0, 0], [1, 9], [2, 3]], [[0, 0], [9, 1], [3, 2]]
     found = {when: {"points": points, "silhouette": 0.1} for when, points in (("before", tall), ("after", flat))}
-    figure = drawn(embeddings.draw({"domains": ["fog", "snow"], "labels": [0, 1, 1], **found}, "title", "note"))
+    figure = drawn(spaces.draw_embeddings({"domains": ["fog", "snow"], "labels": [0, 1, 1], **found}, "title", "note"))
     before, after = (axes.get_window_extent() for axes in figure.axes)
     assert abs(before.width - after.width) < 1
     assert abs(before.height - after.height) < 1
@@ -51,7 +52,9 @@ def test_both_panels_of_embeddings_are_equally_large() -> None:
 
 def test_numbers_of_parameters_do_not_overlap() -> None:
     rows = [row("Source", parameters=0), row("TENT", parameters=1_100), row("TestDG", parameters=160_000)]
-    figure = drawn(parameters.draw({"metric": METRIC, "model_parameters": 150_000, "rows": rows}, "title", "note"))
+    figure = drawn(
+        scores.draw_parameters({"metric": METRIC, "model_parameters": 150_000, "rows": rows}, "title", "note")
+    )
     (axes,) = figure.axes
     left, right = axes.get_xlim()
     ticks = [tick for tick in axes.xaxis.get_major_ticks() if left <= tick.get_loc() <= right]
@@ -67,7 +70,7 @@ def test_rows_of_neighbours_in_an_overview_are_equally_high() -> None:
         {**about, "order": order, "rows": [row(f"method {n}") for n in range(count)]}
         for order, count in zip(orders, (8, 2), strict=True)
     ]
-    figure = drawn(overview.draw({"groups": groups, "damaged": []}, "title", ""))
+    figure = drawn(scores.draw_overview({"groups": groups, "damaged": []}, "title", ""))
     assert [axes.get_title(loc="left").split("\n")[0] for axes in figure.axes] == ["b, k, m", "b, k, order 1, m"]
     steps = [axes.transData.transform([(0, 0), (0, 1)])[:, 1] for axes in figure.axes]
     assert abs((steps[0][0] - steps[0][1]) - (steps[1][0] - steps[1][1])) < 1
@@ -76,7 +79,7 @@ def test_rows_of_neighbours_in_an_overview_are_equally_high() -> None:
 def test_a_long_title_is_broken_into_lines() -> None:
     about = {"maps": {"with": [[1.0]]}, "entropy": {"with": 0.0}, "entropy_error": {"with": 0.0}}
     rows = [{"domain": "fog", "image": 3 * [[[9]]], **about}]
-    figure = drawn(attention.draw({"rows": rows, "uniform_entropy": 0.0}, "a long title " * 9, "note"))
+    figure = drawn(spaces.draw_attention({"rows": rows, "uniform_entropy": 0.0}, "a long title " * 9, "note"))
     assert figure._suptitle.get_window_extent().x1 <= figure.bbox.x1
 
 

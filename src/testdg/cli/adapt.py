@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from testdg.cli.quiet import quieten
+from testdg.cli.screen import Drawn, quieten
 from testdg.errors import visible
 from testdg.methods import find_method, parse_settings
 from testdg.streaming.run import Request, Watcher, adapt_frames
@@ -33,7 +33,7 @@ def adapt_command(request: Request, *, as_json: bool) -> None:
     """Run the stream and show how it goes."""
     quieten([str(request.model)])
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    with warnings.catch_warnings(), make_screen(console) as screen:
+    with warnings.catch_warnings(), Screen(console) as screen:
         warnings.filterwarnings("ignore", module="PIL")
         warnings.showwarning = lambda message, *_, **__: screen.note(str(message))
         summary = adapt_frames(request, screen)
@@ -61,13 +61,21 @@ def show(console: Console, summary: dict[str, Any]) -> None:
         console.print(visible(line), markup=False)
 
 
-class Screen(Watcher):
-    """What both kinds of output share: notes, and pictures that were left out."""
+class Screen(Watcher, Drawn):
+    """On a terminal a bar that moves, and a line under it; elsewhere a line at every tenth, and every ten seconds."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.done, self.first = console, 0, 0
+        self.console, self.done, self.first, self.tenths = console, 0, 0, 0
         self.total: int | None = None
-        self.begun = time.monotonic()
+        self.begun = self.last = time.monotonic()
+        self.bar = Progress(TextColumn("adapting"), BarColumn(), TimeRemainingColumn(), console=console)
+        self.task = self.bar.add_task("", total=None)
+        self.text = "loading the model"
+        if console.is_terminal:
+            self.drawing = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
+
+    def _render(self) -> Group:
+        return Group(self.bar, Text(self.text))
 
     def note(self, text: str) -> None:
         """Print a line that stays."""
@@ -78,15 +86,24 @@ class Screen(Watcher):
         self.total, self.done, self.first, self.begun = total, done, done, time.monotonic()
         if done:
             self.note(f"{done} pictures are done already")
+        self.text = "waiting for the first pictures"
+        self.bar.update(self.task, total=total, completed=done)
 
     def answered(self, answered: Answered, tally: Tally) -> None:
-        """Count, and name the first pictures that are left out."""
+        """Count, name the first pictures that are left out, and show how it goes."""
         self.done += len(answered.predictions) + len(answered.skipped)
         for number, one in enumerate(answered.skipped, tally.skipped - len(answered.skipped)):
             if number < _NAMED:
                 self.note(f"left out: {one.file}: {one.reason}")
             elif number == _NAMED:
                 self.note("more are left out: see skipped.csv")
+        self.text = self.line(tally)
+        self.bar.update(self.task, completed=self.done)
+        tenths = 10 * self.done // self.total if self.total else 0
+        late = tenths > self.tenths or time.monotonic() - self.last > _LINES_EVERY
+        if late and not self.console.is_terminal:
+            self.tenths, self.last = tenths, time.monotonic()
+            self.console.print(self.text, markup=False)
 
     def line(self, tally: Tally) -> str:
         """How it goes, in one line."""
@@ -97,66 +114,3 @@ class Screen(Watcher):
             f"{tally.changes} changes, {100 * tally.all.mean('differs'):.1f} % changed by adaptation"
             + (f", {tally.skipped} left out" if tally.skipped else "")
         )
-
-    def __enter__(self) -> Self:
-        """Begin to show."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop showing."""
-
-
-class PlainScreen(Screen):
-    """A line at every tenth, and every ten seconds."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self.tenths, self.last = 0, time.monotonic()
-
-    def answered(self, answered: Answered, tally: Tally) -> None:
-        """Print a line now and then."""
-        super().answered(answered, tally)
-        tenths = 10 * self.done // self.total if self.total else 0
-        if tenths > self.tenths or time.monotonic() - self.last > _LINES_EVERY:
-            self.tenths, self.last = tenths, time.monotonic()
-            self.console.print(self.line(tally), markup=False)
-
-
-class LiveScreen(Screen):
-    """A bar that moves, and the line under it."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self.bar = Progress(TextColumn("adapting"), BarColumn(), TimeRemainingColumn(), console=console)
-        self.task = self.bar.add_task("", total=None)
-        self.text = "loading the model"
-        self.live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
-
-    def _render(self) -> Group:
-        return Group(self.bar, Text(self.text))
-
-    def started(self, total: int | None, done: int) -> None:
-        """Set the bar."""
-        super().started(total, done)
-        self.text = "waiting for the first pictures"
-        self.bar.update(self.task, total=total, completed=done)
-
-    def answered(self, answered: Answered, tally: Tally) -> None:
-        """Move the bar."""
-        super().answered(answered, tally)
-        self.text = self.line(tally)
-        self.bar.update(self.task, completed=self.done)
-
-    def __enter__(self) -> Self:
-        """Begin to draw."""
-        self.live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Clear the drawing."""
-        self.live.stop()
-
-
-def make_screen(console: Console) -> Screen:
-    """Choose how to show."""
-    return LiveScreen(console) if console.is_terminal else PlainScreen(console)

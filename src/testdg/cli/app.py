@@ -66,7 +66,9 @@ def execute(arguments: list[str] | None = None) -> int:
         return _complain(error.format_message(), 2, error)
     if code == INTERRUPTED:
         return _complain("interrupted; the same command goes on from the last saved state", INTERRUPTED)
-    return code if isinstance(code, int) else 0
+    if isinstance(code, bool):  # whether all went well
+        return int(not code)
+    return code or 0
 
 
 def _add_plugins(arguments: list[str] | None) -> list[str]:

@@ -1,8 +1,7 @@
-"""`testdg bench`: a grid of runs, and tables that compare them."""
+"""`testdg bench` and `testdg ablate`: a grid of runs, and tables that compare them; what other grids share."""
 
 import json
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bar import Bar
-from testdg.cli.bench_progress import BenchDisplay
-from testdg.cli.options import BenchOptions
-from testdg.cli.quiet import quieten
-from testdg.errors import UserError, unknown, visible
+from testdg.cli.bench_progress import BenchDisplay, complain
+from testdg.cli.options import BenchOptions, Chosen, ray_options
+from testdg.cli.screen import Bar, quieten
+from testdg.errors import UserError
 from testdg.evaluation import Observer
 from testdg.evaluation.observer import check_tracker
 from testdg.experiments import (
@@ -31,17 +29,35 @@ from testdg.experiments import (
     prepare,
     summarise,
 )
+from testdg.experiments.ablations import ABLATIONS, METHOD, find_ablation
+from testdg.experiments.grid import read_settings
 from testdg.experiments.rows import keep_names
 from testdg.experiments.storage import Remote, find_out
 from testdg.files import replace_text, writing
-from testdg.report.ablation import Layout
+from testdg.report.bench import Layout
+from testdg.report.page.write import check_folder
 
 
-def bench_command(
-    file: Path | None, values: Mapping[str, Any], pairs: Sequence[str], places: BenchOptions, *, as_json: bool
-) -> bool:
+def bench_command(file: Path | None, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
     """Run the grid that was asked for and show its tables; False where a run failed."""
-    return run_grid(make_grid(file, values, pairs), places, Layout(), as_json=as_json)
+    return run_grid(make_grid(file, *chosen), places, Layout(), as_json=as_json)
+
+
+def ablate_command(name: str, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
+    """Run an ablation and show its tables, or list all of them; False where a run failed."""
+    if name == "list":
+        list_ablations(as_json)
+        return True
+    ablation = find_ablation(name)
+    grid = ablation.grid(chosen.values, read_settings(chosen.pairs, [METHOD]).get(METHOD, {}))
+    return run_grid(grid, places, Layout(ablation.columns, ablation.published), as_json=as_json)
+
+
+def list_ablations(as_json: bool) -> None:
+    """Name, rows and title of every ablation."""
+    about = [{"name": one.name, "title": one.title, "rows": list(one.rows)} for one in ABLATIONS.values()]
+    lines = [f"{one.name:<18}{f'{len(one.rows)} rows':<8}  {one.title}" for one in ABLATIONS.values()]
+    print(json.dumps(about, indent=2) if as_json else "\n".join(lines))
 
 
 def run_grid(grid: Grid, places: BenchOptions, layout: Layout, *, as_json: bool) -> bool:
@@ -52,8 +68,8 @@ def run_grid(grid: Grid, places: BenchOptions, layout: Layout, *, as_json: bool)
     ends = run_cells(cells, places, console)
     keep_names(grid.title, cells, ends)
     tables = summarise(cells, ends)
-    write_texts({places.csv: lambda: layout.csv(tables), places.markdown: lambda: layout.markdown(tables)})
-    write_runs(places.jsonl, cells, ends)
+    texts = {places.csv: lambda: layout.csv(tables), places.markdown: lambda: layout.markdown(tables)}
+    write_texts({**texts, places.jsonl: lambda: run_lines(cells, ends)})
     failed = [end for end in ends if isinstance(end, Failed)]
     if as_json:
         print(json.dumps({**layout.plain(tables), "failed": told_failures(cells, failed)}, indent=2))
@@ -92,16 +108,11 @@ def drop_state(end: Complete | Failed) -> None:
 
 def make_engine(places: BenchOptions) -> Engine:
     """The engine that was asked for."""
-    if places.engine == "ray":
-        from testdg.experiments.ray_engine import Ray
+    if ray_options(places.engine, address=places.address, gpus_per_cell=places.gpus_per_cell) is None:
+        return Local(places.jobs)
+    from testdg.experiments.ray_engine import Ray
 
-        return Ray(places.address, jobs=places.jobs, gpus=places.gpus_per_cell)
-    if places.engine != "local":
-        raise unknown("engine", places.engine, ("local", "ray"))
-    for option, value in (("--address", places.address), ("--gpus-per-cell", places.gpus_per_cell)):
-        if value is not None:
-            raise UserError(f"{option} is for a Ray cluster: add --engine ray, or leave it out")
-    return Local(places.jobs)
+    return Ray(places.address, jobs=places.jobs, gpus=places.gpus_per_cell)
 
 
 def make_grid(file: Path | None, values: Mapping[str, Any], pairs: Sequence[str]) -> Grid:
@@ -135,19 +146,10 @@ def write_texts(files: Mapping[Path | None, Callable[[], str]]) -> None:
                 replace_text(path, make())
 
 
-def write_runs(path: Path | None, cells: Sequence[Cell], ends: Sequence[Complete | Failed]) -> None:
+def run_lines(cells: Sequence[Cell], ends: Sequence[Complete | Failed]) -> str:
     """Every complete run on a line: the name of its row, and its result."""
-    if path is None:
-        return
     runs = [{"name": cells[end.number].name, **end.result.to_dict()} for end in ends if isinstance(end, Complete)]
-    with writing(path.parent):
-        replace_text(path, "".join(json.dumps(run) + "\n" for run in runs))
-
-
-def check_folder(path: Path, option: str) -> None:
-    """Refuse a file where a folder is needed, before anything is computed."""
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file: choose a folder with {option}")
+    return "".join(json.dumps(run) + "\n" for run in runs)
 
 
 class Training(Observer):
@@ -164,10 +166,3 @@ class Training(Observer):
 def told_failures(cells: Sequence[Cell], failed: Sequence[Failed]) -> list[dict[str, str]]:
     """What failed, as plain JSON."""
     return [{"run": str(cells[end.number]), "sentence": end.sentence} for end in failed]
-
-
-def complain(cells: Sequence[Cell], failed: Sequence[Failed]) -> None:
-    """Tell what failed, on stderr; with the traceback where the mistake is ours."""
-    for end in failed:
-        told = visible(f"{cells[end.number]}: {' '.join(end.sentence.split())}")
-        print(f"{end.trace}testdg: {told}", file=sys.stderr)

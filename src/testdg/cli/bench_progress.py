@@ -1,17 +1,16 @@
 """How a bench shows while it goes: a line for every run that ends, and on a terminal what runs now."""
 
+import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Self
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
+from rich.progress import BarColumn, TaskID, TextColumn
 
+from testdg.cli.screen import Screen
 from testdg.errors import visible
 from testdg.experiments import Cell, Complete, Failed, News, Running
-
-STATUS_EVERY = 60.0  # seconds between two lines about what runs, where there is no terminal
 
 
 class Forecast:
@@ -45,37 +44,6 @@ class Forecast:
         return work / min(self.jobs, len(self.left))
 
 
-class Screen:
-    """Lines, and on a terminal a bar below them; use it as a context."""
-
-    def __init__(self, console: Console, *columns: ProgressColumn, redirect_stdout: bool = True) -> None:
-        self.console = console
-        self.shown = time.monotonic()
-        hidden = not console.is_terminal
-        self.progress = Progress(
-            *columns, console=console, transient=True, redirect_stdout=redirect_stdout, disable=hidden
-        )
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether there is no bar, and nothing was told for long."""
-        return not self.console.is_terminal and time.monotonic() - self.shown >= STATUS_EVERY
-
-    def print(self, line: str) -> None:
-        """Tell something."""
-        self.shown = time.monotonic()
-        self.console.print(visible(line), markup=False)
-
-    def __enter__(self) -> Self:
-        """Begin to draw."""
-        self.progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Clear the drawing."""
-        self.progress.stop()
-
-
 class BenchDisplay(Screen):
     """Tells of every run."""
 
@@ -107,11 +75,9 @@ class BenchDisplay(Screen):
         self.running[number] = news
         self.progress.update(self.tasks[number], completed=news.done, note=escape(_numbers(news)))
         if self.is_silent:
-            shares = (f"{self.cells[n]} ({self._share(n)} %, {_numbers(one)})" for n, one in self.running.items())
+            running = [(self.cells[number], one) for number, one in self.running.items()]
+            shares = (f"{cell} ({100 * one.done // cell.batches} %, {_numbers(one)})" for cell, one in running)
             self.print(f"{self._summary()}; running: {'; '.join(shares)}")
-
-    def _share(self, number: int) -> int:
-        return 100 * self.running[number].done // self.cells[number].batches
 
     def _ends(self, news: Complete | Failed) -> None:
         self.ended += 1
@@ -146,3 +112,10 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def complain(names: Sequence[object], failed: Iterable[Failed]) -> None:
+    """Tell what failed, on stderr; with the traceback where the mistake is ours."""
+    for end in failed:
+        told = visible(f"{names[end.number]}: {' '.join(end.sentence.split())}")
+        print(f"{end.trace}testdg: {told}", file=sys.stderr)

@@ -8,10 +8,10 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from testdg.cli.quiet import quieten
+from testdg.cli.screen import quieten
 from testdg.errors import UserError
 from testdg.methods import Adapter, find_method, parse_settings
-from testdg.models import Preprocessing, TinyCNN, TinyViT, VisionModel, load_model
+from testdg.models import Preprocessing, TinyCNN, TinyViT, load_model
 from testdg.models.tiny import tiny_segformer
 from testdg.testing import check_adapter
 
@@ -41,7 +41,10 @@ def check_command(name: str, pairs: Sequence[str], *, as_json: bool) -> bool:
 
 def _check(method: type[Adapter], settings: dict[str, Any], make: Callable[[], nn.Module]) -> dict[str, Any]:
     """The laws that hold on one network, the one that is broken, or why the method does not adapt it."""
-    model = _model(make)
+    half = (0.5,) * 3
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = load_model(make(), preprocessing=Preprocessing((32, 32), mean=half, std=half))
     try:
         method(model, **settings)
     except UserError as error:
@@ -51,13 +54,6 @@ def _check(method: type[Adapter], settings: dict[str, Any], make: Callable[[], n
         return {"checks": checks, "refused": None, "broken": None}
     except AssertionError as error:
         return {"checks": [], "refused": None, "broken": str(error)}
-
-
-def _model(make: Callable[[], nn.Module]) -> VisionModel:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        half = (0.5,) * 3
-        return load_model(make(), preprocessing=Preprocessing((32, 32), mean=half, std=half))
 
 
 def _words(one: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from testdg.cli.quiet import quieten
+from testdg.cli.screen import quieten
 from testdg.models.convert import BRANCHES, convert
 
 _NAMED = 5  # names that are shown

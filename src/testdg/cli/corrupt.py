@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from testdg.cli.bar import Bar
+from testdg.cli.screen import Bar
 from testdg.data.generate import ALL, MANIFEST, CorruptOptions, write_set
 from testdg.errors import UserError
 

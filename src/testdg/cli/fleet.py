@@ -13,23 +13,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 
-from testdg.cli.bench_progress import Screen
-from testdg.cli.quiet import quieten
-from testdg.errors import UserError, unknown, visible
+from testdg.cli.bench_progress import complain
+from testdg.cli.screen import Screen, quieten
+from testdg.errors import visible
 from testdg.experiments.engine import Failed
 from testdg.streaming.camera import End, Ended, Seen, Stopped
 from testdg.streaming.fleet import Lost, News, Noted, adapt_fleet, find_streams
 from testdg.streaming.run import Request
-
-
-def find_places(engine: str, **places: Any) -> dict[str, Any] | None:
-    """Where streams go on a Ray cluster; None where there is one stream, in this process."""
-    given = {key: value for key, value in places.items() if value is not None}
-    if engine not in ("local", "ray"):
-        raise unknown("engine", engine, ("local", "ray"))
-    if engine == "local" and given:
-        raise UserError(f"--{next(iter(given))} is for a Ray cluster: add --engine ray, or leave it out")
-    return given if engine == "ray" else None
 
 
 def fleet_command(request: Request, places: Mapping[str, Any], *, as_json: bool) -> bool:
@@ -40,45 +30,33 @@ def fleet_command(request: Request, places: Mapping[str, Any], *, as_json: bool)
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), FleetScreen(console, names) as screen:
         # of a process that is lost Ray prints a page; the screen has a line
         ends = adapt_fleet(request, tell=screen.tell, **places)
-    complain(ends)
+    failed = [end for end in ends.values() if isinstance(end, Failed)]
+    complain(names, failed)
     if any(isinstance(end, Stopped) for end in ends.values()):
         raise KeyboardInterrupt
     if as_json:
         print(json.dumps(plain(ends), indent=2))
     else:
-        show(console, ends, request)
-    return not any(isinstance(end, Failed) for end in ends.values())
+        show(console, plain(ends), request, len(ends))
+    return not failed
 
 
 def plain(ends: Mapping[str, End]) -> dict[str, Any]:
-    """What became of all streams, as plain JSON."""
-    summaries = {name: end.summary for name, end in ends.items() if isinstance(end, Ended)}
+    """What became of all streams, as plain JSON; totals are of those that came to their ends."""
+    streams = {name: end.summary for name, end in ends.items() if isinstance(end, Ended)}
     failed = {name: end.sentence for name, end in ends.items() if isinstance(end, Failed)}
-    return {"totals": totals(summaries.values()), "streams": summaries, "failed": failed}
+    counted = ("predictions", "skipped", "learnt", "changes")
+    totals = {key: sum(one[key] for one in streams.values()) for key in counted}
+    return {"totals": totals, "streams": streams, "failed": failed}
 
 
-def totals(summaries: Any) -> dict[str, int]:
-    """Numbers of all streams that came to their ends."""
-    found = list(summaries)
-    return {key: sum(one[key] for one in found) for key in ("predictions", "skipped", "learnt", "changes")}
-
-
-def show(console: Console, ends: Mapping[str, End], request: Request) -> None:
+def show(console: Console, about: Mapping[str, Any], request: Request, streams: int) -> None:
     """Say in a few lines what came out."""
-    found = [end.summary for end in ends.values() if isinstance(end, Ended)]
-    total = totals(found)
+    total = about["totals"]
     told = f"{total['predictions']} predicted, {total['skipped']} left out, learnt from {total['learnt']}"
-    console.print(f"streams   {len(found)} of {len(ends)} came to their ends", markup=False)
+    console.print(f"streams   {len(about['streams'])} of {streams} came to their ends", markup=False)
     console.print(f"pictures  {told}; {total['changes']} changes of conditions noticed", markup=False)
     console.print(visible(f"tables    {request.out}/STREAM/predictions.csv"), markup=False)
-
-
-def complain(ends: Mapping[str, End]) -> None:
-    """Tell what failed, on stderr; with the traceback where the mistake is ours."""
-    for name, end in ends.items():
-        if isinstance(end, Failed):
-            told = visible(f"{name}: {' '.join(end.sentence.split())}")
-            print(f"{end.trace}testdg: {told}", file=sys.stderr)
 
 
 class FleetScreen(Screen):

@@ -19,16 +19,13 @@ from testdg.methods import Adapter, describe_settings, find_method, first_things
 def list_methods(as_json: bool) -> None:
     """Every method: what it is for and what it needs; as JSON with all that is known of it."""
     about = [_about(method) for method in methods().values()]
-    if not as_json:
-        about = [{key: _short(key, one[key]) for key in ("name", "title", "tasks", "needs")} for one in about]
-    _show(about, as_json)
-    if not as_json:
-        print("testdg methods NAME shows settings, presets, source data and citation of one.")
-
-
-def _short(key: str, value: Any) -> Any:
-    """What a method predicts, in place of the names of its tasks."""
-    return [{"classification": "classes", "segmentation": "maps"}[task] for task in value] if key == "tasks" else value
+    if as_json:
+        print(json.dumps(about, indent=2))
+        return
+    predicted = {"classification": "classes", "segmentation": "maps"}
+    shown = [{key: one[key] for key in ("name", "title", "tasks", "needs")} for one in about]
+    _show([{**one, "tasks": [predicted[task] for task in one["tasks"]]} for one in shown])
+    print("testdg methods NAME shows settings, presets, source data and citation of one.")
 
 
 def list_benchmarks(as_json: bool) -> None:
@@ -45,7 +42,10 @@ def list_benchmarks(as_json: bool) -> None:
         }
         for one in benchmarks().values()
     ]
-    _show(entries, as_json)
+    if as_json:
+        print(json.dumps(entries, indent=2))
+    else:
+        _show(entries)
 
 
 def _paper_input(paper: Mapping[str, Any]) -> str:
@@ -73,9 +73,8 @@ def check_data(folders: Sequence[Path], as_json: bool) -> bool:
         console.print(f"{folder} holds no known data set: looked for {looked_for()}")
     if not checks:
         return fine
-    states = ["wrong" if check.problems else "fine" for check in checks]
-    pairs = zip(checks, states, strict=True)
-    _show([{"name": c.name, "state": state, "found": c.found, "place": str(c.folder)} for c, state in pairs], False)
+    states = [(one, "wrong" if one.problems else "fine") for one in checks]
+    _show([{"name": one.name, "state": state, "found": one.found, "place": str(one.folder)} for one, state in states])
     for check in checks:
         for kind, sentences in (("wrong", check.problems), ("note", check.notes)):
             for sentence in sentences:
@@ -96,20 +95,15 @@ def show_method(name: str, as_json: bool) -> None:
     console.print(f"{method.title} ({method.name}): {described}\n{method.citation}")
     needs = f"needs: {method.needs or 'nothing'}; source data: {method.source_data or 'none'}"
     console.print(f"tasks: {', '.join(method.tasks)}; {needs}")
-    _show([{**one, "default": _plain(one["default"])} for one in first_things_first(method.Settings)], False)
-    for benchmark, values in presets.items():
-        console.print(f"preset {benchmark}{_applied(benchmark)}: {', '.join(f'{k}={v}' for k, v in values.items())}")
+    _show([{**one, "default": _plain(one["default"])} for one in first_things_first(method.Settings)])
+    for preset, values in presets.items():
+        applied = " (applied by itself)" if preset in benchmarks() and benchmarks()[preset].embedded else ""
+        console.print(f"preset {preset}{applied}: {', '.join(f'{key}={value}' for key, value in values.items())}")
 
 
 def _plain(value: Any) -> str:
     """A value as `--set` takes it."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-
-def _applied(preset: str) -> str:
-    """Tell a preset that is applied by itself from those that must be asked for."""
-    kind = benchmarks().get(preset)
-    return " (applied by itself)" if kind is not None and kind.embedded else ""
 
 
 def _about(method: type[Adapter]) -> dict[str, Any]:
@@ -124,10 +118,7 @@ def _about(method: type[Adapter]) -> dict[str, Any]:
     }
 
 
-def _show(entries: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(entries, indent=2))
-        return
+def _show(entries: list[dict[str, Any]]) -> None:
     table = Table(box=box.SIMPLE, pad_edge=False)
     for key in entries[0]:
         table.add_column(key.replace("_", " "), no_wrap=key == "name", overflow="fold")

@@ -3,62 +3,93 @@
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NamedTuple
 
-import typer
+from typer import Argument, Option
 
 from testdg.choices import CHOICES, Choice, chosen, option_name
+from testdg.errors import UserError, unknown
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+Json = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Setting of a method; of several, METHOD.KEY=VALUE; repeatable."),
+    Option("--set", metavar="KEY=VALUE", help="Setting of a method; of several, METHOD.KEY=VALUE; repeatable."),
 ]
-Subset = Annotated[str | None, typer.Option(metavar=CHOICES["subset"].metavar, help=CHOICES["subset"].help)]
-Jobs = Annotated[int, typer.Option(help="Runs at the same time, a process each; with Ray, runs that share a GPU.")]
-Engine = Annotated[str, typer.Option(metavar="local|ray", help="Where runs go: this machine, or a Ray cluster.")]
+Subset = Annotated[str | None, Option(metavar=CHOICES["subset"].metavar, help=CHOICES["subset"].help)]
+Jobs = Annotated[int, Option(help="Runs at the same time, a process each; with Ray, runs that share a GPU.")]
 Address = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Ray cluster; RAY_ADDRESS, or a new one here, if left out.")
-]
-GpusPerCell = Annotated[
-    float | None, typer.Option(metavar="SHARE", help="Share of a GPU that a run takes on a Ray cluster, as in 0.1.")
+    str | None, Option(metavar="HOST:PORT", help="Ray cluster; RAY_ADDRESS, or a new one here, if left out.")
 ]
 Cpus = Annotated[
-    float | None, typer.Option(metavar="SHARE", help="Share of a core that a stream takes on a Ray cluster (1).")
+    float | None, Option(metavar="SHARE", help="Share of a core that a stream takes on a Ray cluster (1).")
 ]
 Gpus = Annotated[
-    float | None, typer.Option(metavar="SHARE", help="Share of a GPU that a stream takes on a Ray cluster, as in 0.1.")
+    float | None, Option(metavar="SHARE", help="Share of a GPU that a stream takes on a Ray cluster, as in 0.1.")
 ]
-Out = Annotated[str, typer.Option(metavar="FOLDER|URL", help="Parent of the run folders; s3://... for complete runs.")]
-Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Write the numbers of every batch for it, too.")]
-Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as CSV, too.")]
-Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown, too.")]
-Jsonl = Annotated[Path | None, typer.Option(metavar="FILE", help="Write every run as a line of JSON, too.")]
+Out = Annotated[str, Option(metavar="FOLDER|URL", help="Parent of the run folders; s3://... for complete runs.")]
+Track = Annotated[str | None, Option(metavar="tensorboard", help="Write the numbers of every batch for it, too.")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BenchOptions:
     """Where the runs of a grid go, and what is written about them."""
 
     jobs: Jobs = 1
-    engine: Engine = "local"
+    engine: Annotated[str, Option(metavar="local|ray", help="Where runs go: this machine, or a Ray cluster.")] = "local"
     address: Address = None
-    gpus_per_cell: GpusPerCell = None
+    gpus_per_cell: Annotated[
+        float | None, Option(metavar="SHARE", help="Share of a GPU that a run takes on a Ray cluster, as in 0.1.")
+    ] = None
     out: Out = "runs"
     track: Track = None
-    csv: Csv = None
-    markdown: Markdown = None
-    jsonl: Jsonl = None
+    csv: Annotated[Path | None, Option(metavar="FILE", help="Write the tables as CSV, too.")] = None
+    markdown: Annotated[Path | None, Option(metavar="FILE", help="Write the tables as Markdown, too.")] = None
+    jsonl: Annotated[Path | None, Option(metavar="FILE", help="Write every run as a line of JSON, too.")] = None
 
 
-Command = Callable[..., None]
+@dataclass(frozen=True)
+class BoardOptions:
+    """What a leaderboard is made of, and where it goes."""
+
+    methods: Annotated[
+        list[str] | None, Argument(metavar="METHOD...", help="As in tent sar:come; all of --tuned if left out.")
+    ] = None
+    best: Annotated[int, Option(min=0, help="Methods that get all seeds and the longest stream.")] = 8
+    report: Annotated[Path, Option(help="Folder of table, page, figures and runs.")] = Path("leaderboard")
+    cost: Annotated[bool, Option(help="Measure time and memory of a batch, after the runs.")] = True
+    show: Annotated[Path | None, Option(metavar="FOLDER", help="Run nothing: write again what it holds.")] = None
+
+
+@dataclass(frozen=True)
+class AnalyzeOptions:
+    """Which analysis is made, of what, and where it goes."""
+
+    name: Annotated[str, Argument(metavar="NAME|list", help="Analysis; `list` shows all.")] = "list"
+    jobs: Jobs = 1
+    space: Annotated[str, Option(help="embeddings (of TestDG) or features (of any method).")] = "embeddings"
+    runs: Annotated[Path, Option(help="Parent of the run folders.")] = Path("runs")
+    out: Annotated[Path, Option(help="Folder of the numbers and the figure.")] = Path("analyses")
+    figure: Annotated[
+        Path | None, Option(metavar="FILE", help="The figure: .png, .pdf or .svg; OUT/NAME.png if left out.")
+    ] = None
+
+
+class Chosen(NamedTuple):
+    """What was chosen about runs: values of a grid, and the settings of methods, as `--set` has them."""
+
+    values: dict[str, Any]
+    pairs: list[str]
+
+
+Command = Callable[..., bool | None]
+_KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _HIDDEN = "other_"  # a second name of an option is an option of its own, which the help does not show
 
 
 def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Callable[[Command], Command]:
-    """Give a command an option for every choice about a run; it gets what was chosen as `values`.
+    """Give a command an option for every choice about a run, and `--set`; it gets them as `chosen`.
 
     Where it takes `several` benchmarks, protocols or seeds, the help shows names in the plural; both are taken.
     """
@@ -67,23 +98,21 @@ def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Calla
     names = {key: f"{option_name(key)}s" if key in plural else option_name(key) for key in keys}
     options = [_parameter(key, CHOICES[key], names[key], defaults.get(key)) for key in keys]
     options += [_parameter(_HIDDEN + key, CHOICES[key], option_name(key), None, hidden=True) for key in plural]
-    return lambda command: _spread(command, "values", options, _chosen)
+    options.append(inspect.Parameter("settings", _KIND, default=None, annotation=Settings))
+    return lambda command: _spread(command, "chosen", options, _gather)
 
 
-def _chosen(given: dict[str, Any]) -> dict[str, Any]:
+def _gather(given: dict[str, Any]) -> Chosen:
     """What was chosen, by whichever name."""
+    pairs = given.pop("settings") or []
     other = {key.removeprefix(_HIDDEN): given.pop(key) for key in list(given) if key.startswith(_HIDDEN)}
-    return chosen({**given, **{key: value for key, value in other.items() if value is not None}})
+    return Chosen(chosen({**given, **{key: value for key, value in other.items() if value is not None}}), pairs)
 
 
-def with_bench_options(command: Command) -> Command:
-    """Give a command the options of `BenchOptions`, which it gets as `places`."""
-    hints = get_type_hints(BenchOptions, include_extras=True)
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    options = [
-        inspect.Parameter(f.name, kind, default=f.default, annotation=hints[f.name]) for f in fields(BenchOptions)
-    ]
-    return _spread(command, "places", options, lambda values: BenchOptions(**values))
+def with_options(name: str, kind: type) -> Callable[[Command], Command]:
+    """Give a command an option for every field of a class; it gets a value of that class under a name."""
+    options = list(inspect.signature(kind).parameters.values())
+    return lambda command: _spread(command, name, options, lambda values: kind(**values))
 
 
 def _spread(
@@ -91,8 +120,8 @@ def _spread(
 ) -> Command:
     """The command with options in place of one parameter, which gets all of them gathered."""
 
-    def run(**given: Any) -> None:
-        command(**{name: gather({option.name: given.pop(option.name) for option in options})}, **given)
+    def run(**given: Any) -> bool | None:
+        return command(**{name: gather({option.name: given.pop(option.name) for option in options})}, **given)
 
     own = inspect.signature(command, eval_str=True).parameters
     parameters = sorted([*(own[key] for key in own if key != name), *options], key=_place)
@@ -105,18 +134,29 @@ def _spread(
 def _parameter(key: str, choice: Choice, name: str, default: str | None, *, hidden: bool = False) -> inspect.Parameter:
     """The option of a choice."""
     value, otherwise = (bool, False) if choice.type is bool else (choice.type | None, default)
-    about = typer.Option(name, metavar=choice.metavar, help=choice.help, hidden=hidden)
-    return inspect.Parameter(
-        key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=otherwise, annotation=Annotated[value, about]
-    )
+    about = Option(name, metavar=choice.metavar, help=choice.help, hidden=hidden)
+    return inspect.Parameter(key, _KIND, default=otherwise, annotation=Annotated[value, about])
 
 
 def _place(parameter: inspect.Parameter) -> int:
-    """Arguments first, then what is run, then where it goes and how it is shown."""
+    """Arguments first, then what is run and how it is set, then where it goes and how it is shown."""
     if parameter.default is inspect.Parameter.empty:  # not an option yet
         return -1
     kinds = [type(note).__name__ for note in getattr(parameter.annotation, "__metadata__", ())]
-    return 0 if "ArgumentInfo" in kinds else 1 if parameter.name in CHOICES else 3 if parameter.name == "json" else 2
+    if "ArgumentInfo" in kinds:
+        return 0
+    return 1 if parameter.name in CHOICES else {"settings": 2, "json": 4}.get(parameter.name, 3)
+
+
+def ray_options(engine: str, **places: Any) -> dict[str, Any] | None:
+    """What was asked of a Ray cluster; None where everything stays on this machine."""
+    given = {key: value for key, value in places.items() if value is not None}
+    if engine not in ("local", "ray"):
+        raise unknown("engine", engine, ("local", "ray"))
+    if engine == "local" and given:
+        option = next(iter(given)).replace("_", "-")
+        raise UserError(f"--{option} is for a Ray cluster: add --engine ray, or leave it out")
+    return given if engine == "ray" else None
 
 
 def prepare_torch(*, bf16: bool) -> None:

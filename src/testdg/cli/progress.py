@@ -1,12 +1,13 @@
 """How a run shows while it goes: a live table on a terminal, plain lines elsewhere."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from testdg.cli.screen import Drawn
 from testdg.evaluation import Observer, Record
 from testdg.evaluation.protocol import Visit
 from testdg.evaluation.record import OWN_ORDERS
@@ -15,7 +16,7 @@ from testdg.report import rich_table, visit_table
 from testdg.scores import find_score
 
 
-class Display(Observer):
+class Display(Observer, Drawn):
     """Collects the scores of each method while its events come in."""
 
     def __init__(self, console: Console) -> None:
@@ -38,18 +39,16 @@ class Display(Observer):
         """Add up scores."""
         self.tallies[self.method].add(events)
 
+    def title(self, method: str, record: Record) -> str:
+        """The name of a method, with the order where there are several."""
+        title = self.titles.get(method, method)
+        return title if record.order in OWN_ORDERS else f"{title}, {record.order}"
+
     def scores(self, method: str) -> dict[int, float]:
         """The number that tables show of each visit so far."""
         tally = self.tallies.get(method)
         found = {} if tally is None else {number: tally.score_of(number) for number in tally.images}
         return {number: score for number, score in found.items() if score is not None}
-
-    def __enter__(self) -> Self:
-        """Begin to show."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop showing."""
 
 
 class PlainDisplay(Display):
@@ -63,9 +62,10 @@ class PlainDisplay(Display):
     def started(self, method: str, record: Record, batches: int, events: list[dict[str, Any]]) -> None:
         """Tell what begins."""
         self.ended: set[int] = set()
-        self.sizes = _sizes(record)
+        names, images = [*record.domains, *record.held_out], record.images_per_domain
+        self.sizes = dict(zip(names, [images] * len(names) if isinstance(images, int) else images, strict=True))
         done = f", {len(events)} done already" if events else ""
-        self.console.print(f"{_title(self, method, record)}: {batches} batches{done}")
+        self.console.print(f"{self.title(method, record)}: {batches} batches{done}")
         super().started(method, record, batches, events)
 
     def progress(self, events: list[dict[str, Any]]) -> None:
@@ -75,7 +75,9 @@ class PlainDisplay(Display):
         for number in sorted({part["segment"] for event in events for part in event["parts"]} - self.ended):
             if tally.images[number] == self.sizes[tally.visits[number].name]:
                 self.ended.add(number)
-                self.console.print(f"  {_label(tally.visits, number):<20}{_shown(tally, number):>7}")
+                score = tally.score_of(number)
+                shown = "-" if score is None else tally.score.metric.show(score)
+                self.console.print(f"  {_label(tally.visits, number):<20}{shown:>7}")
 
 
 class LiveDisplay(Display):
@@ -84,31 +86,22 @@ class LiveDisplay(Display):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self.bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console)
-        self.task: TaskID | None = None
-        self.live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
+        self.task = self.bar.add_task("", total=None, visible=False)
+        self.drawing = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
 
     def training(self, step: int, steps: int) -> None:
         """Move the bar."""
-        if step == 1 or self.task is None:
-            self._new_task("training the source model", steps)
-        assert self.task is not None
-        self.bar.update(self.task, completed=step)
+        self.bar.update(self.task, description="training the source model", completed=step, total=steps, visible=True)
 
     def started(self, method: str, record: Record, batches: int, events: list[dict[str, Any]]) -> None:
         """Begin a column and a bar."""
-        self._new_task(_title(self, method, record), batches)
+        self.bar.reset(self.task, description=self.title(method, record), total=batches, visible=True)
         super().started(method, record, batches, events)
 
     def progress(self, events: list[dict[str, Any]]) -> None:
         """Fill the table and move the bar."""
         super().progress(events)
-        if self.task is not None:
-            self.bar.advance(self.task, len(events))
-
-    def _new_task(self, description: str, total: int) -> None:
-        if self.task is not None:
-            self.bar.remove_task(self.task)
-        self.task = self.bar.add_task(description, total=total)
+        self.bar.advance(self.task, len(events))
 
     def _render(self) -> Group:
         if not self.tallies:
@@ -117,30 +110,6 @@ class LiveDisplay(Display):
         columns = [self.scores(name) for name in self.titles]
         table = visit_table(list(self.titles.values()), tally.visits, columns, tally.score.metric)
         return Group(rich_table(table), self.bar)
-
-    def __enter__(self) -> Self:
-        """Begin to draw."""
-        self.live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Clear the drawing."""
-        self.live.stop()
-
-
-def _shown(tally: Tally, number: int) -> str:
-    score = tally.score_of(number)
-    return "-" if score is None else tally.score.metric.show(score)
-
-
-def _sizes(record: Record) -> dict[str, int]:
-    names, images = [*record.domains, *record.held_out], record.images_per_domain
-    return dict(zip(names, [images] * len(names) if isinstance(images, int) else images, strict=True))
-
-
-def _title(display: Display, method: str, record: Record) -> str:
-    title = display.titles.get(method, method)
-    return title if record.order in OWN_ORDERS else f"{title}, {record.order}"
 
 
 def _label(visits: Sequence[Visit], number: int) -> str:

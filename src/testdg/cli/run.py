@@ -10,8 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from testdg.cli import launched
+from testdg.cli.options import Chosen
 from testdg.cli.progress import Display, make_display
-from testdg.cli.quiet import quieten
+from testdg.cli.screen import quieten
 from testdg.data.benchmarks import Benchmark
 from testdg.distributed import group, leave
 from testdg.errors import UserError
@@ -32,14 +33,12 @@ from testdg.report.panel import draw_panel
 from testdg.report.record import record_lines, record_note
 
 
-def run_command(
-    values: Mapping[str, Any], pairs: Sequence[str], out: Path, track: str | None, *, as_json: bool
-) -> None:
+def run_command(chosen: Chosen, out: Path, track: str | None, *, as_json: bool) -> None:
     """Run Source and the methods, and show them; a protocol of several orders is one run of all for each."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_tracker(track)
-    launched.join(values.get("device"))
-    cells = group.in_turn(lambda: check_shared(make_cells(values, pairs)))
+    launched.join(chosen.values.get("device"))
+    cells = group.in_turn(lambda: check_shared(make_cells(*chosen)))
     quieten(cell.model for cell in cells)
     device = find_device(cells[0].device).type
     shows = group.rank() == 0
@@ -51,7 +50,7 @@ def run_command(
     if not shows:
         return
     if as_json:
-        print(json.dumps(as_json_values(list(dict.fromkeys(values["method"])), runs), indent=2))
+        print(json.dumps(as_json_values(list(dict.fromkeys(chosen.values["method"])), runs), indent=2))
     elif len(runs) == 1:
         show(console, runs[0], benchmark, model)
     else:
@@ -100,6 +99,7 @@ def as_json_values(methods: list[str], runs: list[list[Result]]) -> Any:
 def show(console: Console, results: list[Result], benchmark: Benchmark, model: VisionModel) -> None:
     """Print record, tables and the places of the figures."""
     titles, result = _titles(results), results[-1]
+    heading = f"{titles[-1]} on {result.record['benchmark']}"
     console.print("\n".join(record_lines(result.record)), markup=False)
     _show_tables(console, result_tables(titles, results))
     if result.skipped:
@@ -109,12 +109,11 @@ def show(console: Console, results: list[Result], benchmark: Benchmark, model: V
             console.print(line, markup=False)
     figure = result.folder / "figure.png"
     if not figure.exists():
-        runs = dict(zip(titles, results, strict=True))
-        draw_stream(figure, runs, _heading(result), record_note(result.record))
+        draw_stream(figure, dict(zip(titles, results, strict=True)), heading, record_note(result.record))
     for one in results[1:] or results:
         console.print(f"run     {one.folder} ({one.seconds:.0f} s)", markup=False)
     console.print(f"figure  {figure}", markup=False)
-    if len(results) == 2 and (panel := _make_panel(results[-1], titles, benchmark, model)) is not None:
+    if len(results) == 2 and (panel := _make_panel(result, titles, heading, benchmark, model)) is not None:
         console.print(f"panel   {panel}", markup=False)
 
 
@@ -130,18 +129,16 @@ def caution_lines(title: str, result: Result) -> list[str]:
     return lines
 
 
-def _make_panel(result: Result, titles: list[str], benchmark: Benchmark, model: VisionModel) -> Path | None:
+def _make_panel(
+    result: Result, titles: list[str], heading: str, benchmark: Benchmark, model: VisionModel
+) -> Path | None:
     """Draw what the run did to pictures; None for classification, and where the adapted state was deleted."""
     panel = result.folder / "panel.png"
     if benchmark.task == "segmentation" and not panel.exists() and (result.folder / "state").exists():
         samples, headings = take_samples(result.folder, benchmark, model), [titles[0], f"{titles[1]}, after the stream"]
         note = record_note({**result.record, "views": "one"})  # whatever the views of the run
-        draw_panel(panel, samples, headings, benchmark.classes, benchmark.palette, _heading(result), note)
+        draw_panel(panel, samples, headings, benchmark.classes, benchmark.palette, heading, note)
     return panel if panel.exists() else None
-
-
-def _heading(result: Result) -> str:
-    return f"{find_method(result.method['name']).title} on {result.record['benchmark']}"
 
 
 def show_orders(console: Console, runs: list[list[Result]]) -> None:

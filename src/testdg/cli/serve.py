@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.quiet import quieten
+from testdg.cli.screen import quieten
 from testdg.errors import UserError, visible
 from testdg.streaming.setup import Choices
 

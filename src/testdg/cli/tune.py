@@ -9,15 +9,15 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import check_places, complain, drop_state, run_cells, told_failures, write_runs, write_texts
-from testdg.cli.options import BenchOptions
+from testdg.cli.bench import check_places, drop_state, run_cells, run_lines, told_failures, write_texts
+from testdg.cli.bench_progress import complain
+from testdg.cli.options import BenchOptions, Chosen
 from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.experiments import Cell, Complete, Failed, expand
 from testdg.experiments.grid import SOURCE, read_settings
 from testdg.experiments.tuned import Tuned
 from testdg.experiments.tuning import (
-    Choice,
     Configuration,
     check_given,
     choose,
@@ -34,20 +34,12 @@ from testdg.report.tuning import tuning_csv, tuning_markdown, tuning_plain, tuni
 Ends = Sequence[Complete | Failed]
 
 
-def tune_command(
-    keys: Sequence[str],
-    values: Mapping[str, Any],
-    pairs: Sequence[str],
-    places: BenchOptions,
-    file: Path,
-    *,
-    as_json: bool,
-) -> bool:
+def tune_command(keys: Sequence[str], chosen: Chosen, places: BenchOptions, file: Path, *, as_json: bool) -> bool:
     """Try all configurations of some methods, choose, and write the choice; False where a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_places(places, file)
     earlier = Tuned.read(file) if file.exists() else None
-    tried, cells = make_cells(keys, values, pairs)
+    tried, cells = make_cells(keys, *chosen)
     cells = [replace(cell, track=places.track) for cell in cells]
     heard: list[Complete | Failed] = []
 
@@ -99,10 +91,11 @@ def _finish(
     """Choose among what is complete, write and show it."""
     choices, waiting = choose(tried, cells, ends)
     failed = [end for end in ends if isinstance(end, Failed)]
-    write_runs(places.jsonl, cells, ends)
+    write_texts({places.jsonl: lambda: run_lines(cells, ends)})
     if choices:
         about = conditions(cells, ends)
-        lines = [f"{key.replace('_', ' '):<18} {_told(value)}" for key, value in about.items()]
+        told = {key: ", ".join(map(str, one)) if isinstance(one, list) else one for key, one in about.items()}
+        lines = [f"{key.replace('_', ' '):<18} {text}" for key, text in told.items()]
         tuned = Tuned(about, {choice.variant.key: choice.chosen() for choice in choices})
         (tuned if earlier is None else tuned.joined(earlier, file)).write(file)
         texts = {places.csv: lambda: tuning_csv(choices), places.markdown: lambda: tuning_markdown(choices, lines)}
@@ -110,15 +103,12 @@ def _finish(
         if not as_json:
             console.print(f"\n{tuning_text(choices, lines)}\n\nchoice  {file}", markup=False)
     if as_json:
-        print(json.dumps(_plain(choices, cells, failed, file), indent=2))
+        plain = {"choices": tuning_plain(choices), "file": str(file), "failed": told_failures(cells, failed)}
+        print(json.dumps(plain, indent=2))
     if waiting:
         print(f"not chosen yet: {', '.join(one.key for one in waiting)}", file=sys.stderr)
     complain(cells, failed)
     return not failed
-
-
-def _plain(choices: Sequence[Choice], cells: Sequence[Cell], failed: Sequence[Failed], file: Path) -> dict[str, Any]:
-    return {"choices": tuning_plain(choices), "file": str(file), "failed": told_failures(cells, failed)}
 
 
 def conditions(cells: Sequence[Cell], ends: Ends) -> dict[str, Any]:
@@ -133,7 +123,3 @@ def conditions(cells: Sequence[Cell], ends: Ends) -> dict[str, Any]:
     seeds = sorted({one.seed for one in cells if one.method != SOURCE})
     model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}
     return {"rule": rule, **about, "orders": "both", "protocol": cell.asked, **model, "seeds": seeds}
-
-
-def _told(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,17 +1,18 @@
-"""The tables of a bench as text, Markdown and CSV."""
+"""The tables of a bench, or of an ablation, as text, Markdown, CSV and plain JSON."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from testdg.errors import visible
 from testdg.experiments import BenchRow, BenchTable
 from testdg.experiments.ablations import Column as Measured
+from testdg.experiments.ablations import Published
 from testdg.experiments.statistics import Gain
 from testdg.experiments.summary import Score
 from testdg.report.record import record_lines
 from testdg.report.safe import csv_text, fenced, markdown
-from testdg.report.table import Column, Entry, Table, markdown_table, plain_table
+from testdg.report.table import Column, Entry, Table, align, markdown_lines, markdown_table, plain_table
 
 INTERVAL = "95 % interval"
 SPREAD = "mean ± standard deviation over runs"
@@ -20,10 +21,11 @@ _NEXT_LINE = "\n" + 11 * " "  # under the text of a record's line
 
 def bench_text(tables: Sequence[BenchTable], columns: Sequence[Measured] = ()) -> str:
     """Every table under its record, as aligned text; `columns` come after its own."""
-    return "\n\n".join(
-        "\n".join([*_shown_record(table), "", *plain_table(replace(means_table(table, columns), corner=""))])
-        for table in tables
-    )
+    parts = []
+    for table in tables:
+        lines = plain_table(replace(means_table(table, columns), corner=""))
+        parts.append("\n".join([*map(visible, table_record(table)), "", *lines]))
+    return "\n\n".join(parts)
 
 
 def bench_markdown(tables: Sequence[BenchTable], columns: Sequence[Measured] = ()) -> str:
@@ -32,19 +34,14 @@ def bench_markdown(tables: Sequence[BenchTable], columns: Sequence[Measured] = (
     for table in tables:
         lines = markdown_table(replace(means_table(table, columns), corner=""))
         title = markdown(f"{table.benchmark}, {table.protocol}")
-        parts.append("\n".join([f"## {title}", "", *fenced(_shown_record(table)), "", *lines]))
+        parts.append("\n".join([f"## {title}", "", *fenced(table_record(table)), "", *lines]))
     return "\n\n".join(parts) + "\n"
 
 
 def bench_csv(tables: Sequence[BenchTable], columns: Sequence[Measured] = ()) -> str:
     """A line for each row of each table, with all digits; empty where there is no number."""
-    lines = [_csv_line(table, row) | _csv_columns(row, columns) for table in tables for row in table.rows]
+    lines = [_csv_line(table, row, columns) for table in tables for row in table.rows]
     return csv_text([lines[0] if lines else ["benchmark"], *(line.values() for line in lines)])
-
-
-def _shown_record(table: BenchTable) -> list[str]:
-    """The lines of the record, one by one, fit for a terminal."""
-    return [visible(line) for text in table_record(table) for line in text.split("\n")]
 
 
 def table_record(table: BenchTable) -> list[str]:
@@ -59,8 +56,9 @@ def table_record(table: BenchTable) -> list[str]:
         "tuning": _NEXT_LINE.join(dict.fromkeys(texts)) or "none",
     }
     lines = record_lines({**table.record, **shared})
-    orders = len(values["order"])
-    return lines if orders == 1 else [*lines, f"orders     {orders}, one run each; the first is described above"]
+    if (orders := len(values["order"])) > 1:
+        lines.append(f"orders     {orders}, one run each; the first is described above")
+    return "\n".join(lines).split("\n")
 
 
 def means_table(table: BenchTable, more: Sequence[Measured] = ()) -> Table:
@@ -79,7 +77,9 @@ def means_table(table: BenchTable, more: Sequence[Measured] = ()) -> Table:
 def _entries(table: BenchTable, row: BenchRow, tested: bool, more: Sequence[Measured]) -> list[Entry]:
     entries = [Entry(len(row.results))]
     for score in [row.adapted, *([row.held_out] if tested else [])]:
-        entries += [*mean_and_gain(table, row, score), *([_interval(score)] if table.has_source else [])]
+        gain = score and score.gain
+        interval = Entry(text=interval_text(gain)) if gain and gain.low is not None else Entry()
+        entries += [*mean_and_gain(table, row, score), *([interval] if table.has_source else [])]
     return [*entries, Entry(row.seconds or None), *(Entry.of(one.value(row)) for one in more)]
 
 
@@ -91,46 +91,63 @@ def mean_and_gain(table: BenchTable, row: BenchRow, score: Score | None) -> list
     return [Entry.of(value), *([gained] if table.has_source else [])]
 
 
-def _interval(score: Score | None) -> Entry:
-    gain = score.gain if score else None
-    return Entry() if gain is None or gain.low is None else Entry(text=interval_text(gain))
-
-
 def interval_text(gain: Gain, digits: int = 2) -> str:
     """The interval of a gain; what rounds to zero has no minus."""
     return f"{gain.low:+z.{digits}f} to {gain.high:+z.{digits}f}"
 
 
-def _csv_line(table: BenchTable, row: BenchRow) -> dict[str, Any]:
-    about = {key: table.record[key] for key in ("batch_size", "images_per_domain", "severity", "model")}
-    return {
+def _csv_line(table: BenchTable, row: BenchRow, columns: Sequence[Measured]) -> dict[str, Any]:
+    line = {
         "benchmark": table.benchmark,
         "protocol": table.protocol,
-        **about,
+        **{key: table.record[key] for key in ("batch_size", "images_per_domain", "severity", "model")},
         "name": row.name,
         "method": row.method,
         "runs": len(row.results),
         "metric": row.metric.key,
-        **_csv_score("", row.adapted),
-        **_csv_score("held_out_", row.held_out),
-        "seconds": row.seconds,
     }
-
-
-def _csv_score(prefix: str, score: Score | None) -> dict[str, Any]:
-    value, gain = (score.value, score.gain) if score else (None, None)
-    return {
-        f"{prefix}mean": value and value.mean,
-        f"{prefix}deviation": value and value.deviation,
-        f"{prefix}gain": gain and gain.mean,
-        f"{prefix}gain_low": gain and gain.low,
-        f"{prefix}gain_high": gain and gain.high,
-    }
-
-
-def _csv_columns(row: BenchRow, columns: Sequence[Measured]) -> dict[str, Any]:
-    cells: dict[str, Any] = {}
+    for prefix, score in (("", row.adapted), ("held_out_", row.held_out)):
+        value, gain = (score.value, score.gain) if score else (None, None)
+        line |= {f"{prefix}mean": value and value.mean, f"{prefix}deviation": value and value.deviation}
+        bounds = {"gain": gain and gain.mean, "gain_low": gain and gain.low, "gain_high": gain and gain.high}
+        line |= {prefix + key: number for key, number in bounds.items()}
+    line["seconds"] = row.seconds
     for column in columns:
         value = column.value(row)
-        cells |= {column.key: value and value.mean, f"{column.key}_deviation": value and value.deviation}
-    return cells
+        line |= {column.key: value and value.mean, f"{column.key}_deviation": value and value.deviation}
+    return line
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the tables of a bench are shown; those of an ablation have more columns and may have published numbers."""
+
+    columns: tuple[Measured, ...] = ()
+    published: Published | None = None
+
+    def text(self, tables: Sequence[BenchTable]) -> str:
+        """Aligned text."""
+        shown = bench_text(tables, self.columns)
+        if not self.published:
+            return shown
+        return "\n".join([shown, "", self.published.heading, "", *align(self.published.cells())])
+
+    def markdown(self, tables: Sequence[BenchTable]) -> str:
+        """Markdown."""
+        shown = bench_markdown(tables, self.columns)
+        if not self.published:
+            return shown
+        cells = [[markdown(text) for text in line] for line in self.published.cells()]
+        return "\n".join([shown, f"## {self.published.heading}", "", *markdown_lines(cells), ""])
+
+    def csv(self, tables: Sequence[BenchTable]) -> str:
+        """CSV of what was measured; the published numbers stay out of it."""
+        return bench_csv(tables, self.columns)
+
+    def plain(self, tables: Sequence[BenchTable]) -> dict[str, Any]:
+        """Plain JSON; the published numbers have a key of their own."""
+        measured: dict[str, Any] = {"tables": [table.to_dict() for table in tables]}
+        for table, plain in zip(tables, measured["tables"], strict=True):
+            for row, values in zip(table.rows, plain["rows"], strict=True):
+                values |= {column.key: (value := column.value(row)) and asdict(value) for column in self.columns}
+        return {**measured, "published": self.published._asdict()} if self.published else measured

@@ -1,18 +1,30 @@
-"""A leaderboard as a table, as Markdown, and as a page that sorts itself."""
+"""A leaderboard as a table, as figures, as Markdown, and as a page that sorts itself."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from testdg.experiments import BenchTable
 from testdg.experiments.analyses.cost import Costs
-from testdg.experiments.leaderboard import Board, Ranked
+from testdg.experiments.grid import SOURCE
+from testdg.experiments.leaderboard import FIRST, HELD_OUT, Board, Ranked
+from testdg.report.analyses.scores import draw_methods
 from testdg.report.bench import SPREAD, bench_markdown, means_table, table_record
-from testdg.report.page.figures import Picture
-from testdg.report.page.html import THEME, html_figure, html_table, whole_page
+from testdg.report.page.figures import Picture, make_picture
+from testdg.report.page.html import html_details, html_figure, html_lines, html_table, whole_page
+from testdg.report.record import record_note
 from testdg.report.safe import escape, markdown
+from testdg.report.style import GREY, look, method_styles, new_figure
 from testdg.report.table import Column, Entry, Table, markdown_table
 
 TITLE = "Leaderboard"
+_FAR = 1.5
+"""A row that is so many times worse than Source would push all others together, and is named instead."""
+_CAPTIONS = {
+    "cost": "Score against the time of a batch",
+    "held-out": "Score on the stream against held-out domains, which the method was only tested on; dotted: Source",
+}
+Point = dict[str, Any]
 
 
 def board_table(board: Board, costs: Costs) -> Table:
@@ -52,6 +64,53 @@ def source_words(cost: Mapping[str, Any]) -> str:
     return f"{count}{', labelled' if cost['source_labels'] else ''}" if count else "none"
 
 
+def board_pictures(board: Board, costs: Costs) -> list[Picture]:
+    """The score against the time of a batch, and against held-out domains, as far as there are numbers."""
+    points = [_point(row, costs) for row in board.ranked if FIRST in row.rows]
+    source = next((point["score"] for point in points if point["method"] == SOURCE), math.inf)
+    near = [point for point in points if board.metric.higher or point["score"] <= _FAR * source]
+    away = [f"{point['name']} ({point['score']:.1f})" for point in points if point not in near]
+    left_out = f" Not shown, far above Source: {', '.join(away)}." if away else ""
+    record, pictures = board.tables[FIRST].record, []
+    for name, key, draw in (("cost", "ms", _draw_cost), ("held-out", "tested", _draw_tested)):
+        known = [point for point in near if point[key] is not None]
+        if len(known) > 1:
+            with look():
+                figure, grid = new_figure(8.4, 4.8)
+                draw(grid[0, 0], known, board.metric.title)
+                handles, columns = grid[0, 0].get_legend_handles_labels(), 1 + len(known) // 24
+                figure.legend(*handles, loc="outside right center", ncols=columns)
+                about = f"{_CAPTIONS[name]}. {record['benchmark']}, {record_note(record)}.{left_out}"
+                pictures.append(make_picture(figure, name, about))
+    return pictures
+
+
+def _point(row: Ranked, costs: Costs) -> Point:
+    score, tested = row.score(FIRST), row.score(HELD_OUT)
+    assert score is not None
+    about = {"name": row.name, "method": row.method, "ms": costs.get(row.first.folder.name, {}).get("ms")}
+    value = score.value
+    return {**about, "score": value.mean, "deviation": value.deviation, "tested": tested and tested.value.mean}
+
+
+def _draw_cost(axes: Any, points: Sequence[Point], title: str) -> None:
+    """To the left is cheaper, below is better (of mIoU, above)."""
+    draw_methods(axes, points, "ms", "time of a batch, ms")
+    axes.set_ylabel(f"{FIRST}, {title}")
+
+
+def _draw_tested(axes: Any, points: Sequence[Point], title: str) -> None:
+    """Where a method stands on domains that it never learnt from; dotted lines are Source's."""
+    for point, (colour, marker) in zip(points, method_styles([one["method"] for one in points]), strict=True):
+        axes.plot(point["score"], point["tested"], marker, color=colour, label=point["name"])
+        if point["method"] == SOURCE:
+            axes.axvline(point["score"], color=GREY, linestyle=":", linewidth=1, zorder=0)
+            axes.axhline(point["tested"], color=GREY, linestyle=":", linewidth=1, zorder=0)
+    axes.set(xlabel=f"{FIRST}, {title}", ylabel=f"{HELD_OUT}, {title}")
+    axes.margins(0.1)
+    axes.grid(True)
+
+
 def board_markdown(board: Board, costs: Costs, pictures: Sequence[Picture], figures: str = "figures") -> str:
     """The leaderboard as a document: the table, the figures, then every stream with its record and intervals."""
     table = board_table(board, costs)
@@ -62,25 +121,22 @@ def board_markdown(board: Board, costs: Costs, pictures: Sequence[Picture], figu
 
 def board_page(board: Board, costs: Costs, pictures: Sequence[Picture]) -> str:
     """The whole page, with every stream below the table."""
-    header = ["<header>", THEME, f"<h1>{escape(TITLE)}</h1>", f"<p>{escape(outcome(board))}</p>", "</header>"]
-    lead = ["<section>", html_table(board_table(board, costs)), *map(html_figure, pictures), "</section>"]
-    return whole_page(TITLE, [*header, "<main>", *lead, *map(_section, board.tables.values()), "</main>"])
+    first = ["<section>", html_table(board_table(board, costs)), *map(html_figure, pictures), "</section>"]
+    lead = [f"<p>{escape(outcome(board))}</p>"]
+    return whole_page(TITLE, lead, [*first, *map(_section, board.tables.values())])
 
 
 def _section(table: BenchTable) -> str:
-    lines = "".join(f"<dd>{escape(line)}</dd>" for text in table_record(table) for line in text.split("\n"))
-    record = f"<details><summary>Record</summary><dl>{lines}</dl></details>"
+    record = html_details("Record", html_lines(table_record(table)))
     return f"<section><h2>{escape(table.protocol)}</h2>{html_table(means_table(table))}{record}</section>"
 
 
 def outcome(board: Board) -> str:
     """Who is best in the mean, and who in the worst case."""
-    streams = board.streams
-    whole = [row for row in board.ranked if row.mean(streams) is not None and row.worst(streams) is not None]
+    found = [(row.name, row.mean(board.streams), row.worst(board.streams)) for row in board.ranked]
+    whole = [(name, mean, worst) for name, mean, worst in found if mean is not None and worst is not None]
     if not whole:
-        return f"{len(board.ranked)} rows; no method was run on all streams yet."
-    safest = max(whole, key=lambda row: (row.worst(streams) or (0.0, ""))[0])
-    worst = safest.worst(streams)
-    assert worst is not None
-    best = f"Of {len(whole)} methods on all streams, {whole[0].name} has the best mean ({whole[0].mean(streams):.2f})"
-    return f"{best}; {safest.name} has the best worst case ({worst[0]:+z.2f} against Source, {worst[1]})."
+        return f"{len(found)} rows; no method was run on all streams yet."
+    (best, mean, _), (safest, _, worst) = whole[0], max(whole, key=lambda one: one[2][0])
+    told = f"Of {len(whole)} methods on all streams, {best} has the best mean ({mean:.2f})"
+    return f"{told}; {safest} has the best worst case ({worst[0]:+z.2f} against Source, {worst[1]})."

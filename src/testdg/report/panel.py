@@ -1,5 +1,6 @@
 """The panel of a segmentation run: picture, prediction before and after, label, for every domain."""
 
+import colorsys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,25 +26,21 @@ def draw_panel(
     note: str = "",
 ) -> Path:
     """Draw a row of four pictures per sample, under `titles` for the two predictions, and write a PNG."""
-    colours = palette or default_palette(len(classes))
-    return write_figure(lambda: _figure(samples, titles, classes, colours, title, note), path)
-
-
-def _figure(
-    samples: Sequence[Sample], titles: Sequence[str], classes: Sequence[str], colours: Colours, title: str, note: str
-) -> Any:
+    names, colours = [*classes], [*(palette or default_palette(len(classes)))]
     height, width = samples[0].label.shape
-    figure, grid = new_figure(4 * _WIDTH, len(samples) * 0.96 * _WIDTH * height / width + 1.0, len(samples), 4)
-    for axes, heading in zip(grid[0], ("picture", *titles, "label"), strict=True):
-        axes.set_title(heading, fontsize=10)
-    for row, sample in zip(grid, samples, strict=True):
-        _draw_sample(row, sample, colours)
-    names, shades = [*classes], [*colours]
-    if any((sample.label == IGNORED).any() for sample in samples):
-        names, shades = [*names, "ignored"], [*shades, _BLACK]
-    _add_legend(figure, names, shades, note)
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    return figure
+
+    def draw() -> Any:
+        figure, grid = new_figure(4 * _WIDTH, len(samples) * 0.96 * _WIDTH * height / width + 1.0, len(samples), 4)
+        for axes, heading in zip(grid[0], ("picture", *titles, "label"), strict=True):
+            axes.set_title(heading, fontsize=10)
+        for row, sample in zip(grid, samples, strict=True):
+            _draw_sample(row, sample, colours)
+        ignored = any((sample.label == IGNORED).any() for sample in samples)
+        _add_legend(figure, names + ["ignored"] * ignored, colours + [_BLACK] * ignored, note)
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        return figure
+
+    return write_figure(draw, path)
 
 
 def _draw_sample(row: Any, sample: Sample, colours: Colours) -> None:
@@ -72,8 +69,6 @@ def paint(values: Any, colours: Colours) -> Any:
 
 def default_palette(classes: int) -> list[tuple[int, int, int]]:
     """As many colours as there are classes, evenly around the circle of hues, every other one darker."""
-    import colorsys
-
     hues = ((number / classes, 0.75, 0.95 if number % 2 else 0.6) for number in range(classes))
     return [(round(255 * r), round(255 * g), round(255 * b)) for r, g, b in (colorsys.hsv_to_rgb(*hue) for hue in hues)]
 

@@ -51,11 +51,12 @@ def _course(record: dict[str, Any]) -> str:
         f"{rounds} rounds" if rounds > 1 else "",
         _severity(record),
     ]
-    tested, later = len(record["held_out"]), {*record["held_out"]} <= {*record["domains"]}
-    words = (
-        f"before the last {tested}, frozen and tested on them" if later else f"then frozen and tested on {tested} more"
-    )
-    return ", ".join(part for part in parts if part) + (f"; {words}" if tested else "")
+    course, tested = ", ".join(filter(None, parts)), len(record["held_out"])
+    if not tested:
+        return course
+    if {*record["held_out"]} <= {*record["domains"]}:
+        return f"{course}; before the last {tested}, frozen and tested on them"
+    return f"{course}; then frozen and tested on {tested} more"
 
 
 def _severity(record: dict[str, Any]) -> str:
@@ -89,13 +90,10 @@ def _input(preprocessing: dict[str, Any] | str) -> str:
     if isinstance(preprocessing, str):  # of a run of which only that was kept
         return preprocessing
     size = preprocessing["crop"] if preprocessing["crop"] != "none" else preprocessing["size"]
-    shown = (
-        "images as they come"
-        if size == "none"
-        else f"{size} px"
-        if isinstance(size, int)
-        else "{} x {} px".format(*size)
-    )
+    if size == "none":
+        shown = "images as they come"
+    else:
+        shown = f"{size} px" if isinstance(size, int) else "{} x {} px".format(*size)
     return f"{shown}, mean {_short(preprocessing['mean'])}, std {_short(preprocessing['std'])}"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from testdg.errors import UserError
@@ -56,17 +57,12 @@ def new_figure(
     return figure, figure.subplots(rows, columns, squeeze=False, **more)
 
 
-def label_figure(figure: Any, title: str, note: str) -> None:
-    """What is shown above, how it was made below."""
-    width = figure.get_figwidth()
-    figure.suptitle(_wrapped(title, 10 * width), x=0.01, ha="left", fontweight="bold", fontsize=10)
-    figure.supxlabel(_wrapped(note, 19 * width), x=0.01, ha="left", fontsize=7, color="#555555")
-
-
-def _wrapped(text: str, letters: float) -> str:
-    import textwrap
-
-    return textwrap.fill(text, int(letters))
+def label_figure(figure: Any, title: str, note: str) -> Any:
+    """What is shown above, how it was made below; gives the figure."""
+    above, below = (fill(text, int(letters * figure.get_figwidth())) for text, letters in ((title, 10), (note, 19)))
+    figure.suptitle(above, x=0.01, ha="left", fontweight="bold", fontsize=10)
+    figure.supxlabel(below, x=0.01, ha="left", fontsize=7, color="#555555")
+    return figure
 
 
 @contextmanager

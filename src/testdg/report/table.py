@@ -135,12 +135,8 @@ def align(lines: Sequence[Sequence[str]]) -> list[str]:
     """Cells as lines of text: the first column to the left, the others to the right."""
     lines = [[visible(text) for text in line] for line in lines]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return ["  ".join(_aligned(line, widths)).rstrip() for line in lines]
-
-
-def _aligned(line: Sequence[str], widths: Sequence[int]) -> list[str]:
-    first, *rest = zip(line, widths, strict=True)
-    return [first[0].ljust(first[1]), *(text.rjust(width) for text, width in rest)]
+    padded = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines)
+    return ["  ".join(line).rstrip() for line in padded]
 
 
 def rich_table(table: Table) -> rich.table.Table:
@@ -166,13 +162,11 @@ def _coloured(entry: Shown, column: Column) -> str:
 
 def markdown_table(table: Table) -> list[str]:
     """Lines of Markdown, the best numbers in bold."""
-    rows = [[markdown(name), *(_markdown_cell(entry) for entry in entries)] for name, entries in table.shown()]
-    return markdown_lines([[markdown(title) for title in table.header()], *rows])
-
-
-def _markdown_cell(entry: Shown) -> str:
-    text = markdown(str(entry))
-    return f"**{text}**" if entry.best else text
+    lines = [list(map(markdown, table.header()))]
+    for name, entries in table.shown():
+        texts = [(markdown(str(entry)), entry.best) for entry in entries]
+        lines.append([markdown(name), *(f"**{text}**" if best else text for text, best in texts)])
+    return markdown_lines(lines)
 
 
 def markdown_lines(cells: Sequence[Sequence[str]]) -> list[str]:

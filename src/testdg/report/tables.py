@@ -74,8 +74,8 @@ def result_tables(titles: Sequence[str], results: Sequence[Result]) -> list[Tabl
     """Every table of some results on one stream; results with different records are refused."""
     check_comparable(results)
     last = results[-1]
-    visits = [_visit(domain, True) for domain in last.domains]
-    visits += [_visit(domain, False) for domain in last.held_out or []]
+    met = [(domain, True) for domain in last.domains] + [(domain, False) for domain in last.held_out or []]
+    visits = [Visit(domain.name, domain.severity, domain.round, learn) for domain, learn in met]
     columns = [_scores([*result.domains, *(result.held_out or [])], last.metric) for result in results]
     tables = [visit_table(titles, visits, columns, last.metric), score_table(titles, results)]
     if 1 < max(visit.round for visit in visits) <= _MOST_ROUNDS:
@@ -88,25 +88,16 @@ def _scores(domains: Sequence[DomainResult], metric: Metric) -> Scores:
     return {number: score for number, score in found if score is not None}
 
 
-def _visit(domain: DomainResult, learn: bool) -> Visit:
-    return Visit(domain.name, domain.severity, domain.round, learn)
-
-
 def score_table(titles: Sequence[str], results: Sequence[Result]) -> Table:
     """Means of the scores besides the one that tables show; no rows where no result has them."""
-    rows = _score_rows([means(result.domains) for result in results], "")
-    if results[-1].held_out:
-        rows += _score_rows([means(result.held_out or []) for result in results], " (held out)")
+    learnt, tested = [means(one.domains) for one in results], [means(one.held_out or []) for one in results]
+    rows = []
+    for suffix, columns in (("", learnt), (" (held out)", tested)):
+        for metric in other_metrics():
+            values = tuple(column.get(metric.key) for column in columns)
+            if any(value is not None for value in values):
+                rows.append(Line(metric.title + suffix, values, metric))
     return make_table("mean", titles, rows)
-
-
-def _score_rows(columns: Sequence[Mapping[str, float | None]], suffix: str) -> list[Line]:
-    found = {metric: tuple(column.get(metric.key) for column in columns) for metric in other_metrics()}
-    return [
-        Line(metric.title + suffix, values, metric)
-        for metric, values in found.items()
-        if any(value is not None for value in values)
-    ]
 
 
 def class_table(titles: Sequence[str], results: Sequence[Result]) -> Table:

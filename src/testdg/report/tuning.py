@@ -69,19 +69,15 @@ def choice_table(choice: Choice) -> Table:
 
 
 def _entries(choice: Choice, one: Tried) -> list[Entry]:
-    told = one.configuration.described.split(", ")
-    values = [Entry(text=part.partition("=")[2]) for part in told]
+    values = [Entry(text=part.partition("=")[2]) for part in one.configuration.described.split(", ")]
     score = Entry(text="no score") if one.score is None else Entry(one.score)
-    return [*values, score, Entry(choice.behind(one)), Entry(text=_mark(choice, one))]
-
-
-def _mark(choice: Choice, one: Tried) -> str:
     marks = {
         "chosen": one is choice.best,
         "tied": one is not choice.best and one in choice.ties,
         "published": one.configuration.published,
     }
-    return ", ".join(mark for mark, holds in marks.items() if holds)
+    mark = ", ".join(mark for mark, holds in marks.items() if holds)
+    return [*values, score, Entry(choice.behind(one)), Entry(text=mark)]
 
 
 def remarks(choice: Choice) -> list[str]:
@@ -112,10 +108,5 @@ def _summary(choice: Choice) -> list[Entry]:
     assert best.score is not None
     gain = None if choice.source is None else choice.metric.gain(choice.source, best.score)
     edges = ", ".join(f"{which} {key}" for key, which in choice.edges().items())
-    scores = [Entry(best.score), Entry(choice.published.score)]
-    return [
-        Entry(text=best.configuration.described),
-        *scores,
-        Entry(gain),
-        Entry(text=f"{edges}: widen" if edges else ""),
-    ]
+    numbers = map(Entry, (best.score, choice.published.score, gain))
+    return [Entry(text=best.configuration.described), *numbers, Entry(text=f"{edges}: widen" if edges else "")]

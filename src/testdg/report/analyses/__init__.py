@@ -1,19 +1,32 @@
 """Figures of the analyses: each draws the numbers that `testdg.experiments.analyses` computes, and nothing else."""
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from testdg.evaluation import Result
 from testdg.experiments.analyses.stream import stream_numbers
+from testdg.report.analyses import scores, spaces
+from testdg.report.analyses.stream import draw_curves
 from testdg.report.style import write_figure
+
+_DRAW = {
+    "attention": spaces.draw_attention,
+    "cost": scores.draw_cost,
+    "drift": spaces.draw_drift,
+    "embeddings": spaces.draw_embeddings,
+    "gap": spaces.draw_gap,
+    "overview": scores.draw_overview,
+    "parameters": scores.draw_parameters,
+    "probes": spaces.draw_probes,
+    "prototypes": spaces.draw_prototypes,
+    "stream": draw_curves,
+}
 
 
 def draw_analysis(name: str, numbers: dict[str, Any], path: Path, title: str, note: str = "") -> Path:
     """Draw the numbers of an analysis and write the figure, as PNG, PDF or SVG by its suffix."""
-    module = importlib.import_module(f"testdg.report.analyses.{name}")
-    return write_figure(lambda: module.draw(numbers, title, note), path)
+    return write_figure(lambda: _DRAW[name](numbers, title, note), path)
 
 
 def draw_stream(path: Path, runs: Mapping[str, Result], title: str, note: str = "") -> Path:

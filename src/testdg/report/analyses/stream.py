@@ -13,7 +13,7 @@ Visits = Sequence[dict[str, Any]]
 _MOST_LABELS = 30  # names of domains that fit above the axes
 
 
-def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
+def draw_curves(numbers: dict[str, Any], title: str, note: str) -> Any:
     """Curves over shaded visits; a strip with a mark for every alarm, and lines where domains really change."""
     rows, metric = numbers["rows"], numbers["metric"]
     noticed = [row for row in rows if any(row["detections"])]
@@ -37,8 +37,7 @@ def draw(numbers: dict[str, Any], title: str, note: str) -> Any:
         _alarms(grid[1, 0], noticed, numbers, colours)
     darker = " (darker: more severe)" if _several_severities(numbers["visits"]) else ""
     grid[-1, 0].set_xlabel(f"images seen{darker}")
-    label_figure(figure, title, note)
-    return figure
+    return label_figure(figure, title, note)
 
 
 def _curve(axes: Any, positions: Sequence[int], row: dict[str, Any], colour: str, unit: str) -> None:

@@ -3,7 +3,7 @@
 import io
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,14 +62,20 @@ def make_picture(figure: Any, name: str, caption: str) -> Picture:
     return Picture(name, caption, files)
 
 
+def picture_files(pictures: Iterable[Picture]) -> dict[str, bytes]:
+    """Every figure in every format, by the name of its file."""
+    return {f"figures/{one.name}.{kind}": data for one in pictures for kind, data in one.files.items()}
+
+
 # The score over the stream
 
 
 def _stream_picture(group: Group, name: str) -> Picture | None:
     """A panel for each row, Source behind it in grey, changes that the method detected as triangles."""
     first = group.table.streams[0]
-    found = {row.name: result for row in group.table.rows if (result := _on(row.results, first)) is not None}
-    known = {title: [result] for title, result in found.items() if _has_events(result)}
+    same = {row.name: [one for one in row.results if one.stream == first.stream] for row in group.table.rows}
+    lowest = {title: min(runs, key=lambda one: int(one.record["seed"])) for title, runs in same.items() if runs}
+    known = {title: [result] for title, result in lowest.items() if _has_events(result)}
     if not known:
         return None
     numbers = stream_numbers(known)
@@ -81,12 +87,6 @@ def _stream_picture(group: Group, name: str) -> Picture | None:
         _draw_panel(axes, row, source, numbers)
     _finish(figure, list(grid[:, 0]), numbers)
     return make_picture(figure, name, _stream_caption(group, first, numbers, len(group.table.rows) - len(known)))
-
-
-def _on(results: Sequence[Result], stream: Result) -> Result | None:
-    """The run with the lowest seed on a stream."""
-    same = (result for result in results if result.stream == stream.stream)
-    return min(same, key=lambda result: int(result.record["seed"]), default=None)
 
 
 def _has_events(result: Result) -> bool:
@@ -174,7 +174,7 @@ def _heat_picture(group: Group, sheet: Table, name: str) -> Picture | None:
     axes = grid[0, 0]
     limit = float(np.nanmax([_LEAST, *np.abs(values).flat]))
     axes.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
-    titles = [" ".join(filter(None, (_short(column.title), _number(column.over)))) for column in columns]
+    titles = [f"{_short(c.title)} ({c.over.removeprefix('round ')})" if c.over else _short(c.title) for c in columns]
     axes.set_xticks(range(len(places)), titles, rotation=35, ha="left", fontsize=8)
     axes.set_yticks(range(len(gains)), names, fontsize=_SMALL)
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
@@ -187,7 +187,3 @@ def _heat_picture(group: Group, sheet: Table, name: str) -> Picture | None:
     what = f"Gain over Source ({group.table.metric.title})"
     caption = f"{what}, {sheet.title.lower()} from left to right: blue is better, red is worse."
     return make_picture(figure, name, caption)
-
-
-def _number(over: str) -> str:
-    return over.removeprefix("round ") and f"({over.removeprefix('round ')})"

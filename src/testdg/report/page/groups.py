@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from testdg.evaluation import Result, comparable, differences
@@ -28,8 +28,8 @@ class Group:
 
 def make_groups(results: Sequence[Result]) -> list[Group]:
     """Put results that can be compared together; the order in which they come does not matter."""
-    groups = [Group("", _table(home)) for home in grouped(sorted(results, key=_place), _fits)]
-    return [_titled(group, groups) for group in groups]
+    tables = [_table(home) for home in grouped(sorted(results, key=_place), _fits)]
+    return [_group(table, tables) for table in tables]
 
 
 def _place(result: Result) -> tuple[Any, ...]:
@@ -68,15 +68,12 @@ def row_key(result: Result) -> str:
     return json.dumps([result.method["name"], settings_of_row(result)], sort_keys=True)
 
 
-def _titled(group: Group, groups: Sequence[Group]) -> Group:
-    """Number groups that share benchmark and protocol, and say why they are apart."""
-    same = [g for g in groups if (g.table.benchmark, g.table.protocol) == (group.table.benchmark, group.table.protocol)]
-    title = f"{group.table.benchmark}, {group.table.protocol}"
-    if len(same) == 1:
-        return replace(group, title=title)
-    number = same.index(group)
-    if number == 0:
-        return replace(group, title=f"{title} (1)")
-    found = differences(same[0].table.rows[0].results[0], group.table.rows[0].results[0])
-    fields = ", ".join(key.replace("_", " ") for key in found)
-    return replace(group, title=f"{title} ({number + 1})", apart=f"Not comparable with {title} (1): other {fields}.")
+def _group(table: BenchTable, tables: Sequence[BenchTable]) -> Group:
+    """Number tables that share benchmark and protocol, and say why they are apart."""
+    same = [one for one in tables if (one.benchmark, one.protocol) == (table.benchmark, table.protocol)]
+    title, number, apart = f"{table.benchmark}, {table.protocol}", same.index(table), ""
+    if number:
+        found = differences(same[0].rows[0].results[0], table.rows[0].results[0])
+        fields = ", ".join(key.replace("_", " ") for key in found)
+        apart = f"Not comparable with {title} (1): other {fields}."
+    return Group(title if len(same) == 1 else f"{title} ({number + 1})", table, apart)

@@ -1,15 +1,18 @@
-"""What a report is made of: run folders, and files of runs that are kept as lines."""
+"""What a report is made of: run folders, and files of runs; what was changed by hand is told, not shown."""
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from testdg.errors import UserError
-from testdg.evaluation import Result, read_result
+from testdg.evaluation import DomainResult, Result, read_result
+from testdg.evaluation.folder import damaged
 from testdg.evaluation.kept import RUNS, read_lines
-from testdg.report.page.check import check_result
+from testdg.evaluation.protocol import make_visits
 from testdg.report.page.groups import row_key
+from testdg.report.record import record_lines
 
 
 class Runs(NamedTuple):
@@ -34,33 +37,26 @@ def read_runs(paths: Sequence[Path]) -> Runs:
     begun = {file.parent.resolve() for path in paths for file in path.rglob("config.toml")}
     complete = {file.parent for file in files}
     results: dict[str, Result] = {}
-    damaged, copies = [], 0
+    unusable, copies = [], 0
     for _, file in sorted(files.items(), key=lambda one: (one[0].name == RUNS, one)):  # the same copy stays
         for result in _read(file):
             if isinstance(result, UserError):
-                damaged.append(str(result))
+                unusable.append(str(result))
             else:
                 copies += _identity(result) in results
                 results.setdefault(_identity(result), result)
     if not results:
-        raise UserError("; ".join(few(damaged)))
-    return Runs(list(results.values()), len(begun - complete), copies, damaged)
+        raise UserError("; ".join(few(unusable)))
+    return Runs(list(results.values()), len(begun - complete), copies, unusable)
 
 
 def _read(file: Path) -> Iterator[Result | UserError]:
     """The run of a folder, or those of a file, each checked."""
     try:
         for result in [read_result(file.parent)] if file.name == "result.json" else read_lines(file):
-            yield result if isinstance(result, UserError) else _checked(result)
+            yield result if isinstance(result, UserError) else check_result(result)
     except UserError as error:
         yield error
-
-
-def _checked(result: Result) -> Result | UserError:
-    try:
-        return check_result(result)
-    except UserError as error:
-        return error
 
 
 def few(sentences: Sequence[str]) -> list[str]:
@@ -73,3 +69,48 @@ def _identity(result: Result) -> str:
     """What makes a run the same as another; how its settings came to be does not count."""
     record = {key: value for key, value in result.record.items() if key != "tuning"}
     return json.dumps([record, row_key(result)], sort_keys=True)
+
+
+def check_result(result: Result) -> Result | UserError:
+    """The result, or why it cannot be shown: its parts are not what they should be, or do not fit together."""
+    try:
+        _check_names(result)
+        _check_visits(result)
+        metric = result.metric
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        if not (result.folder / "result.json").exists():  # a line of a file
+            return UserError(f"{result.folder} is no run that can be shown ({error}): leave it out")
+        return damaged(result.folder, "result.json", error)
+    scores = [visit.scores.get(metric.key) for visit in _all(result)]
+    if any(score is None or not math.isfinite(score) for score in scores):
+        return UserError(f"{result.folder} has a visit without {metric.name}: leave the folder out, or run it anew")
+    return result
+
+
+def _check_names(result: Result) -> None:
+    """The record can be put into words, and what is a name is a text."""
+    record_lines(result.record)
+    {**result.method["settings"], **result.versions}
+    words = [result.record[key] for key in ("benchmark", "kind", "order", "device", "tuning")]
+    if not all(isinstance(word, str) for word in [*words, result.method["name"], *result.classes]):
+        raise TypeError("a name must be a text")
+    if not isinstance(result.record["seed"], int):
+        raise TypeError("its seed is no number")
+
+
+def _check_visits(result: Result) -> None:
+    """The visits are those of the record, and have a number, or none, for each class."""
+    found = [(visit.name, True) for visit in result.domains] + [(visit.name, False) for visit in result.held_out or []]
+    record, severity = result.record, result.record["severity"]
+    levels = tuple(severity) if isinstance(severity, list) else None if severity == "none" else severity
+    visits = make_visits(record["domains"], record["held_out"], levels, record.get("rounds", 1))
+    visits.sort(key=lambda visit: not visit.learn)  # tests may come before the end
+    if not found or found != [(visit.name, visit.learn) for visit in visits]:
+        raise ValueError("its visits are not those of its protocol")
+    for classes in (visit.class_iou for visit in _all(result) if visit.class_iou is not None):
+        if len(classes) != len(result.classes) or not all(isinstance(v, float | int | None) for v in classes):
+            raise ValueError("a visit has other classes")
+
+
+def _all(result: Result) -> list[DomainResult]:
+    return [*result.domains, *(result.held_out or [])]

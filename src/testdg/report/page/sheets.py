@@ -117,17 +117,16 @@ def published_sheets(group: Group) -> list[Table]:
 
 
 def _published(table: Published) -> Table:
-    columns = [_published_column(name, table.metric) for name in (*table.columns, "mean")]
+    """`fog (2)` stands below `round 2`."""
+    titles = [_plain(name).removesuffix(")").partition(" (") for name in (*table.columns, "mean")]
+    columns = [
+        Column.of(table.metric, title, over=f"round {number}" if number else "", summary=title == "mean")
+        for title, _, number in titles
+    ]
     rows = [(name, [Entry(value) for value in values]) for name, values in table.rows.items()]
     remark = f" Remark: {table.remark}." if table.remark else ""
     note = f"{table.metric.title}, from {table.source}. Protocol: {table.conditions}.{remark}"
     return Table("Published numbers", note, columns, rows)
-
-
-def _published_column(name: str, metric: Metric) -> Column:
-    """`fog (2)` stands below `round 2`."""
-    title, _, number = _plain(name).removesuffix(")").partition(" (")
-    return Column.of(metric, title, over=f"round {number}" if number else "", summary=title == "mean")
 
 
 def source_gains(group: Group, sheet: Table) -> dict[str, list[float | None]]:

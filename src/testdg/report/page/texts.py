@@ -78,7 +78,7 @@ def _latex_overs(sheet: Table) -> list[str]:
     spans = sheet.overs()
     if not spans:
         return []
-    starts = [2, *accumulate((width for _, width in spans), initial=2)][1:]
+    starts = accumulate((width for _, width in spans), initial=2)
     cells = [rf"\multicolumn{{{width}}}{{c}}{{{_tex(title)}}}" for title, width in spans]
     named = [(start, width) for start, (title, width) in zip(starts, spans, strict=False) if title]
     rules = [rf"\cmidrule(lr){{{start}-{start + width - 1}}}" for start, width in named]

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 
-from testdg.evaluation import Result
 from testdg.experiments import BenchRow
 from testdg.experiments.grid import SOURCE
-from testdg.experiments.summary import Score
 from testdg.report.bench import INTERVAL, interval_text, table_record
 from testdg.report.page.groups import Group
 from testdg.report.page.runs import Runs
@@ -45,21 +43,16 @@ def outcome(group: Group) -> str:
     text = f"{among}{who} the {'highest' if metric.higher else 'lowest'} {score_name}, {score.value.show(metric)}"
     if source is None or best.method == SOURCE:
         return f"{text}." if source else f"{text}; Source was not run."
-    return f"{text}; Source has {table.score(source).value.show(metric)}{_gain(score)}."
-
-
-def _gain(score: Score) -> str:
-    gain = score.gain
-    if gain is None:
-        return ""
+    text += f"; Source has {table.score(source).value.show(metric)}"
+    if (gain := score.gain) is None:
+        return f"{text}."
     interval = "" if gain.low is None else f" ({INTERVAL} {interval_text(gain, 1)})"
-    return f", a gain of {gain.mean:.1f} points{interval}"
+    return f"{text}, a gain of {gain.mean:.1f} points{interval}."
 
 
 def record_pairs(group: Group) -> list[tuple[str, str]]:
     """The record of a group: what each line is about, and what it says."""
-    lines = "\n".join(table_record(group.table)).split("\n")
-    pairs = [(line[:10].strip(), line[11:].strip()) for line in lines]
+    pairs = [(line[:10].strip(), line[11:].strip()) for line in table_record(group.table)]
     if group.table.leaves_out:
         told = f"{len(group.table.streams)} streams, one for each domain that is left out; the first is described above"
         pairs.append(("runs", told))
@@ -69,14 +62,12 @@ def record_pairs(group: Group) -> list[tuple[str, str]]:
 def run_lines(group: Group, row: BenchRow) -> list[str]:
     """The settings of a row, and its runs."""
     settings = row.results[0].method["settings"]
-    told = ", ".join(f"{key} {value}" for key, value in settings.items() if key != "seed")
-    return [told or "no settings", *(_run_line(group, result) for result in row.results)]
-
-
-def _run_line(group: Group, result: Result) -> str:
-    score = group.table.mean(result)
-    told = "no score" if score is None else result.metric.show(score, more=1)
-    return f"{result.folder.name}: seed {result.record['seed']}, {told}"
+    lines = [", ".join(f"{key} {value}" for key, value in settings.items() if key != "seed") or "no settings"]
+    for result in row.results:
+        score = group.table.mean(result)
+        told = "no score" if score is None else result.metric.show(score, more=1)
+        lines.append(f"{result.folder.name}: seed {result.record['seed']}, {told}")
+    return lines
 
 
 def versions(groups: Sequence[Group]) -> str:

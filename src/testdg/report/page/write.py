@@ -9,6 +9,7 @@ from testdg.evaluation.kept import RUNS, to_line
 from testdg.experiments.rows import read_names
 from testdg.files import write_files
 from testdg.report.page.chapter import Content, make_chapter
+from testdg.report.page.figures import picture_files
 from testdg.report.page.groups import make_groups
 from testdg.report.page.html import html_page
 from testdg.report.page.runs import read_runs
@@ -34,16 +35,19 @@ def make_report(paths: Sequence[str | Path], title: str = TITLE) -> Report:
     makers = {PAGE: html_page, "report.md": markdown_text, "report.tex": latex_text, "report.csv": numbers_csv}
     files = {name: make(content).encode() for name, make in makers.items()}
     files[RUNS] = "".join(to_line(result, read_names(result)) for result in runs.results).encode()
-    for picture in (picture for chapter in chapters for picture in chapter.pictures):
-        files |= {f"figures/{picture.name}.{kind}": data for kind, data in picture.files.items()}
-    return Report(content, files)
+    return Report(content, files | picture_files(picture for chapter in chapters for picture in chapter.pictures))
+
+
+def check_folder(path: Path, option: str) -> None:
+    """Refuse a file where a folder is needed, before anything is computed."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file: choose a folder with {option}")
 
 
 def write_report(paths: Sequence[str | Path], out: str | Path, title: str = TITLE) -> Report:
     """Make a report and write it into a folder; files of an earlier one are replaced."""
     folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file: choose a folder with --out")
+    check_folder(folder, "--out")
     report = make_report(paths, title)
     write_files(folder, report.files)
     return report

@@ -1,0 +1,146 @@
+"""Figures of what a model sees: its attention, its embeddings, and the prototypes among them."""
+
+from typing import Any
+
+import numpy as np
+
+from testdg.report.style import GREY, PALETTE, label_figure, new_figure, point_styles
+
+_TSNE: dict[str, Any] = {"xticks": [], "yticks": [], "xlabel": "t-SNE, first axis", "ylabel": "t-SNE, second axis"}
+
+
+def draw_attention(numbers: dict[str, Any], title: str, note: str) -> Any:
+    """A column for each domain: the image, and the maps of each model laid over it."""
+    rows, names = numbers["rows"], list(numbers["rows"][0]["maps"])
+    figure, grid = new_figure(1.9 * len(rows) + 0.9, 1.95 * (1 + len(names)) + 1.0, 1 + len(names), len(rows))
+    top = max(np.max(row["maps"][name]) for row in rows for name in names)
+    for column, row in zip(grid.T, rows, strict=True):
+        image = np.moveaxis(np.array(row["image"], np.uint8), 0, 2)
+        height, width = image.shape[:2]
+        column[0].set_title(row["domain"].replace("_", " "), fontsize=8)
+        for axes in column:
+            axes.imshow(image, extent=(0, width, height, 0))
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+        for axes, name in zip(column[1:], names, strict=True):
+            look = {"cmap": "inferno", "vmin": 0, "vmax": top, "alpha": 0.65, "interpolation": "nearest"}
+            shown = axes.imshow(np.array(row["maps"][name]), extent=(0, width, height, 0), **look)
+            entropy = f"entropy {row['entropy'][name]:.2f} ± {row['entropy_error'][name]:.2f}"
+            axes.set_xlabel(entropy, fontsize=7)
+    for axes, name in zip(grid[:, 0], ("image", *names), strict=True):
+        axes.set_ylabel(name, fontsize=8)
+    figure.colorbar(shown, ax=grid[1:, :], label="share of attention", shrink=0.7)
+    uniform = f"{numbers['uniform_entropy']:.2f} if uniform"
+    return label_figure(figure, title, f"{note}; entropy in nats, mean over images; {uniform}")
+
+
+def draw_embeddings(numbers: dict[str, Any], title: str, note: str) -> Any:
+    """A point for each image, before on the left and after on the right."""
+    figure, grid = new_figure(10.5, 5.0, 1, 2)
+    labels = np.array(numbers["labels"])
+    for axes, when in zip(grid[0], ("before", "after"), strict=True):
+        points = np.array(numbers[when]["points"])
+        for number, (colour, marker) in enumerate(point_styles(len(numbers["domains"]))):
+            mine, name = points[labels == number], numbers["domains"][number].replace("_", " ")
+            style = {"s": 14, "color": colour, "marker": marker, "alpha": 0.75, "linewidths": 0}
+            axes.scatter(*mine.T, label=name, **style)
+        apart = numbers[when]["silhouette"]
+        heading = f"{when} adaptation" + ("" if apart is None else f": silhouette of the domains {apart:+.2f}")
+        axes.set_title(heading, loc="left")
+        axes.set(**_TSNE)
+        axes.set_aspect("equal", adjustable="datalim")  # both panels are equally large
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center", markerscale=1.6)
+    return label_figure(figure, title, note)
+
+
+def draw_gap(numbers: dict[str, Any], title: str, note: str) -> Any:
+    """Before and after on one scale; a domain has no distance to itself."""
+    names = [name.replace("_", " ") for name in numbers["domains"]]
+    side = max(2.6, 0.27 * len(names) + 1.0)
+    figure, grid = new_figure(2 * side + 1.4, side + 1.3, 1, 2)
+    top = max(np.max(numbers[when]["distance"]) for when in ("before", "after"))
+    for axes, when in zip(grid[0], ("before", "after"), strict=True):
+        matrix = np.array(numbers[when]["distance"], float)
+        np.fill_diagonal(matrix, np.nan)
+        picture = axes.imshow(matrix, cmap="cividis", vmin=0, vmax=top or 1)
+        axes.set_facecolor("#DDDDDD")
+        axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
+        axes.set_yticks(range(len(names)), names if when == "before" else [], fontsize=7)
+        axes.spines[:].set_visible(False)
+        axes.set_title(_heading(when, numbers[when]), loc="left", fontsize=8)
+    figure.colorbar(picture, ax=grid[0], label=f"Chamfer distance of {numbers['space']} (squared units)", shrink=0.8)
+    return label_figure(figure, title, note)
+
+
+def _heading(when: str, distances: dict[str, Any]) -> str:
+    if distances["mean"] is None:
+        return f"{when} adaptation"
+    relative = "" if distances["mean_relative"] is None else f"; {distances['mean_relative']:.2f} of the total variance"
+    return f"{when} adaptation: mean {distances['mean']:.3g}{relative}"
+
+
+def draw_probes(numbers: dict[str, Any], title: str, note: str) -> Any:
+    """Colour says what is read (class or domain), one panel for each space; bands are a standard error."""
+    spaces = list(dict.fromkeys(name.split(" from ")[1] for name in numbers["probes"]))
+    figure, grid = new_figure(4.6 * len(spaces) + 0.4, 4.2, 1, len(spaces), sharey=True)
+    for axes, space in zip(grid[0], spaces, strict=True):
+        for target, colour in (("class", PALETTE[1]), ("domain", PALETTE[0])):
+            if (found := numbers["probes"].get(f"{target} from {space}")) is not None:
+                mean, error = np.array(found["mean"]), np.array(found["error"])
+                axes.plot(numbers["positions"], mean, "o-", color=colour, markersize=3.5, linewidth=1.4, label=target)
+                axes.fill_between(
+                    numbers["positions"], mean - error, mean + error, color=colour, alpha=0.2, linewidth=0
+                )
+                chance = numbers["chance"][target]
+                axes.axhline(chance, color=colour, linestyle=":", linewidth=1, label=f"{target}: chance")
+        for position in numbers["positions"][1:]:
+            axes.axvline(position, color=GREY, alpha=0.3, linewidth=0.6)
+        axes.set(xlabel="images seen (grey: end of a domain)", ylim=(0, 102), title=f"from {space}")
+        axes.set_xlim(0, None)
+        axes.grid(axis="y")
+    grid[0, 0].set_ylabel("accuracy of a linear probe, %")
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center")
+    return label_figure(figure, title, note)
+
+
+def draw_prototypes(numbers: dict[str, Any], title: str, note: str) -> Any:
+    """A panel for each moment of selection."""
+    selections = numbers["selections"]
+    columns = min(2, len(selections))
+    rows = -(-len(selections) // columns)
+    figure, grid = new_figure(4.4 * columns, 4.0 * rows + 0.6, rows, columns)
+    for axes in grid.flat[len(selections) :]:
+        axes.set_visible(False)
+    for axes, one in zip(grid.flat, selections, strict=False):
+        points = np.array(one["points"])
+        chosen = points[one["chosen"]]
+        axes.scatter(*points.T, s=16, color=GREY, alpha=0.7, linewidths=0, label="embedding in the queue")
+        axes.scatter(*chosen.T, s=34, color=PALETTE[0], edgecolors="black", linewidths=0.6, label="prototype")
+        name, sizes = one["domain"].replace("_", " "), f"{len(chosen)} of {len(points)}"
+        quality = f"MMD² {one['mmd2']:.2g}, drawn at random {one['mmd2_random']:.2g}"
+        axes.set_title(f"after {name} (batch {one['batch']}): {sizes}\n{quality}", loc="left", fontsize=8)
+        axes.set(**_TSNE)
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside right center")
+    return label_figure(figure, title, note)
+
+
+def draw_drift(numbers: dict[str, Any], title: str, note: str) -> Any:
+    """Along the stream on the left; means over all batches on the right."""
+    figure, grid = new_figure(10, 3.8, 1, 2, width_ratios=[4, 1])
+    axes, bars = grid[0]
+    for number, (kind, colour) in enumerate(zip(("original", "updated"), PALETTE, strict=False)):
+        values = np.array(numbers[kind])
+        axes.plot(numbers["positions"], values, color=colour, linewidth=1.3, label=f"target to {kind} prototypes")
+        quartiles = np.abs(np.quantile(values, [0.25, 0.75]) - values.mean())[:, None]
+        bars.bar(number, values.mean(), color=colour, width=0.6)
+        bars.errorbar(number, values.mean(), quartiles, color="#333333", capsize=3, linewidth=1)
+    for change in numbers["changes"]:
+        label = "change detected" if change == numbers["changes"][0] else None
+        axes.axvline(change, color=GREY, linewidth=0.8, label=label)
+    axes.set(xlabel="images seen", ylabel="squared MMD", ylim=(0, None))
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+    axes.grid(axis="y")
+    bars.set_xticks([0, 1], ["original", "updated"])
+    bars.set_title("mean over batches\n(bars: quartiles)", fontsize=8)
+    bars.set_ylabel("squared MMD")
+    return label_figure(figure, title, note)
