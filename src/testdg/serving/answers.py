@@ -6,9 +6,9 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from testdg.serving.batcher import Answered
 from testdg.serving.pictures import index_png
 from testdg.serving.stream import FROZEN, Fate, Stream
+from testdg.streaming.predictor import Both
 
 WHY_NOT = {
     "dropped": "the queue of pictures to learn from is full",
@@ -17,22 +17,23 @@ WHY_NOT = {
 }
 
 
-def picture_json(one: Answered, names: Sequence[str], learning: str, fate: Fate | None) -> dict[str, Any]:
+def picture_json(one: Both, names: Sequence[str], learning: str, fate: Fate | None) -> dict[str, Any]:
     """What is told of one picture; `learnt` is null while nobody knows yet."""
-    own, source, place = one.own, one.source, one.place
+    own, source, differs = one
     told = {
-        "class": names[own.classes[place]],
-        "class_index": own.classes[place],
-        "confidence": round(own.confidences[place], 6),
-        "source_class": names[source.classes[place]],
-        "source_index": source.classes[place],
-        "source_confidence": round(source.confidences[place], 6),
-        "differs": round(one.differs, 6),
+        "class": names[own.class_index],
+        "class_index": own.class_index,
+        "confidence": round(own.confidence, 6),
+        "source_class": names[source.class_index],
+        "source_index": source.class_index,
+        "source_confidence": round(source.confidence, 6),
+        "differs": round(differs, 6),
         "learnt": None if learning == "queued" and fate is None else fate is not None and fate.learnt,
         "reason": WHY_NOT.get(learning, "") if fate is None else fate.reason,
     }
-    values = own.maps[place]
-    return told if values is None else {**told, "map": base64.b64encode(index_png(values, len(names))).decode()}
+    if own.map is None:
+        return told
+    return {**told, "map": base64.b64encode(index_png(own.map, len(names))).decode()}
 
 
 def answer_json(stream: Stream, learning: str, predictions: Sequence[dict[str, Any]], change: bool) -> dict[str, Any]:

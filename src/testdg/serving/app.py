@@ -22,16 +22,16 @@ import testdg
 from testdg.errors import UserError
 from testdg.serving import texts
 from testdg.serving.answers import answer_json, picture_json
-from testdg.serving.batcher import Answered
 from testdg.serving.bodies import read_action, read_files, read_json
-from testdg.serving.failures import Refused, TooMany
+from testdg.serving.limits import Refused
 from testdg.serving.metrics import metrics
 from testdg.serving.page import PAGE, PAGE_POLICY
 from testdg.serving.pictures import Picture, index_png
-from testdg.serving.security import COOKIE, Gate, Refusal, Token
+from testdg.serving.security import COOKIE, Gate, Token
 from testdg.serving.service import ACTIONS, Service
 from testdg.serving.stream import Fate, Stream
 from testdg.serving.streams import check_name
+from testdg.streaming.predictor import Both
 
 T = TypeVar("T")
 MAIN = "main"
@@ -53,7 +53,7 @@ def make_app(service: Service, token: Token | None = None) -> ASGIApp:
     app.get("/metrics", openapi_extra=texts.METRICS)(routes.metrics)
     app.get("/healthz", openapi_extra=texts.HEALTH)(routes.health)
     app.post("/login", openapi_extra=texts.LOGIN)(routes.login)
-    for kind in (UserError, Refusal, HTTPException, TimeoutError, RequestValidationError, Exception):
+    for kind in (UserError, HTTPException, TimeoutError, RequestValidationError, Exception):
         app.add_exception_handler(kind, _told)
     return Gate(app, token, service.limits)
 
@@ -64,8 +64,6 @@ async def _told(request: Request, error: Exception) -> Response:
         return _error(error.status_code, str(error.detail))
     if isinstance(error, TimeoutError):
         return _error(503, "it took too long: come again")
-    if isinstance(error, Refusal):
-        return _error(error.status, error.reason)
     if isinstance(error, RequestValidationError):
         wrong = error.errors()[0]
         return _error(400, f"{wrong['loc'][-1]}: {wrong['msg']}")
@@ -142,17 +140,17 @@ class Routes:
 
     async def _answer(self, stream: Stream, read: list[Picture | str], wait: bool, accept: str) -> Response:
         service, good = self.service, [one for one in read if isinstance(one, Picture)]
-        answers = await asyncio.wrap_future(service.ask(stream, good))
+        answers = await asyncio.wrap_future(service.batcher.ask(stream, good))
         service.note(stream, good, answers)
         learning, waiting = service.learn(stream, good, wait=wait)
         fates = [await asyncio.wrap_future(one) for one in waiting]
         if accept == "image/png":
             return self._map(answers)
         told = partial(self._told, stream, read, answers, learning, fates)
-        return JSONResponse(told() if answers[0].own.maps[0] is None else await self._run(told))
+        return JSONResponse(told() if answers[0].own.map is None else await self._run(told))
 
     def _told(
-        self, stream: Stream, read: list[Picture | str], answers: list[Answered], learning: str, fates: list[Fate]
+        self, stream: Stream, read: list[Picture | str], answers: list[Both], learning: str, fates: list[Fate]
     ) -> dict[str, Any]:
         names = self.service.factory.names
         known: list[Fate | None] = [*fates] if fates else [None] * len(answers)
@@ -161,8 +159,8 @@ class Routes:
         change = any(fate.change for fate in fates)
         return answer_json(stream, "done" if fates else learning, predictions, stream.take_change() or change)
 
-    def _map(self, answers: list[Answered]) -> Response:
-        values = answers[0].own.maps[answers[0].place]
+    def _map(self, answers: list[Both]) -> Response:
+        values = answers[0].own.map
         if values is None or len(answers) > 1:
             raise Refused("image/png is the answer to one picture, of a segmentation: accept application/json")
         return Response(index_png(values, len(self.service.factory.names)), media_type="image/png")
@@ -215,7 +213,7 @@ class Routes:
         """What happens in a stream, as server-sent events; a lost connection goes on after `Last-Event-ID`."""
         check_name(stream)
         if self.watchers >= self.service.limits.watchers:
-            raise TooMany(f"{self.watchers} pages are watching, which is the most")
+            raise Refused(f"{self.watchers} pages are watching, which is the most", 503)
         boot, _, number = request.headers.get("last-event-id", "")[:40].rpartition("-")
         last = int(number) if boot == self.boot and number.isdecimal() else 0
         return _Watched(self, self._watch(stream, last), media_type="text/event-stream")

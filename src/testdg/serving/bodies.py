@@ -12,8 +12,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from testdg.errors import visible
-from testdg.serving.failures import Refused
-from testdg.serving.limits import Limits
+from testdg.serving.limits import Limits, Refused
 
 _MOST_REASON = 200  # characters
 _MARKS = (b"[", b"{", b'"', b",")  # of JSON: there is no part without one

@@ -21,7 +21,7 @@ from testdg.evaluation import source_model
 from testdg.files import writing
 from testdg.methods import find_method
 from testdg.serving.factory import Factory
-from testdg.serving.failures import Refused
+from testdg.serving.limits import Refused
 from testdg.serving.pictures import Picture
 from testdg.serving.service import Service
 from testdg.streaming.setup import DEFAULT_METHOD, Choices
@@ -132,7 +132,7 @@ class Player:
             read = service.read([shown.data])
             pictures = [one for one in read if isinstance(one, Picture)]
             try:
-                answers = service.ask(stream, pictures).result(service.limits.seconds)
+                answers = service.batcher.ask(stream, pictures).result(service.limits.seconds)
             finally:
                 service.let_go(read)
             service.note(stream, pictures, answers, shown.label)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import islice
 from typing import NamedTuple
 
 from torch import Tensor
@@ -119,7 +119,9 @@ class Learner:
         while (queue := self._next()) is not None:
             begun = time.thread_time()
             with self._change:
-                batch, era = self._taken(queue, self._size(queue)), queue.stream.era
+                first = (one.image for one in islice(queue.pictures, self.batch_size))
+                size = queue.stream.factory.canvas.fitting(first, self.limits.pass_pixels)
+                batch, era = self._taken(queue, size), queue.stream.era
             if batch:
                 self._learn(queue.stream, batch, era)
             queue.served = time.monotonic()
@@ -144,12 +146,6 @@ class Learner:
             return False
         first, full = queue.pictures[0], len(queue.pictures) >= self.batch_size
         return full or self._ending or first.fate is not None or time.monotonic() - first.since >= PATIENCE
-
-    def _size(self, queue: _Queue) -> int:
-        """Pictures of the next batch: no more pixels than may pass the model at one time, unless it is one picture."""
-        canvas = queue.stream.factory.canvas
-        sizes = accumulate(canvas.pixels(one.image) for one in islice(queue.pictures, self.batch_size))
-        return max(1, sum(size <= self.limits.pass_pixels for size in sizes))
 
     def _taken(self, queue: _Queue, most: int) -> list[Waiting]:
         taken = [queue.pictures.popleft() for _ in range(min(most, len(queue.pictures)))]

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from testdg.errors import UserError, visible
-from testdg.serving.batcher import Answered, Batcher, Job
+from testdg.serving.batcher import Batcher
 from testdg.serving.factory import Factory
-from testdg.serving.failures import Conflict, NotFound, Refused, TooMany
 from testdg.serving.learner import Learner
-from testdg.serving.limits import Limits
+from testdg.serving.limits import Limits, Refused
 from testdg.serving.pictures import Picture, open_picture, thumbnail
 from testdg.serving.store import Store
 from testdg.serving.stream import Fate, Stream
 from testdg.serving.streams import Streams
-from testdg.serving.timeline import Row
 from testdg.streaming.pictures import Unreadable
+from testdg.streaming.predictor import Both
 
 LOG = logging.getLogger("testdg.serving")
 ACTIONS = ("reset", "rollback", "snapshot", "freeze", "export")
@@ -81,7 +80,7 @@ class Service:
         with self._counting:
             if self.batcher.coming >= self.limits.requests:
                 self.refused += 1
-                raise TooMany(f"{self.limits.requests} requests are waiting, which is the most: come again")
+                raise Refused(f"{self.limits.requests} requests are waiting, which is the most: come again", 503)
             self.batcher.coming += 1
         try:
             yield
@@ -96,7 +95,7 @@ class Service:
             for data in files:
                 read.append(self._read(data))
                 self._hold(_bytes(read[-1:]))
-        except TooMany:
+        except Refused:
             self._hold(-_bytes(read[:-1]))
             raise
         return read
@@ -115,39 +114,25 @@ class Service:
         with self._counting:
             if size > 0 and self.decoded + size > self.limits.decoded:
                 self.refused += 1
-                raise TooMany("the pictures of all requests are too large together: come again, with smaller ones")
+                raise Refused("the pictures of all requests are too large together: come again, with smaller ones", 503)
             self.decoded += size
 
-    def ask(self, stream: Stream, pictures: Sequence[Picture]) -> Future[list[Answered]]:
-        """Have pictures predicted."""
-        return self.batcher.submit(Job(stream, [one.image for one in pictures], [one.size for one in pictures]))
-
     def note(
-        self, stream: Stream, pictures: Sequence[Picture], answers: Sequence[Answered], label: int | None = None
+        self, stream: Stream, pictures: Sequence[Picture], answers: Sequence[Both], label: int | None = None
     ) -> None:
         """Count predictions, and show one now and then; a demonstration knows the label of its picture."""
-        rows = [_row(one, label) for one in answers]
         with self._counting:
-            stream.counts.pictures += len(rows)
-            stream.counts.changed_by_adaptation += sum(row.differs for row in rows)
+            stream.counts.pictures += len(answers)
+            stream.counts.changed_by_adaptation += sum(one.differs for one in answers)
             show = time.monotonic() - self._shown >= _SHOWN_EVERY
             self._shown = time.monotonic() if show else self._shown
-        stream.timeline.add(rows)
+        stream.timeline.add(answers, label)
         if show:
-            place = max(range(len(rows)), key=lambda place: rows[place].differs)
-            self.workers.submit(self._show, stream, pictures[place], rows[place])
+            place = max(range(len(answers)), key=lambda place: answers[place].differs)
+            self.workers.submit(self._show, stream, pictures[place], answers[place])
 
-    def _show(self, stream: Stream, picture: Picture, row: Row) -> None:
-        names = self.factory.names
-        sample = {
-            "picture": thumbnail(picture.image),
-            "before": names[row.source_index],
-            "after": names[row.class_index],
-            "confidence": row.confidence,
-            "source_confidence": row.source_confidence,
-            "differs": row.differs,
-        }
-        stream.timeline.show(sample)
+    def _show(self, stream: Stream, picture: Picture, answer: Both) -> None:
+        stream.timeline.show(thumbnail(picture.image), answer, self.factory.names)
 
     def learn(
         self, stream: Stream, pictures: Sequence[Picture], *, wait: bool = False
@@ -182,7 +167,8 @@ class Service:
         if number == "healthy":
             number = None
         elif number is not None and number not in numbers:
-            raise NotFound(f"{stream.name} has no snapshot {number}; it has {', '.join(map(str, numbers)) or 'none'}")
+            known = ", ".join(map(str, numbers)) or "none"
+            raise Refused(f"{stream.name} has no snapshot {number}; it has {known}", 404)
         forgotten = self.learner.forget(stream)
         folder = None if number is None else self.store.path(stream.name) / "snapshots" / str(number)
         told = stream.roll_back(folder, reason or "somebody asked for it")
@@ -282,18 +268,11 @@ def _written() -> Iterator[None]:
     """Turn a failure to write into one of the request."""
     try:
         yield
-    except Conflict:
+    except Refused:
         raise
     except (UserError, OSError) as error:
-        raise Conflict(f"it could not be written: {getattr(error, 'strerror', None) or error}") from error
+        raise Refused(f"it could not be written: {getattr(error, 'strerror', None) or error}", 409) from error
 
 
 def _bytes(read: Sequence[Picture | str]) -> int:
     return sum(one.image.nbytes for one in read if isinstance(one, Picture))
-
-
-def _row(one: Answered, label: int | None) -> Row:
-    own, source, place = one.own, one.source, one.place
-    return Row(
-        own.classes[place], own.confidences[place], source.classes[place], source.confidences[place], one.differs, label
-    )

@@ -10,14 +10,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from testdg.files import writing
 from testdg.guards import Guard
 from testdg.models import VisionModel
 from testdg.serving.factory import Factory, put_back
-from testdg.serving.failures import Conflict
+from testdg.serving.limits import Refused
 from testdg.serving.timeline import Timeline
 from testdg.streaming.predictor import Predictor
 
@@ -102,15 +101,10 @@ class Stream:
         self._front = self.adapter.adapted_model() if alone else None
         self.version += 1
 
-    @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
         """Logits of the adapted model; it waits for learning only where a method is more than one model."""
-        front = self._front
-        if front is not None:
-            with self.adapter.autocast():
-                return front(front.prepare(images.to(front.device))).logits.float()  # type: ignore[no-any-return]
-        if not self.factory.learns:
-            return self.predictor.by_source(images)
+        if (front := self._front) is not None:
+            return self.predictor.logits(front, images)
         with self.lock:
             return self.adapter.predict(images)  # type: ignore[no-any-return]
 
@@ -180,7 +174,9 @@ class Stream:
                 self.adapter.roll_back(reason)
                 told = "the last healthy state"
             else:
-                raise Conflict(f"{self.name} has no snapshot and no healthy state to go back to: take a snapshot first")
+                raise Refused(
+                    f"{self.name} has no snapshot and no healthy state to go back to: take a snapshot first", 409
+                )
             self.era += 1
             self.refresh()
         return told
@@ -189,7 +185,7 @@ class Stream:
         """Write the adapted model as an ordinary one."""
         with self.lock:
             if (reason := self.adapter.beyond_weights()) is not None:
-                raise Conflict(f"{self.adapter.name} cannot be one model, as {reason}: take a snapshot")
+                raise Refused(f"{self.adapter.name} cannot be one model, as {reason}: take a snapshot", 409)
             with writing(folder):
                 self.adapter.export(folder)
 

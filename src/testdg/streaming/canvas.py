@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import accumulate, groupby, takewhile
 
 import torch
 from torch import Tensor
@@ -53,6 +53,11 @@ class Canvas:
         if isinstance(self.size, int):
             return int(self.size**2 * max(height, width) / min(height, width))
         return self.size[0] * self.size[1]
+
+    def fitting(self, images: Iterable[Tensor], most: int) -> int:
+        """How many of the first pictures have no more pixels together than that; one in any case."""
+        sums = accumulate(map(self.pixels, images))
+        return max(1, sum(1 for _ in takewhile(lambda pixels: pixels <= most, sums)))
 
     def batches(self, images: Sequence[Tensor]) -> list[tuple[list[int], Tensor]]:
         """Pictures as batches in [0, 1], with their places: one if they can share a size, else one for each size."""
