@@ -19,6 +19,7 @@ from testdg.serving.limits import Refused
 from testdg.serving.pictures import Picture
 from testdg.serving.service import Service
 from testdg.serving.stream import Stream
+from testdg.serving.texts import ACTIONS
 
 Start = Callable[..., Service]
 
@@ -162,7 +163,7 @@ class Storm:
             told = service.news(name, rng.randrange(100), load=rng.random() < 0.5)
             json.dumps(told)
         else:
-            action = rng.choice(service_module.ACTIONS)
+            action = rng.choice(list(ACTIONS))
             values = {"frozen": rng.random() < 0.3} if action == "freeze" else {}
             service.act(name, action, values, "a storm")
 

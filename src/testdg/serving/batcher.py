@@ -42,12 +42,8 @@ class Batcher:
         self.coming = 0
         """Requests that have begun and are not answered yet."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="predictions", daemon=True)
+        self.thread = threading.Thread(target=self._work, name="predictions", daemon=True)
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="source")  # predicts at the same time
-
-    def start(self) -> None:
-        """Begin to predict."""
-        self._thread.start()
 
     def ask(self, stream: Stream, pictures: Sequence[Picture]) -> Future[list[Both]]:
         """Have pictures predicted."""
@@ -59,15 +55,10 @@ class Batcher:
         """Whether somebody waits for a prediction."""
         return self.coming > 0
 
-    @property
-    def alive(self) -> bool:
-        """Whether it works."""
-        return self._thread.is_alive()
-
     def close(self, seconds: float) -> None:
         """Predict what waits, and end."""
         self._jobs.put(None)
-        self._thread.join(seconds)
+        self.thread.join(seconds)
         self._beside.shutdown()
 
     def _work(self) -> None:

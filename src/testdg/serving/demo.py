@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import threading
 import time
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from testdg.data.benchmarks import Benchmark, load_benchmark
@@ -22,8 +20,9 @@ from testdg.files import writing
 from testdg.methods import find_method
 from testdg.serving.factory import Factory
 from testdg.serving.limits import Refused
-from testdg.serving.pictures import Picture
+from testdg.serving.pictures import Picture, encoded
 from testdg.serving.service import Service
+from testdg.streaming.pictures import to_pil
 from testdg.streaming.setup import DEFAULT_METHOD, Choices
 
 NAME = "demo"
@@ -70,9 +69,7 @@ def write_clean(benchmark: Benchmark, folder: Path) -> Path:
 
 def png(image: Tensor) -> bytes:
     """An image in [0, 1], (3, H, W), as the bytes of a PNG file."""
-    file = io.BytesIO()
-    Image.fromarray((image * 255).round().byte().permute(1, 2, 0).numpy()).save(file, "PNG")
-    return file.getvalue()
+    return encoded(to_pil(image), "PNG")
 
 
 def scenes(benchmark: Benchmark) -> Iterator[Shown]:
@@ -81,11 +78,8 @@ def scenes(benchmark: Benchmark) -> Iterator[Shown]:
     for number, (scene, seconds) in enumerate(chain.from_iterable(repeat(SCENES))):
         order = torch.randperm(len(test), generator=torch.Generator().manual_seed(number)).tolist()
         for place in islice(cycle(order), seconds * RATE):
-            yield Shown(
-                scene,
-                png(_picture(benchmark, test, scene, place)),
-                None if scene == "black" else int(test.labels[place]),
-            )
+            label = None if scene == "black" else int(test.labels[place])
+            yield Shown(scene, png(_picture(benchmark, test, scene, place)), label)
 
 
 def _picture(benchmark: Benchmark, test: Samples, scene: str, place: int) -> Tensor:
@@ -102,16 +96,12 @@ class Player:
     def __init__(self, service: Service, rate: float = RATE) -> None:
         self.service, self.rate = service, rate
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._play, name="demo", daemon=True)
-
-    def start(self) -> None:
-        """Begin to play."""
-        self._thread.start()
+        self.thread = threading.Thread(target=self._play, name="demo", daemon=True)
 
     def close(self) -> None:
         """End."""
         self._over.set()
-        self._thread.join(5)
+        self.thread.join(5)
 
     def _play(self) -> None:
         scene, due = "", time.monotonic()

@@ -58,11 +58,7 @@ class Learner:
         self._ending, self._last = False, math.inf
         self._rest = 0.0
         """When learning goes on, whoever waits for predictions."""
-        self._thread = threading.Thread(target=self._work, name="learner", daemon=True)
-
-    def start(self) -> None:
-        """Begin to learn."""
-        self._thread.start()
+        self.thread = threading.Thread(target=self._work, name="learner", daemon=True)
 
     def __len__(self) -> int:
         """Pictures that wait."""
@@ -105,13 +101,8 @@ class Learner:
         with self._change:
             self._ending, self._last = True, time.monotonic() + seconds
             self._change.notify()
-        self._thread.join()
+        self.thread.join()
         return self._length
-
-    @property
-    def alive(self) -> bool:
-        """Whether it works."""
-        return self._thread.is_alive()
 
     def _work(self) -> None:
         with suppress(OSError, AttributeError):
@@ -154,17 +145,15 @@ class Learner:
         return taken
 
     def _learn(self, stream: Stream, batch: Sequence[Waiting], era: int) -> None:
-        for one, fate in zip(batch, self._fates(stream, batch, era), strict=True):
-            one.tell(fate)
-
-    def _fates(self, stream: Stream, batch: Sequence[Waiting], era: int) -> list[Fate]:
-        """Learn; whatever goes wrong in one stream ends there."""
+        """Learn, and tell whoever waits; whatever goes wrong in one stream ends there."""
         try:
-            return stream.learn([one.image for one in batch], era)
+            fates = stream.learn([one.image for one in batch], era)
         except Exception as error:
             stream.counts.failures += 1
             stream.timeline.mark("guard", f"learning failed: {type(error).__name__}: {error}"[:300])
-            return [Fate(False, False, "learning failed")] * len(batch)
+            fates = [Fate(False, False, "learning failed")] * len(batch)
+        for one, fate in zip(batch, fates, strict=True):
+            one.tell(fate)
 
     def _tidy(self, queue: _Queue) -> None:
         """Let a stream go from which nothing waits."""

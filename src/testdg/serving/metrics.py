@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from testdg.guards import Guard
 from testdg.serving.service import Service
@@ -30,7 +29,7 @@ def _lines(service: Service) -> Iterator[str]:
     for key, about in _COUNTERS.items():
         yield from _head(f"{key}_total", "counter", about)
         for stream in streams:
-            yield f'testdg_{key}_total{{stream="{stream.name}"}} {asdict(stream.counts)[key]:.10g}'
+            yield f'testdg_{key}_total{{stream="{stream.name}"}} {getattr(stream.counts, key):.10g}'
     yield from _head("guard_decisions_total", "counter", "What guards did.")
     for stream in streams:
         if isinstance(stream.adapter, Guard):

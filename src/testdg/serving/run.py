@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import logging
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,9 @@ from testdg.serving.factory import Factory
 from testdg.serving.limits import Limits
 from testdg.serving.security import Token, is_loopback
 from testdg.serving.service import Service
-from testdg.serving.silence import Silence
 
 if TYPE_CHECKING:
     import uvicorn
-
-LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +55,7 @@ def serve(factory: Factory, place: Place, *, demo: bool = False) -> list[str]:
 def _run(service: Service, server: uvicorn.Server, player: Player | None, place: Place) -> list[str]:
     service.start()
     if player is not None:
-        player.start()
+        player.thread.start()
     try:
         server.run()
     except SystemExit as error:  # what uvicorn does where it cannot listen
@@ -85,7 +83,7 @@ def make_server(service: Service, place: Place) -> uvicorn.Server:
             service.closing.set()
             super().handle_exit(sig, frame)
 
-    silence = Silence(place.limits.head_seconds)
+    silence = _Silence(place.limits.head_seconds)
     config = uvicorn.Config(
         make_app(service, place.token),
         host=place.host,
@@ -100,3 +98,24 @@ def make_server(service: Service, place: Place) -> uvicorn.Server:
         lifespan="off",
     )
     return Server(config)
+
+
+class _Silence:
+    """Ends connections that are silent, or in the middle of a head, for too long: uvicorn would wait for ever."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._since: dict[Any, tuple[Any, float]] = {}
+
+    def end(self, connections: Iterable[Any]) -> None:
+        """Look at all connections, as often as you like; `cycle` is the last request of each."""
+        now, there = time.monotonic(), {}
+        for one in list(connections):
+            request = one.cycle
+            if request is None or request.response_complete:
+                last, since = self._since.get(one, (None, now))
+                there[one] = (request, since if last is request else now)
+        self._since = there
+        for one, (_, since) in there.items():
+            if now - since > self.seconds:
+                one.transport.close()

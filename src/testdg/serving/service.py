@@ -24,7 +24,6 @@ from testdg.streaming.pictures import Unreadable
 from testdg.streaming.predictor import Both
 
 LOG = logging.getLogger("testdg.serving")
-ACTIONS = ("reset", "rollback", "snapshot", "freeze", "export")
 _SHOWN_EVERY = 0.25  # seconds between two pictures on the page
 _LAST_LEARNING = 20.0  # seconds that the end waits for learning
 
@@ -54,9 +53,8 @@ class Service:
 
     def start(self) -> None:
         """Begin to work."""
-        self.batcher.start()
-        self.learner.start()
-        self._saver.start()
+        for thread in (self.batcher.thread, self.learner.thread, self._saver):
+            thread.start()
 
     def close(self) -> list[str]:
         """Finish what waits, save everything, and end; says what had to be left, nothing where all went well."""
@@ -196,8 +194,8 @@ class Service:
 
     def problems(self) -> list[str]:
         """What is wrong with the server as a whole, in words; nothing where all is well."""
-        alive = {"predicting": self.batcher.alive, "learning": self.learner.alive}
-        dead = [] if self.closing.is_set() else [what for what in alive if not alive[what]]
+        threads = {"predicting": self.batcher.thread, "learning": self.learner.thread}
+        dead = [] if self.closing.is_set() else [what for what, one in threads.items() if not one.is_alive()]
         return [*self.store.problems.values(), *(f"{what} has ended: restart, and see the log" for what in dead)]
 
     def state(self, name: str | None) -> dict[str, Any]:
@@ -246,12 +244,11 @@ class Service:
         while not self._over.wait(1.0):
             streams = self.streams.resident()
             self.store.sign(streams)
-            for name in [stream.name for stream in streams if self._is_due(stream)]:
+            now = time.monotonic()
+            due = [one.name for one in streams if one.dirty and now - one.tried >= self.limits.save_every]
+            for name in due:
                 if (stream := self.streams.at_hand(name, use=False)) is not None:
                     self._save_quietly(stream)
-
-    def _is_due(self, stream: Stream) -> bool:
-        return stream.dirty and time.monotonic() - stream.tried >= self.limits.save_every
 
     def _save_quietly(self, stream: Stream) -> None:
         try:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from testdg.errors import UserError
 from testdg.files import replace_text, writing
 from testdg.methods.state import TENSORS, VALUES, tidy
 from testdg.serving.factory import Factory
-from testdg.serving.stream import Saved, Stream
+from testdg.serving.stream import Stream
+from testdg.streaming.setup import put_back
 
 _MOST_LOG = 8 << 20  # bytes of a log; the one before it is kept
 
@@ -85,9 +87,8 @@ class Store:
                 note, version = stream.note(), stream.version
                 stream.adapter.save(folder, note)
                 size = sum((folder / name).stat().st_size for name in (TENSORS, VALUES))
-                pictures, learnt = note["counts"]["pictures"], note["counts"]["learnt"]
-                snapshot, lost = stream.saved.snapshot, stream.saved.lost
-                stream.saved = Saved(note["time"], pictures, learnt, version, snapshot, size, lost)
+                seen = {"time": note["time"], "pictures": note["counts"]["pictures"]}
+                stream.saved = replace(stream.saved, **seen, version=version, bytes=size)
         except (UserError, OSError) as error:
             self.problems["states"] = f"states are not being saved: {_reason(error)}"
             return False
@@ -96,11 +97,11 @@ class Store:
 
     def load(self, name: str) -> Stream:
         """Bring a stream back from disk, or begin it; one that is damaged is put aside and begins anew."""
-        folder = self.path(name) / "state"
+        folder, adapter = self.path(name) / "state", self.factory.fresh()
         if not folder.is_dir():
-            return self._told_lost(Stream(name, self.factory.fresh(), self.factory))
+            return self._told_lost(Stream(name, adapter, self.factory))
         try:
-            adapter, note = self.factory.load(folder)
+            note = put_back(adapter, folder)
             stream = Stream(name, adapter, self.factory)
             stream.load_note(note)
         except (UserError, KeyError, TypeError) as error:

@@ -15,10 +15,11 @@ from torch import Tensor
 from testdg.files import writing
 from testdg.guards import Guard
 from testdg.models import VisionModel
-from testdg.serving.factory import Factory, put_back
+from testdg.serving.factory import Factory
 from testdg.serving.limits import Refused
 from testdg.serving.timeline import Timeline
 from testdg.streaming.predictor import Predictor
+from testdg.streaming.setup import put_back
 
 FROZEN = "the stream is frozen"
 PUT_BACK = "the model was put back meanwhile"
@@ -56,7 +57,6 @@ class Saved:
 
     time: float | None = None
     pictures: int = -1
-    learnt: int = 0
     version: int = -1
     snapshot: float | None = None
     bytes: int = 0
@@ -155,39 +155,34 @@ class Stream:
         changed, self.changed = self.changed, False
         return changed
 
-    # Actions
+    # Actions, under the lock
 
     def reset(self) -> None:
         """Back to the source."""
-        with self.lock:
-            self.adapter.reset()
-            self.era += 1
-            self.refresh()
+        self.adapter.reset()
+        self.era += 1
+        self.refresh()
 
     def roll_back(self, folder: Path | None, reason: str) -> str:
         """Back to a snapshot, or without one to the last state that the guard found healthy; says to what."""
-        with self.lock:
-            if folder is not None:
-                put_back(self.adapter, folder)
-                told = f"snapshot {folder.name}"
-            elif isinstance(self.adapter, Guard) and self.adapter.snapshots:
-                self.adapter.roll_back(reason)
-                told = "the last healthy state"
-            else:
-                raise Refused(
-                    f"{self.name} has no snapshot and no healthy state to go back to: take a snapshot first", 409
-                )
-            self.era += 1
-            self.refresh()
+        if folder is not None:
+            put_back(self.adapter, folder)
+            told = f"snapshot {folder.name}"
+        elif isinstance(self.adapter, Guard) and self.adapter.snapshots:
+            self.adapter.roll_back(reason)
+            told = "the last healthy state"
+        else:
+            raise Refused(f"{self.name} has no snapshot and no healthy state to go back to: take a snapshot first", 409)
+        self.era += 1
+        self.refresh()
         return told
 
     def export(self, folder: Path) -> None:
         """Write the adapted model as an ordinary one."""
-        with self.lock:
-            if (reason := self.adapter.beyond_weights()) is not None:
-                raise Refused(f"{self.adapter.name} cannot be one model, as {reason}: take a snapshot", 409)
-            with writing(folder):
-                self.adapter.export(folder)
+        if (reason := self.adapter.beyond_weights()) is not None:
+            raise Refused(f"{self.adapter.name} cannot be one model, as {reason}: take a snapshot", 409)
+        with writing(folder):
+            self.adapter.export(folder)
 
     # State
 
@@ -201,7 +196,7 @@ class Stream:
         self.counts = Counts(**note["counts"])
         self.timeline.load(note["marks"])
         self.frozen = bool(note["frozen"])
-        self.saved = Saved(note["time"], self.counts.pictures, self.counts.learnt, self.version, note["snapshot"])
+        self.saved = Saved(note["time"], self.counts.pictures, self.version, note["snapshot"])
 
     @property
     def dirty(self) -> bool:

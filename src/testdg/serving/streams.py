@@ -34,10 +34,6 @@ class Streams:
         self._loading = threading.Lock()
         self._known = set(store.known())
 
-    def __len__(self) -> int:
-        """Number of streams in memory."""
-        return len(self._resident)
-
     def resident(self) -> list[Stream]:
         """Those in memory, the most recently used last."""
         with self._lock:

@@ -13,10 +13,9 @@ from testdg.experiments.engine import Failed
 from testdg.experiments.ray_cluster import RETRIES, TICK, Cluster, import_ray
 from testdg.models import load_model
 from testdg.models.device import DEVICES
-from testdg.streaming.camera import Camera, End, Seen, Stopped
+from testdg.streaming.camera import Camera, End, Seen, SharedModel, Stopped
 from testdg.streaming.frames import natural
 from testdg.streaming.run import Request, check_request, make_setup
-from testdg.streaming.shared_model import SharedModel
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,12 @@ def as_unit(image: Tensor) -> Tensor:
     return to_float(image) if image.dtype == torch.uint8 else image
 
 
+def to_pil(image: Tensor) -> Image.Image:
+    """A decoded picture as one of Pillow's, in RGB."""
+    levels = (as_unit(image) * 255).round().byte().permute(1, 2, 0).numpy()
+    return Image.fromarray(levels if levels.shape[2] == 3 else levels[..., 0]).convert("RGB")
+
+
 @contextmanager
 def _opened(picture: Any) -> Iterator[Image.Image]:
     if isinstance(picture, Image.Image):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from testdg.files import replace_text, writing
 from testdg.streaming.maps import Maps
-from testdg.streaming.pictures import as_unit
+from testdg.streaming.pictures import to_pil
 from testdg.streaming.predictor import Prediction
 
 FOLDER = "samples"
@@ -65,8 +65,7 @@ class Samples:
 
     def _picture(self, prediction: Prediction, image: Tensor) -> NDArray[np.uint8]:
         """The picture; of a segmentation, with the source's and the adapted prediction beside it."""
-        levels = (as_unit(image) * 255).round().byte().permute(1, 2, 0).numpy()
-        picture = Image.fromarray(levels if levels.shape[2] == 3 else levels[..., 0]).convert("RGB")
+        picture = to_pil(image)
         picture.thumbnail((_SIDE, _SIDE))
         if prediction.map is None or prediction.source_map is None:
             return np.array(picture)
@@ -78,8 +77,9 @@ class Samples:
         """Write the pictures, for a stream that goes on later."""
         with writing(self.folder):
             self.folder.mkdir(exist_ok=True)
-            for sample in (one for kept in self.kept.values() for one in kept):
-                if not (path := self._path(sample.index)).exists():
+            paths = {self._path(one.index): one for kept in self.kept.values() for one in kept}
+            for path, sample in paths.items():
+                if not path.exists():
                     Image.fromarray(sample.picture).save(path)
             about = {
                 kind: [[one.index, one.file, one.before, one.after, one.differs, one.strip] for one in kept]
@@ -87,17 +87,12 @@ class Samples:
             }
             values = {"seen": self.seen, "every": self.every, "kept": about}
             replace_text(self.folder / "samples.json", json.dumps(values) + "\n")
-        self._tidy()
+        for path in self.folder.glob("*.png"):
+            if path not in paths:  # it has made room for another one
+                path.unlink(missing_ok=True)
 
     def _path(self, index: int) -> Path:
         return self.folder / f"{index:06}.png"
-
-    def _tidy(self) -> None:
-        """Delete pictures that made room for others."""
-        kept = {self._path(sample.index) for samples in self.kept.values() for sample in samples}
-        for path in self.folder.glob("*.png"):
-            if path not in kept:
-                path.unlink(missing_ok=True)
 
     def load(self) -> None:
         """Take back what `save` wrote; a figure can do without."""
@@ -108,8 +103,7 @@ class Samples:
 
     def _read(self, about: list[Any]) -> Sample:
         with Image.open(self._path(about[0]), formats=("PNG",)) as picture:
-            index, file, before, after, differs, strip = about
-            return Sample(index, file, before, after, differs, strip, np.array(picture))
+            return Sample(*about, np.array(picture))
 
 
 def _spread(samples: list[Sample], most: int) -> list[Sample]:
