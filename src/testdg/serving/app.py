@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib import resources
 from typing import Any, TypeVar
@@ -135,14 +135,12 @@ class Routes:
         files = await read_files(request, service.limits)
         with service.admitted():
             accept = request.headers.get("accept", "")
-            async with asyncio.timeout(service.limits.seconds), self._read(files) as read:
+            reading = self._holding(service.workers, service.read, service.let_go, files)
+            async with asyncio.timeout(service.limits.seconds), reading as read:
                 if not any(isinstance(one, Picture) for one in read):
                     return _error(422, str(read[0]))
                 async with self._entered(stream) as found:
                     return await self._answer(found, read, wait, accept)
-
-    def _read(self, files: list[bytes]) -> AbstractAsyncContextManager[list[Picture | str]]:
-        return self._holding(self.service.workers, self.service.read, self.service.let_go, files)
 
     @asynccontextmanager
     async def _entered(self, name: str) -> AsyncIterator[Stream]:

@@ -51,10 +51,6 @@ class Batcher:
         self._jobs.put(job)
         return job.done
 
-    def busy(self) -> bool:
-        """Whether somebody waits for a prediction."""
-        return self.coming > 0
-
     def close(self, seconds: float) -> None:
         """Predict what waits, and end."""
         self._jobs.put(None)

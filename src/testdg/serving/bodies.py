@@ -99,7 +99,8 @@ def answer_json(
     stream: Stream, read: Sequence[Picture | str], answers: Sequence[Both], learning: str, fates: Sequence[Fate]
 ) -> dict[str, Any]:
     """The answer to a request for predictions; there are `fates` where somebody has waited for them."""
-    pairs = zip(answers, fates or [None] * len(answers), strict=True)
+    known: Sequence[Fate | None] = fates or [None] * len(answers)
+    pairs = zip(answers, known, strict=True)
     told = iter([_picture_json(one, stream.factory.names, learning, fate) for one, fate in pairs])
     last, change = stream.last, stream.take_change() or any(fate.change for fate in fates)
     return {

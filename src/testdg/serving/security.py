@@ -122,7 +122,10 @@ class Gate:
         host = headers.get("host", "")
         if self.token is None and not is_loopback(_parts(f"//{host}").hostname or ""):
             raise Refused("this server answers at its own address alone", 403)
-        _check_site(headers, host, page=place == ("GET", "/"))
+        site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
+        foreign = site not in ("none", "same-origin") and place != ("GET", "/")  # a link to the page is fine
+        if foreign or (origin is not None and _parts(origin).netloc.lower() != host.lower()):
+            raise Refused("requests from other sites are refused", 403)
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self.limits.body:
             raise Refused(f"a request may have {self.limits.body} bytes at most", 413)
@@ -167,15 +170,6 @@ class _Body:
             raise Refused(f"a request may have {self.limits.body} bytes at most", 413)
         if self.gate.held > self.limits.bodies:
             raise Refused("too much is being read at one time: come again", 503)
-
-
-def _check_site(headers: Mapping[str, str], host: str, *, page: bool) -> None:
-    """Refuse what another site has sent; a link to the page is fine."""
-    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not page:
-        raise Refused("requests from other sites are refused", 403)
-    origin = headers.get("origin")
-    if origin is not None and _parts(origin).netloc.lower() != host.lower():
-        raise Refused("requests from other sites are refused", 403)
 
 
 def _parts(address: str) -> SplitResult:

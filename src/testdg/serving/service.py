@@ -36,7 +36,7 @@ class Service:
         self.store = Store(folder, factory)
         self.streams = Streams(self.store, limits)
         self.batcher = Batcher(factory, limits)
-        self.learner = Learner(self.streams, limits, factory.setup.batch_size, self.batcher.busy)
+        self.learner = Learner(self.streams, limits, factory.setup.batch_size, lambda: self.batcher.coming > 0)
         self.workers = ThreadPoolExecutor(4, thread_name_prefix="decoder")
         self.errands = ThreadPoolExecutor(4, thread_name_prefix="errand")
         """Load, act and tell, which may wait for a step; decoding waits for nobody."""

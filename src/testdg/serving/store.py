@@ -123,7 +123,8 @@ class Store:
             return stream
         learnt = seen["learnt"] - stream.counts.learnt
         if learnt > 0:
-            since = "its beginning" if stream.saved.time is None else _clock(stream.saved.time)
+            saved = stream.saved.time
+            since = "its beginning" if saved is None else time.strftime("%H:%M:%S", time.localtime(saved))
             stream.saved.lost = f"the server was killed: what was learnt from {learnt} pictures after {since} is lost"
             stream.timeline.mark("note", stream.saved.lost)
         return stream
@@ -180,7 +181,3 @@ def _reason(error: UserError | OSError) -> str:
     """The reason without the path, which is nobody's business who may only ask for the health."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return str(getattr(cause, "strerror", None) or "the disk cannot be written")
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(seconds))

@@ -27,20 +27,16 @@ PUT_BACK = "the model was put back meanwhile"
 
 @dataclass
 class Counts:
-    """What a stream has seen and done, from its beginning."""
+    """What a stream has seen and done, from its beginning; `metrics` says what each number is."""
 
     pictures: int = 0
     changed_by_adaptation: float = 0.0
     learnt: int = 0
-    """Pictures that were learnt from."""
     not_learnt: int = 0
-    """Pictures that the guard kept from being learnt."""
     dropped: int = 0
-    """Pictures that were not learnt from, as the queue was full."""
     steps: int = 0
     changes: int = 0
     failures: int = 0
-    """Batches at which learning failed."""
 
 
 class Fate(NamedTuple):

@@ -72,12 +72,6 @@ class SharedModel:
     `put_together` makes the model around the arrays as they lie there: the processes of a machine have one copy of the
     weights together, which must not be written to. Adapters copy the model that they are given. On another device,
     every process has a copy of its own.
-
-    Examples:
-        >>> from testdg.models import Preprocessing, TinyViT, VisionModel
-        >>> model = VisionModel(TinyViT(), "head", Preprocessing((32, 32)), "mine").eval()
-        >>> SharedModel(model).put_together().fingerprint() == model.fingerprint()
-        True
     """
 
     def __init__(self, model: VisionModel) -> None:

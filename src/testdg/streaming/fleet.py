@@ -151,7 +151,10 @@ class _Fleet:
                 while self.tasks:
                     if stop() and not self.stopping:
                         self._stop()
-                    self._look()
+                    ended, _ = self.ray.wait(list(self.tasks), timeout=TICK)
+                    self._hear()
+                    for task in ended:
+                        self._end(task, self.tasks.pop(task))
         finally:
             for actor in self.actors.values():
                 self.ray.kill(actor)
@@ -172,23 +175,13 @@ class _Fleet:
             else:
                 self.ray.kill(actor)
 
-    def _look(self) -> None:
-        """Hear what is new, and take note of the streams that have ended."""
-        ended, _ = self.ray.wait(list(self.tasks), timeout=TICK)
-        self._hear()
-        for task in ended:
-            self._end(task, self.tasks.pop(task))
-
     def _hear(self) -> None:
         for news in self.ray.get(self.mailbox.empty.remote()):
             if news.began:
-                self._began(news)
+                if news.done > self.places.get(news.number, -1):
+                    self.losses[news.number] = 0
+                self.places[news.number] = news.done
             self.tell(news)
-
-    def _began(self, news: Seen) -> None:
-        if news.done > self.places.get(news.number, -1):
-            self.losses[news.number] = 0
-        self.places[news.number] = news.done
 
     def _end(self, task: Any, number: int) -> None:
         end = self._result(task, number)

@@ -216,8 +216,6 @@ def open_frames(
     frames: Any, order: str = "name", *, follow: bool = False, idle: float | None = None, without: Path | None = None
 ) -> Frames:
     """Find out what kind of thing pictures come from."""
-    if isinstance(frames, Frames):
-        return frames
     path = Path(frames) if isinstance(frames, str | Path) and str(frames) != "-" else None
     if path is not None and path.is_dir():
         return Folder(path, order, follow=follow, idle=idle, without=without)

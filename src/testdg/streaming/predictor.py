@@ -45,13 +45,16 @@ class Prediction:
     source_map: Map | None = field(default=None, repr=False, compare=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Item:
-    """A picture on its way through the stream: its number, its name, and its own height and width."""
+    """A picture on its way through the stream: its number, its name, and the picture or why there is none."""
 
     index: int
     file: str
-    size: tuple[int, int]
+    image: Tensor | None
+    size: tuple[int, int] = (0, 0)
+    """Its own height and width."""
+    reason: str = ""
 
 
 class Answer(NamedTuple):

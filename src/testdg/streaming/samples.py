@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ _SIDE = 160  # pixels of the longer side
 class Sample:
     """A small picture and what was predicted for it."""
 
+    picture: NDArray[np.uint8]
     index: int
     file: str
     before: str
@@ -34,7 +35,6 @@ class Sample:
     differs: float
     strip: bool
     """Whether two maps stand beside the picture: the source's and the adapted prediction."""
-    picture: NDArray[np.uint8] = field(repr=False)
 
 
 class Samples:
@@ -50,10 +50,9 @@ class Samples:
         """Look at a prediction, and keep it if it is its turn."""
         kind = "changed" if prediction.class_index != prediction.source_index or prediction.differs > 0.1 else "alike"
         if self.seen[kind] % self.every[kind] == 0:
-            picture = self._picture(prediction, image)
             names = prediction.source_name, prediction.class_name
             about = (prediction.index, prediction.file, *names, prediction.differs, prediction.map is not None)
-            self.kept[kind].append(Sample(*about, picture))
+            self.kept[kind].append(Sample(self._picture(prediction, image), *about))
             if len(self.kept[kind]) > _MOST:
                 self.kept[kind], self.every[kind] = self.kept[kind][::2], 2 * self.every[kind]
         self.seen[kind] += 1
@@ -103,7 +102,7 @@ class Samples:
 
     def _read(self, about: list[Any]) -> Sample:
         with Image.open(self._path(about[0]), formats=("PNG",)) as picture:
-            return Sample(*about, np.array(picture))
+            return Sample(np.array(picture), *about)
 
 
 def _spread(samples: list[Sample], most: int) -> list[Sample]:

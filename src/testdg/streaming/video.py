@@ -23,8 +23,7 @@ class Video(Frames):
         self._remarks: list[str] = []
         self.av = _pyav(path)
         with self._opened() as container:
-            stream = container.streams.video[0]
-            self.total = stream.frames or None
+            self.total = container.streams.video[0].frames or None
 
     def _opened(self) -> Any:
         try:
@@ -48,7 +47,10 @@ class Video(Frames):
             for frame in self._decoded(container):
                 yield Frame(f"{self.path.name}#{number:06}", _pixels(frame))
                 number += 1
-        self._note(number)
+        if self._damaged:
+            self._remarks.append(f"{self._damaged} parts of {self.path} are damaged and were left out")
+        if self.total is not None and number < self.total:
+            self._remarks.append(f"{self.path} ends early: {number} of {self.total} frames could be decoded")
 
     def _decoded(self, container: Any) -> Iterator[Any]:
         """Frames of one packet after the other; packets that cannot be decoded are counted, up to a limit."""
@@ -65,12 +67,6 @@ class Video(Frames):
                 self._damaged += 1
                 continue
             yield from found
-
-    def _note(self, number: int) -> None:
-        if self._damaged:
-            self._remarks.append(f"{self._damaged} parts of {self.path} are damaged and were left out")
-        if self.total is not None and number < self.total:
-            self._remarks.append(f"{self.path} ends early: {number} of {self.total} frames could be decoded")
 
     def remarks(self) -> list[str]:
         """Whether the video ended early, or was damaged."""
