@@ -105,6 +105,19 @@ def test_what_is_decoded_is_bounded_and_given_back(listen: Listen) -> None:
     assert service.decoded == 0
 
 
+def test_what_is_decoded_is_given_back_after_a_failure_that_nobody_expects(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, files = start(), digits(2)
+    read = iter([service.read(files[:1])[0]])
+    service.let_go(service.read(files))
+    held = service.decoded
+    monkeypatch.setattr(service, "_read", lambda _: next(read))
+    with pytest.raises(StopIteration):
+        service.read(files)
+    assert service.decoded == held > 0
+
+
 def test_a_form_needs_no_room_on_disk(listen: Listen) -> None:
     client, limits = listen(), resource.getrlimit(resource.RLIMIT_FSIZE)
     padded = digits(1)[0] + b"\0" * (2 << 20)

@@ -91,10 +91,11 @@ class Service:
         read: list[Picture | str] = []
         try:
             for data in files:
-                read.append(self._read(data))
-                self._hold(_bytes(read[-1:]))
-        except Refused:
-            self._hold(-_bytes(read[:-1]))
+                one = self._read(data)
+                self._hold(_bytes([one]))
+                read.append(one)
+        except BaseException:  # whatever it is, nobody else can let go of the others
+            self.let_go(read)
             raise
         return read
 
