@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from testdg.errors import UserError, visible
+from testdg.errors import visible
 from testdg.serving.batcher import Batcher
 from testdg.serving.factory import Factory
 from testdg.serving.learner import Learner
 from testdg.serving.limits import Limits, Refused
-from testdg.serving.pictures import Picture, open_picture, thumbnail
+from testdg.serving.pictures import Picture, open_picture
 from testdg.serving.store import Store
 from testdg.serving.stream import Fate, Stream
 from testdg.serving.streams import Streams
@@ -128,10 +128,7 @@ class Service:
         stream.timeline.add(answers, label)
         if show:
             place = max(range(len(answers)), key=lambda place: answers[place].differs)
-            self.workers.submit(self._show, stream, pictures[place], answers[place])
-
-    def _show(self, stream: Stream, picture: Picture, answer: Both) -> None:
-        stream.timeline.show(thumbnail(picture.image), answer, self.factory.names)
+            self.workers.submit(stream.timeline.show, pictures[place].image, answers[place], self.factory.names)
 
     def learn(
         self, stream: Stream, pictures: Sequence[Picture], *, wait: bool = False
@@ -174,7 +171,7 @@ class Service:
         return {"done": f"back to {told}", "forgotten": forgotten}
 
     def _snapshot(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        with _written(), self.store.place(stream.name, "snapshots", self.limits.snapshots) as folder:
+        with self.store.place(stream.name, "snapshots", self.limits.snapshots) as folder:
             stream.adapter.save(folder, stream.note())
         stream.saved.snapshot = time.time()
         stream.version += 1
@@ -186,7 +183,7 @@ class Service:
         return {"done": "frozen: it predicts and learns nothing" if stream.frozen else "learning again"}
 
     def _export(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        with _written(), self.store.place(stream.name, "exports", self.limits.snapshots) as folder:
+        with self.store.place(stream.name, "exports", self.limits.snapshots) as folder:
             stream.export(folder)
         place = folder.relative_to(self.store.folder).as_posix()
         return {"done": f"exported to {place} in the folder of the server", "folder": place}
@@ -259,17 +256,6 @@ class Service:
             self.store.problems["states"] = "states are not being saved: see the log of the server"
         finally:
             self.streams.leave(stream)
-
-
-@contextmanager
-def _written() -> Iterator[None]:
-    """Turn a failure to write into one of the request."""
-    try:
-        yield
-    except Refused:
-        raise
-    except (UserError, OSError) as error:
-        raise Refused(f"it could not be written: {getattr(error, 'strerror', None) or error}", 409) from error
 
 
 def _bytes(read: Sequence[Picture | str]) -> int:

@@ -25,6 +25,7 @@ from testdg.errors import UserError
 from testdg.files import replace_text, writing
 from testdg.methods.state import TENSORS, VALUES, tidy
 from testdg.serving.factory import Factory
+from testdg.serving.limits import Refused
 from testdg.serving.stream import Stream
 from testdg.streaming.setup import put_back
 
@@ -160,14 +161,19 @@ class Store:
 
     @contextmanager
     def place(self, name: str, kind: str, most: int) -> Iterator[Path]:
-        """A numbered place for a new snapshot or export; once it is written, only the last `most` are kept."""
+        """A numbered place for a new snapshot or export; once it is written, only the last `most` are kept.
+
+        What cannot be written leaves nothing, and is a failure of the request.
+        """
         numbers = self.numbers(name, kind)
         folder = self.path(name) / kind / str(numbers[-1] + 1 if numbers else 1)
         try:
             yield folder
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise
+            if isinstance(error, Refused) or not isinstance(error, UserError | OSError):
+                raise
+            raise Refused(f"it could not be written: {getattr(error, 'strerror', None) or error}", 409) from error
         for number in numbers[: max(0, len(numbers) - most + 1)]:
             shutil.rmtree(self.path(name) / kind / str(number), ignore_errors=True)
 

@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass, field
 from itertools import count
 from typing import Any
 
+from torch import Tensor
+
+from testdg.serving.pictures import thumbnail
 from testdg.streaming.predictor import Both
 
 SECONDS = 900
@@ -112,11 +115,11 @@ class Timeline:
             number = next(_numbers)
             self.marks.append(Mark(kind, text, now, number, number))
 
-    def show(self, picture: str, answer: Both, names: Sequence[str]) -> None:
+    def show(self, image: Tensor, answer: Both, names: Sequence[str]) -> None:
         """Keep a picture; those whose prediction adaptation has changed have a place of their own."""
         own, source, differs = answer
         sample = {
-            "picture": picture,
+            "picture": thumbnail(image),
             "before": names[source.class_index],
             "after": names[own.class_index],
             "confidence": own.confidence,

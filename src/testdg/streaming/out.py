@@ -113,8 +113,10 @@ class OutFolder(OneWriter):
         redo = all(there(file) for one in late for file in one["files"] if file not in one["skipped"])
         kept = batches[:saved] if redo else batches
         self._cut(kept)
-        self.batches = len(kept)
-        self._count()
+        self.batches, self.tally = len(kept), Tally()
+        for row in read_rows(self.path / ROWS):
+            self.tally.add(row)
+        self.tally.skipped = sum(1 for _ in read_rows(self.path / SKIPPED))
         again = [file for one in late for file in one["files"]] if redo else []
         return Behind([file for one in kept for file in one["files"]], again, note)
 
@@ -149,12 +151,6 @@ class OutFolder(OneWriter):
             if file.seek(0, io.SEEK_END) < sizes[name]:
                 raise self._damaged(name, f"it has {file.tell()} bytes; {sizes[name]} were written")
             _truncate(file, sizes[name])
-
-    def _count(self) -> None:
-        self.tally = Tally()
-        for row in read_rows(self.path / ROWS):
-            self.tally.add(row)
-        self.tally.skipped = sum(1 for _ in read_rows(self.path / SKIPPED))
 
     def _damaged(self, name: str, reason: object) -> UserError:
         return UserError(f"{self.path / name} is damaged ({reason}): delete {self.path} to start again")

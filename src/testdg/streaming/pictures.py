@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -77,21 +76,17 @@ def to_pil(image: Tensor) -> Image.Image:
     return Image.fromarray(levels if levels.shape[2] == 3 else levels[..., 0]).convert("RGB")
 
 
-@contextmanager
-def _opened(picture: Any) -> Iterator[Image.Image]:
+def _opened(picture: Any) -> AbstractContextManager[Image.Image]:
     if isinstance(picture, Image.Image):
-        yield picture
-    elif isinstance(picture, bytes | bytearray | memoryview):
-        with Image.open(io.BytesIO(picture), formats=FORMATS) as opened:
-            yield opened
-    elif isinstance(picture, str | Path):
+        return nullcontext(picture)
+    if isinstance(picture, str | Path):
         check_file(picture)
-        with Image.open(picture, formats=FORMATS) as opened:
-            yield opened
+    elif isinstance(picture, bytes | bytearray | memoryview):
+        picture = io.BytesIO(picture)
     else:
-        raise Unreadable(
-            f"a {type(picture).__name__} is no picture: hand in paths, bytes, arrays, tensors or PIL images"
-        )
+        kind = type(picture).__name__
+        raise Unreadable(f"a {kind} is no picture: hand in paths, bytes, arrays, tensors or PIL images")
+    return Image.open(picture, formats=FORMATS)
 
 
 def _from_pil(picture: Image.Image, channels: int) -> Tensor:
