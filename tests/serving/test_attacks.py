@@ -23,8 +23,7 @@ from testdg.serving.limits import Limits
 from testdg.serving.pictures import open_picture
 from testdg.serving.security import Token
 from testdg.serving.service import Service
-from testdg.streaming.canvas import Canvas
-from testdg.streaming.pictures import Unreadable
+from testdg.streaming.pictures import Canvas, Unreadable
 
 Listen = Callable[..., httpx.Client]
 Start = Callable[..., Service]

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from testdg.models import VisionModel
 from testdg.serving.limits import Limits
-from testdg.streaming.canvas import Canvas
-from testdg.streaming.pictures import Unreadable, decode, to_pil
+from testdg.streaming.pictures import Canvas, Unreadable, decode, to_pil
 from testdg.streaming.predictor import Map
 
 _SIDE = 72  # pixels of the longer side of a picture on the page

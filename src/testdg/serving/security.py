@@ -159,17 +159,15 @@ class _Body:
             message = await asyncio.wait_for(self._receive(), max(0.0, self._until - time.monotonic()))
         except TimeoutError:
             raise Refused(f"the request took more than {self.limits.seconds:g} seconds to arrive", 408) from None
-        self._count(len(message.get("body", b"")))
-        self._whole = not message.get("more_body", False)
-        return message
-
-    def _count(self, more: int) -> None:
+        more = len(message.get("body", b""))
         self.bytes += more
         self.gate.held += more
         if self.bytes > self.limits.body:
             raise Refused(f"a request may have {self.limits.body} bytes at most", 413)
         if self.gate.held > self.limits.bodies:
             raise Refused("too much is being read at one time: come again", 503)
+        self._whole = not message.get("more_body", False)
+        return message
 
 
 def _parts(address: str) -> SplitResult:

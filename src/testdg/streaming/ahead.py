@@ -10,9 +10,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice, takewhile
 
-from testdg.streaming.canvas import Canvas
 from testdg.streaming.frames import Frame, Frames
-from testdg.streaming.pictures import Unreadable, decode
+from testdg.streaming.pictures import Canvas, Unreadable, decode
 from testdg.streaming.predictor import Item
 
 _MOST_WORKERS = 4

@@ -17,7 +17,7 @@ from testdg.methods import Adapter, find_method
 from testdg.methods.state import VALUES, read_folder
 from testdg.models import VisionModel, load_model
 from testdg.models.device import find_device
-from testdg.streaming.canvas import Canvas
+from testdg.streaming.pictures import Canvas
 from testdg.streaming.predictor import Predictor
 from testdg.streaming.source import SourceFolder
 

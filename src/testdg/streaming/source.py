@@ -12,9 +12,8 @@ from testdg.errors import UserError
 from testdg.evaluation.warm_up import BATCH
 from testdg.guards.health import IMAGES
 from testdg.methods import Adapter
-from testdg.streaming.canvas import Canvas
 from testdg.streaming.frames import Folder
-from testdg.streaming.pictures import Unreadable, decode
+from testdg.streaming.pictures import Canvas, Unreadable, decode
 
 _PROBED = 0  # seed of the choice of a probe
 

@@ -19,9 +19,13 @@ class Video(Frames):
     """The frames of a video, called `<file>#<number>`; what cannot be decoded is left out and told."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._damaged = path, 0
+        try:
+            import av
+        except ImportError as error:
+            told = f"{path} is no list of pictures, and a video needs PyAV: pip install 'testdg[video]'"
+            raise UserError(told) from error
+        self.path, self.av, self._damaged = path, av, 0
         self._remarks: list[str] = []
-        self.av = _pyav(path)
         with self._opened() as container:
             self.total = container.streams.video[0].frames or None
 
@@ -34,10 +38,8 @@ class Video(Frames):
             about = container.streams.video[0].codec_context
             check_picture_size(about.height, about.width)
         except (OSError, ValueError, self.av.FFmpegError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise UserError(
-                f"{self.path} is neither a list of pictures nor a video that can be read: {reason}"
-            ) from error
+            told = f"{self.path} is neither a list of pictures nor a video that can be read"
+            raise UserError(f"{told}: {getattr(error, 'strerror', None) or error}") from error
         return container
 
     def __iter__(self) -> Iterator[Frame | None]:
@@ -77,13 +79,3 @@ def _pixels(frame: Any) -> Any:
     """RGB, (H, W, 3), upright as the camera was held."""
     turns = round(float(getattr(frame, "rotation", 0) or 0) / 90) % 4
     return np.rot90(frame.to_ndarray(format="rgb24"), turns)
-
-
-def _pyav(path: Path) -> Any:
-    try:
-        import av
-    except ImportError as error:
-        raise UserError(
-            f"{path} is no list of pictures, and a video needs PyAV: pip install 'testdg[video]'"
-        ) from error
-    return av
