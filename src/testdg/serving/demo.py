@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from itertools import chain, cycle, islice, repeat
@@ -90,41 +89,29 @@ def _picture(benchmark: Benchmark, test: Samples, scene: str, place: int) -> Ten
     return benchmark.domain(scene, SEVERITY.get(scene)).take([place])[0][0]
 
 
-class Player:
-    """Plays the scenes on a thread of its own, at an even pace; what the server refuses is left out."""
+def play(service: Service) -> None:
+    """Play the scenes through a server at an even pace, until it is asked to end; what it refuses is left out."""
+    scene, due = "", time.monotonic()
+    for shown in scenes(load_benchmark(BENCHMARK)):
+        due = max(due + 1 / RATE, time.monotonic() - 1)
+        if service.closing.wait(max(0.0, due - time.monotonic())):
+            return
+        try:
+            _show(service, shown, begins=shown.scene != scene)
+            scene = shown.scene
+        except Refused as error:
+            logging.getLogger(__name__).warning("the demonstration: %s", error)
 
-    def __init__(self, service: Service, rate: float = RATE) -> None:
-        self.service, self.rate = service, rate
-        self._over = threading.Event()
-        self.thread = threading.Thread(target=self._play, name="demo", daemon=True)
 
-    def close(self) -> None:
-        """End."""
-        self._over.set()
-        self.thread.join(5)
-
-    def _play(self) -> None:
-        scene, due = "", time.monotonic()
-        for shown in scenes(load_benchmark(BENCHMARK)):
-            due = max(due + 1 / self.rate, time.monotonic() - 1)
-            if self._over.wait(max(0.0, due - time.monotonic())):
-                return
-            try:
-                scene = self._show(shown, scene)
-            except Refused as error:
-                logging.getLogger(__name__).warning("the demonstration: %s", error)
-
-    def _show(self, shown: Shown, before: str) -> str:
-        service = self.service
-        with service.admitted(), service.streams.using(NAME, make=True) as stream:
-            if shown.scene != before:
-                stream.timeline.mark("scene", f"the demonstration shows: {shown.scene}")
-            read = service.read([shown.data])
-            pictures = [one for one in read if isinstance(one, Picture)]
-            try:
-                answers = service.batcher.ask(stream, pictures).result(service.limits.seconds)
-            finally:
-                service.let_go(read)
-            service.note(stream, pictures, answers, shown.label)
-            service.learn(stream, pictures)
-        return shown.scene
+def _show(service: Service, shown: Shown, *, begins: bool) -> None:
+    with service.admitted(), service.streams.using(NAME, make=True) as stream:
+        if begins:
+            stream.timeline.mark("scene", f"the demonstration shows: {shown.scene}")
+        read = service.read([shown.data])
+        pictures = [one for one in read if isinstance(one, Picture)]
+        try:
+            answers = service.batcher.ask(stream, pictures).result(service.limits.seconds)
+        finally:
+            service.let_go(read)
+        service.note(stream, pictures, answers, shown.label)
+        service.learn(stream, pictures)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from testdg.errors import UserError
 from testdg.evaluation.interrupts import noticed
 from testdg.files import locked, writing
-from testdg.serving.demo import Player
+from testdg.serving.demo import play
 from testdg.serving.factory import Factory
 from testdg.serving.limits import Limits
 from testdg.serving.security import Token, is_loopback
@@ -47,23 +48,23 @@ def serve(factory: Factory, place: Place, *, demo: bool = False) -> list[str]:
     with locked(place.out / ".lock", f"another server uses {place.out}: stop it, or choose another folder with --out"):
         service = Service(factory, place.out, place.limits)
         server = make_server(service, place)
-        player = Player(service) if demo else None
+        players = [threading.Thread(target=play, args=(service,), name="demo", daemon=True)] if demo else []
         with noticed():  # uvicorn sends itself the signal once more at its end
-            return _run(service, server, player, place)
+            return _run(service, server, players, place)
 
 
-def _run(service: Service, server: uvicorn.Server, player: Player | None, place: Place) -> list[str]:
+def _run(service: Service, server: uvicorn.Server, players: Sequence[threading.Thread], place: Place) -> list[str]:
     service.start()
-    if player is not None:
-        player.thread.start()
+    for player in players:
+        player.start()
     try:
         server.run()
     except SystemExit as error:  # what uvicorn does where it cannot listen
         raise UserError(f"cannot listen at {place.host}:{place.port}: is the port in use?") from error
     finally:
         service.closing.set()
-        if player is not None:
-            player.close()
+        for player in players:
+            player.join(5)
         lost = service.close()
     return lost
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
@@ -52,22 +52,18 @@ class Mark:
     times: int = 1
 
 
-@dataclass
 class Timeline:
     """Seconds, marks, samples and the mix of classes of one stream; safe to use from several threads."""
 
-    seconds: deque[Second] = field(default_factory=lambda: deque(maxlen=SECONDS))
-    marks: deque[Mark] = field(default_factory=lambda: deque(maxlen=MARKS))
-    samples: dict[bool, deque[dict[str, Any]]] = field(
-        default_factory=lambda: {differs: deque(maxlen=SAMPLES) for differs in (True, False)}
-    )
-    """Small pictures with both predictions."""
-    mix: deque[int] = field(default_factory=lambda: deque(maxlen=MIX))
-    before: list[int] = field(default_factory=list)
-    """Classes of the pictures before the last change; of the first ones, where there was none."""
-    changed: bool = False
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
+        self.seconds: deque[Second] = deque(maxlen=SECONDS)
+        self.marks: deque[Mark] = deque(maxlen=MARKS)
+        self.samples: dict[bool, deque[dict[str, Any]]] = {one: deque(maxlen=SAMPLES) for one in (True, False)}
+        """Small pictures with both predictions, by whether these differ."""
+        self.mix: deque[int] = deque(maxlen=MIX)
+        self.before: list[int] = []
+        """Classes of the pictures before the last change; of the first ones, where there was none."""
+        self.changed = False
         self._lock = threading.Lock()
         self._now: Second | None = None
 
