@@ -1,7 +1,5 @@
 """The address: routes of the server, as an application for uvicorn."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

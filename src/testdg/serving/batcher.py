@@ -1,7 +1,5 @@
 """Predictions at once: requests that come together share a pass, and wait for nobody else."""
 
-from __future__ import annotations
-
 import math
 import queue
 import threading

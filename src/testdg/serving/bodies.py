@@ -1,7 +1,5 @@
 """What a request holds (one picture as it is, several as a form, or base64 in JSON), and what its answer says."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

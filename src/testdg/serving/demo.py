@@ -1,7 +1,5 @@
 """The embedded stream, played through a server: clean digits, fog that comes and goes, a black camera, frost."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator

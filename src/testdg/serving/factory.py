@@ -1,7 +1,5 @@
 """Adapters around one shared source model: warmed up once, made as often as there are streams."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Learning on a thread of its own: a bounded queue for every stream, taken in turn, behind the predictions."""
 
-from __future__ import annotations
-
 import math
 import os
 import threading

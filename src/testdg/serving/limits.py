@@ -1,7 +1,5 @@
 """Bounds of a server: whatever comes from outside has one; and how what is out of them is refused."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from testdg.errors import UserError

@@ -1,7 +1,5 @@
 """The numbers of a server in the text format of Prometheus."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from testdg.guards import Guard

@@ -1,7 +1,5 @@
 """Pictures from outside: PNG and JPEG alone, looked at before they are decoded; and small ones for the page."""
 
-from __future__ import annotations
-
 import base64
 import io
 from typing import Any, NamedTuple

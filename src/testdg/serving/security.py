@@ -1,7 +1,5 @@
 """Who may ask: this machine, or whoever has the token; from the page itself, and in bounded portions."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

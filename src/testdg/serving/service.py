@@ -1,7 +1,5 @@
 """The server without its address: streams, predictions, learning, saving and actions."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -8,8 +8,6 @@ OUT/streams/NAME/snapshots  states that somebody asked to keep
 OUT/streams/NAME/exports    adapted models
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

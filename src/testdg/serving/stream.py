@@ -1,7 +1,5 @@
 """One named stream: an adapter of its own, a copy of it that predicts meanwhile, and what happened."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

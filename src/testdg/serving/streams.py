@@ -1,7 +1,5 @@
 """All streams of a server: a few in memory, the others on disk; the least recently used makes room."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """What the OpenAPI description says, with examples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 ABOUT = """A vision model that adapts to what it sees, without labels.

@@ -1,7 +1,5 @@
 """What happened in a stream, second by second, in bounded memory: for the page, which asks for all that is new."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """Pictures are decoded while the model is at work: threads, and a queue of bounded length between them."""
 
-from __future__ import annotations
-
 import os
 import queue
 import threading

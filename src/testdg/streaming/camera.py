@@ -1,7 +1,5 @@
 """One stream of a fleet, in a process of its own somewhere on a Ray cluster, and the model that it is sent."""
 
-from __future__ import annotations
-
 import copy
 import threading
 import time

@@ -1,7 +1,5 @@
 """The figure of a stream: confidence and changes over time, classes before and after, and some of the pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

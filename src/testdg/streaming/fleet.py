@@ -1,7 +1,5 @@
 """`adapt_fleet`: many streams at the same time on a Ray cluster, an actor each, around one source model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where pictures come from: a folder, a list, a video, standard input, or anything that can be iterated over."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -5,8 +5,6 @@ the adapter is saved now and then with its number of batches. Going on, tables a
 and the pictures after it are predicted again; if some of them are gone, their rows stay and the state lags behind.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

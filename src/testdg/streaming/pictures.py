@@ -1,7 +1,5 @@
 """Pictures of any kind as tensors, looked at before they are decoded, and the size at which they wait for a model."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """Predictions as plain values: what the adapted model says of a batch, and the source beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

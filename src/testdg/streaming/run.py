@@ -1,7 +1,5 @@
 """`adapt_frames`: a stream of pictures with a folder of its own, that goes on where it was stopped."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A few pictures of a stream, small, for the figure: evenly over time, and those that adaptation changed first."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import dataclass

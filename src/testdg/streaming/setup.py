@@ -1,7 +1,5 @@
 """What a stream of pictures needs before its first one: model, adapter, guard, names of classes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields

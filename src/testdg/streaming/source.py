@@ -1,7 +1,5 @@
 """Clean images of the source, from a folder: what methods are aligned to, warm up with, and what a guard asks about."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`adapt_stream`: pictures in, predictions out, one after the other, while the model adapts to them."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Frames of a video file, by PyAV."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
