@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.responses import Response
@@ -99,7 +98,9 @@ class Gate:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                message["headers"] = _with_headers(message["headers"])
+                there = {key.lower() for key, _ in message["headers"]}
+                more = [(k.encode(), v.encode()) for k, v in _HEADERS.items() if k.encode() not in there]
+                message["headers"] = [*message["headers"], *more]
             await send(message)
 
         try:
@@ -174,8 +175,3 @@ def _parts(address: str) -> SplitResult:
         return urlsplit(address)
     except ValueError:
         return urlsplit("")
-
-
-def _with_headers(given: Any) -> list[tuple[bytes, bytes]]:
-    there = {key.lower() for key, _ in given}
-    return [*given, *((k.encode(), v.encode()) for k, v in _HEADERS.items() if k.encode() not in there)]
