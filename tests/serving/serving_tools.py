@@ -2,11 +2,15 @@
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
 from testdg.serving.demo import BENCHMARK, png
+from testdg.serving.limits import Refused
 from testdg.serving.pictures import Picture
 from testdg.serving.service import Service
 
@@ -27,6 +31,14 @@ def digits(count: int, scene: str = "clean", start: int = 0) -> list[bytes]:
     return [png(image) for image in images]
 
 
+@contextmanager
+def refused(status: int, match: str) -> Iterator[None]:
+    """Something that is refused with this status and in these words."""
+    with pytest.raises(Refused, match=match) as caught:
+        yield
+    assert caught.value.status == status
+
+
 def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
     until = time.monotonic() + seconds
     while not condition():
@@ -39,10 +51,10 @@ def send(service: Service, name: str, files: list[bytes], *, learn: bool = True)
     with service.admitted(), service.streams.using(name, make=True) as stream:
         read = service.read(files)
         pictures = [one for one in read if isinstance(one, Picture)]
-        answers = service.ask(stream, pictures).result(30)
+        answers = service.batcher.ask(stream, pictures).result(30)
         service.let_go(read)
         service.note(stream, pictures, answers)
         if learn:
             for fate in service.learn(stream, pictures, wait=True)[1]:
                 fate.result(30)
-        return [one.own.classes[one.place] for one in answers]
+        return [one.own.class_index for one in answers]

@@ -15,17 +15,15 @@ import httpx
 import pytest
 import torch
 from PIL import Image
-from serving_tools import digits, send, wait_for
+from serving_tools import digits, refused, send, wait_for
 
 from testdg.models import Preprocessing, load_model
 from testdg.models.tiny import TinyCNN
-from testdg.serving.failures import TooMany
 from testdg.serving.limits import Limits
 from testdg.serving.pictures import open_picture
 from testdg.serving.security import Token
 from testdg.serving.service import Service
-from testdg.streaming.canvas import Canvas
-from testdg.streaming.pictures import Unreadable
+from testdg.streaming.pictures import Canvas, Unreadable
 
 Listen = Callable[..., httpx.Client]
 Start = Callable[..., Service]
@@ -86,10 +84,10 @@ def test_passes_and_steps_are_bounded_and_answers_the_same(start: Start, monkeyp
         monkeypatch.setattr(stream, "_learn", lambda batch: stepped.append(len(batch)) or learn(batch))
         assert len(send(service, "a", files)) == 30
         read = service.read(files)
-        answers = service.ask(stream, read).result(30)  # type: ignore[arg-type]
+        answers = service.batcher.ask(stream, read).result(30)  # type: ignore[arg-type]
         images = torch.stack([one.image for one in read]) / 255  # type: ignore[union-attr]
-        expected = stream.predictor.by_source(images).argmax(1).tolist()
-    assert [one.source.classes[one.place] for one in answers] == expected
+        expected = stream.predictor.logits(service.factory.model, images).argmax(1).tolist()
+    assert [one.source.class_index for one in answers] == expected
     assert passed == [7, 7, 7, 7, 2] * 2
     assert (max(stepped), sum(stepped)) == (7, 30)
 
@@ -101,9 +99,22 @@ def test_what_is_decoded_is_bounded_and_given_back(listen: Listen) -> None:
     reply = client.post("/predict", files=[("p", flat(100))] * 9)
     assert (reply.status_code, service.refused) == (503, 1)
     assert service.decoded == 0
-    with pytest.raises(TooMany, match="too large together"):
+    with refused(503, "too large together"):
         service.read([flat(150), flat(150)])
     assert service.decoded == 0
+
+
+def test_what_is_decoded_is_given_back_after_a_failure_that_nobody_expects(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, files = start(), digits(2)
+    read = iter([service.read(files[:1])[0]])
+    service.let_go(service.read(files))
+    held = service.decoded
+    monkeypatch.setattr(service, "_read", lambda _: next(read))
+    with pytest.raises(StopIteration):
+        service.read(files)
+    assert service.decoded == held > 0
 
 
 def test_a_form_needs_no_room_on_disk(listen: Listen) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from serving_tools import digits, send, wait_for
+from serving_tools import digits, refused, send, wait_for
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.models import load_model
-from testdg.serving.failures import Conflict, NoRoom, Refused, TooMany
 from testdg.serving.pictures import Picture
 from testdg.serving.service import Service
 from testdg.serving.stream import Stream
@@ -45,9 +44,9 @@ def test_predictions_come_from_what_was_learnt(start: Start) -> None:
         pictures = [one for one in service.read(files) if isinstance(one, Picture)]
         images = torch.stack([one.image for one in pictures]) / 255
         assert torch.allclose(stream.predict(images), stream.adapter.predict(images), atol=1e-4)
-        answers = service.ask(stream, pictures).result(20)
+        answers = service.batcher.ask(stream, pictures).result(20)
     labels = load_benchmark("digits-c").test().labels[:64].tolist()
-    both = [(one.own.classes[one.place], one.source.classes[one.place]) for one in answers]
+    both = [(one.own.class_index, one.source.class_index) for one in answers]
     right, by_source = (sum(a == b for a, b in zip(found, labels, strict=True)) for found in zip(*both, strict=True))
     assert right > by_source + 10
 
@@ -83,7 +82,7 @@ def test_a_full_queue_drops_learning_and_never_predictions(start: Start) -> None
         told = [service.learn(stream, pictures)[0] for _ in range(8)]
         assert "dropped" in told
         assert stream.counts.dropped == 16 * told.count("dropped")
-        assert len(service.ask(stream, pictures).result(20)) == 16
+        assert len(service.batcher.ask(stream, pictures).result(20)) == 16
     wait_for(lambda: len(service.learner) == 0)
 
 
@@ -110,26 +109,26 @@ def test_the_least_recently_used_goes_to_disk_and_comes_back(start: Start) -> No
         assert same(weights(stream), kept)
         assert stream.counts == counts
     assert service.streams.names() == ["a", "b", "c"]
-    with service.streams.using("a"), service.streams.using("b"), pytest.raises(TooMany, match="in use"):
+    with service.streams.using("a"), service.streams.using("b"), refused(503, "in use"):
         service.streams.enter("c")
 
 
 def test_bounds_and_names(start: Start) -> None:
     service = start(streams=1, requests=1)
     send(service, "a", digits(1), learn=False)
-    with pytest.raises(TooMany, match="1 streams already"):
+    with refused(503, "1 streams already"):
         service.streams.enter("b")
     for name in ("", "..", "A", "a/b", "a" * 49, "ä", "-a", "<b>"):
-        with pytest.raises(Refused, match="a stream is named"):
+        with refused(400, "a stream is named"):
             service.streams.enter(name)
-    with service.admitted(), pytest.raises(TooMany, match="come again"), service.admitted():
+    with service.admitted(), refused(503, "come again"), service.admitted():
         pass
 
 
 def test_actions_change_the_model_and_are_logged(start: Start) -> None:
     service = start()
     send(service, "a", digits(8), learn=False)
-    with pytest.raises(Conflict, match="no snapshot and no healthy state"):
+    with refused(409, "no snapshot and no healthy state"):
         service.act("a", "rollback", {}, "")
     with service.streams.using("a") as stream:
         fresh = weights(stream)
@@ -251,9 +250,9 @@ def test_a_full_disk_is_told_and_all_goes_on_in_memory(start: Start) -> None:
         assert "not being saved" in problem
         assert str(service.store.folder) not in problem
         assert len(send(service, "a", digits(8))) == 8
-        with pytest.raises(NoRoom, match="no room for another stream"):
+        with refused(507, "no room for another stream"):
             send(service, "b", digits(1))
-        with pytest.raises(Conflict, match="could not be written"):
+        with refused(409, "could not be written"):
             service.act("a", "snapshot", {}, "")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

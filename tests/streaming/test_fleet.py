@@ -22,11 +22,10 @@ from testdg.experiments.engine import Failed
 from testdg.experiments.ray_cluster import Cluster
 from testdg.methods import find_method
 from testdg.models import load_model
-from testdg.streaming.camera import Ended, Seen, Stopped
+from testdg.streaming.camera import Ended, Seen, SharedModel, Stopped
 from testdg.streaming.fleet import Lost, News, adapt_fleet, find_streams
 from testdg.streaming.run import Request, adapt_frames
 from testdg.streaming.setup import Choices
-from testdg.streaming.shared_model import SharedModel
 
 CAMERAS = ("gate", "roof", "yard")
 PICTURES = 240

@@ -13,8 +13,8 @@ from PIL import Image
 from testdg.errors import UserError
 from testdg.models import Preprocessing
 from testdg.streaming.ahead import Loader
-from testdg.streaming.canvas import Canvas
 from testdg.streaming.frames import Folder, Frame, Frames, Listed, Remaining, open_frames
+from testdg.streaming.pictures import Canvas
 
 
 def files(frames: Frames) -> list[str]:

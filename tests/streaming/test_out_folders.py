@@ -26,8 +26,8 @@ from testdg.files import Busy, locked
 from testdg.models import Preprocessing, load_model
 from testdg.models.segformer import random_segformer
 from testdg.streaming.ahead import Loader
-from testdg.streaming.canvas import Canvas
 from testdg.streaming.frames import Folder
+from testdg.streaming.pictures import Canvas
 from testdg.streaming.run import Request, Watcher, adapt_frames
 from testdg.streaming.setup import Choices
 from testdg.streaming.stream import Answered

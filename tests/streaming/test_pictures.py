@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 
 from testdg.models import Preprocessing
-from testdg.streaming.canvas import Canvas
-from testdg.streaming.pictures import Unreadable, decode, read_picture
+from testdg.streaming.pictures import Canvas, Unreadable, decode, read_picture
 
 
 @pytest.fixture(scope="module")

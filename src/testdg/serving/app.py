@@ -1,14 +1,16 @@
 """The address: routes of the server, as an application for uvicorn."""
 
-from __future__ import annotations
-
 import asyncio
+import base64
+import hashlib
 import json
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
+from importlib import resources
 from typing import Any, TypeVar
 
 from fastapi import FastAPI
@@ -21,21 +23,35 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import testdg
 from testdg.errors import UserError
 from testdg.serving import texts
-from testdg.serving.answers import answer_json, picture_json
-from testdg.serving.batcher import Answered
-from testdg.serving.bodies import read_action, read_files, read_json
-from testdg.serving.failures import Refused, TooMany
+from testdg.serving.bodies import answer_json, read_action, read_files, read_json
+from testdg.serving.limits import Refused
 from testdg.serving.metrics import metrics
-from testdg.serving.page import PAGE, PAGE_POLICY
 from testdg.serving.pictures import Picture, index_png
-from testdg.serving.security import COOKIE, Gate, Refusal, Token
-from testdg.serving.service import ACTIONS, Service
-from testdg.serving.stream import Fate, Stream
+from testdg.serving.security import COOKIE, Gate, Token
+from testdg.serving.service import Service
+from testdg.serving.stream import Stream
 from testdg.serving.streams import check_name
+from testdg.streaming.predictor import Both
 
 T = TypeVar("T")
 MAIN = "main"
+PAGE = (resources.files("testdg.serving") / "page.html").read_text(encoding="utf-8")
+"""One file, no network."""
 _TICK = 1.0  # seconds between two messages to a page
+
+
+def _hashes(tag: str) -> str:
+    parts = re.findall(rf"<{tag}>(.*?)</{tag}>", PAGE, re.DOTALL)
+    digests = (base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts)
+    return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
+PAGE_POLICY = (
+    f"default-src 'none'; script-src {_hashes('script')}; style-src {_hashes('style')}; img-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'"
+)
+"""Its own script and style run, by their hashes; nothing else runs or is fetched, and no text can become markup."""
 
 
 def make_app(service: Service, token: Token | None = None) -> ASGIApp:
@@ -46,14 +62,15 @@ def make_app(service: Service, token: Token | None = None) -> ASGIApp:
     routes = Routes(service, token)
     app.get("/", include_in_schema=False)(routes.page)
     app.post("/predict", openapi_extra=texts.PREDICT)(routes.predict)
-    for action in ACTIONS:
-        app.post(f"/{action}", name=action, openapi_extra=texts.action(texts.EXAMPLES[action]))(routes.action(action))
+    for action, (about, example) in texts.ACTIONS.items():
+        extra = texts.action(example)
+        app.post(f"/{action}", name=action, description=about, openapi_extra=extra)(routes.action(action))
     app.get("/state", openapi_extra=texts.STATE)(routes.state)
     app.get("/events", openapi_extra=texts.EVENTS)(routes.events)
     app.get("/metrics", openapi_extra=texts.METRICS)(routes.metrics)
     app.get("/healthz", openapi_extra=texts.HEALTH)(routes.health)
     app.post("/login", openapi_extra=texts.LOGIN)(routes.login)
-    for kind in (UserError, Refusal, HTTPException, TimeoutError, RequestValidationError, Exception):
+    for kind in (UserError, HTTPException, TimeoutError, RequestValidationError, Exception):
         app.add_exception_handler(kind, _told)
     return Gate(app, token, service.limits)
 
@@ -64,8 +81,6 @@ async def _told(request: Request, error: Exception) -> Response:
         return _error(error.status_code, str(error.detail))
     if isinstance(error, TimeoutError):
         return _error(503, "it took too long: come again")
-    if isinstance(error, Refusal):
-        return _error(error.status, error.reason)
     if isinstance(error, RequestValidationError):
         wrong = error.errors()[0]
         return _error(400, f"{wrong['loc'][-1]}: {wrong['msg']}")
@@ -118,14 +133,12 @@ class Routes:
         files = await read_files(request, service.limits)
         with service.admitted():
             accept = request.headers.get("accept", "")
-            async with asyncio.timeout(service.limits.seconds), self._read(files) as read:
+            reading = self._holding(service.workers, service.read, service.let_go, files)
+            async with asyncio.timeout(service.limits.seconds), reading as read:
                 if not any(isinstance(one, Picture) for one in read):
                     return _error(422, str(read[0]))
                 async with self._entered(stream) as found:
                     return await self._answer(found, read, wait, accept)
-
-    def _read(self, files: list[bytes]) -> AbstractAsyncContextManager[list[Picture | str]]:
-        return self._holding(self.service.workers, self.service.read, self.service.let_go, files)
 
     @asynccontextmanager
     async def _entered(self, name: str) -> AsyncIterator[Stream]:
@@ -142,27 +155,17 @@ class Routes:
 
     async def _answer(self, stream: Stream, read: list[Picture | str], wait: bool, accept: str) -> Response:
         service, good = self.service, [one for one in read if isinstance(one, Picture)]
-        answers = await asyncio.wrap_future(service.ask(stream, good))
+        answers = await asyncio.wrap_future(service.batcher.ask(stream, good))
         service.note(stream, good, answers)
         learning, waiting = service.learn(stream, good, wait=wait)
         fates = [await asyncio.wrap_future(one) for one in waiting]
         if accept == "image/png":
             return self._map(answers)
-        told = partial(self._told, stream, read, answers, learning, fates)
-        return JSONResponse(told() if answers[0].own.maps[0] is None else await self._run(told))
+        told = partial(answer_json, stream, read, answers, learning, fates)
+        return JSONResponse(told() if answers[0].own.map is None else await self._run(told))
 
-    def _told(
-        self, stream: Stream, read: list[Picture | str], answers: list[Answered], learning: str, fates: list[Fate]
-    ) -> dict[str, Any]:
-        names = self.service.factory.names
-        known: list[Fate | None] = [*fates] if fates else [None] * len(answers)
-        told = iter([picture_json(one, names, learning, fate) for one, fate in zip(answers, known, strict=True)])
-        predictions = [{"error": one} if isinstance(one, str) else next(told) for one in read]
-        change = any(fate.change for fate in fates)
-        return answer_json(stream, "done" if fates else learning, predictions, stream.take_change() or change)
-
-    def _map(self, answers: list[Answered]) -> Response:
-        values = answers[0].own.maps[answers[0].place]
+    def _map(self, answers: list[Both]) -> Response:
+        values = answers[0].own.map
         if values is None or len(answers) > 1:
             raise Refused("image/png is the answer to one picture, of a segmentation: accept application/json")
         return Response(index_png(values, len(self.service.factory.names)), media_type="image/png")
@@ -174,9 +177,8 @@ class Routes:
 
         async def act(request: Request, stream: str = MAIN) -> Response:
             values, reason = await read_action(request, self.service.limits)
-            return JSONResponse(await self._run(self.service.act, check_name(stream), name, values, reason))
+            return JSONResponse(await self._run(self.service.act, stream, name, values, reason))
 
-        act.__doc__ = _ABOUT[name]
         return act
 
     async def login(self, request: Request) -> Response:
@@ -200,7 +202,7 @@ class Routes:
 
     async def state(self, stream: str | None = None) -> Response:
         """The server, and a stream if one is named."""
-        return JSONResponse(await self._run(self.service.state, stream and check_name(stream)))
+        return JSONResponse(await self._run(self.service.state, stream))
 
     async def metrics(self) -> Response:
         """The numbers for Prometheus."""
@@ -215,7 +217,7 @@ class Routes:
         """What happens in a stream, as server-sent events; a lost connection goes on after `Last-Event-ID`."""
         check_name(stream)
         if self.watchers >= self.service.limits.watchers:
-            raise TooMany(f"{self.watchers} pages are watching, which is the most")
+            raise Refused(f"{self.watchers} pages are watching, which is the most", 503)
         boot, _, number = request.headers.get("last-event-id", "")[:40].rpartition("-")
         last = int(number) if boot == self.boot and number.isdecimal() else 0
         return _Watched(self, self._watch(stream, last), media_type="text/event-stream")
@@ -244,12 +246,3 @@ class _Watched(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self.routes.watchers -= 1
-
-
-_ABOUT = {
-    "reset": "Put the model of a stream back to the source.",
-    "rollback": "Put it back to a snapshot (`to`, else the last), or to the state that the guard last found healthy.",
-    "snapshot": "Keep the model as it is now.",
-    "freeze": "Predict and learn nothing, or learn again (`frozen: false`).",
-    "export": "Write the adapted model as an ordinary one, in the folder of the server.",
-}

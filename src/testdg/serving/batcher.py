@@ -1,51 +1,35 @@
 """Predictions at once: requests that come together share a pass, and wait for nobody else."""
 
-from __future__ import annotations
-
+import math
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby, islice
 
 import torch
 from torch import Tensor
 
 from testdg.serving.factory import Factory
-from testdg.serving.failures import Conflict
-from testdg.serving.limits import Limits
+from testdg.serving.limits import Limits, Refused
+from testdg.serving.pictures import Picture
 from testdg.serving.stream import Stream
-from testdg.streaming.predictor import Answer, answer, difference
+from testdg.streaming.predictor import Both, compare
 
-Size = tuple[int, int]
 _LARGE = 8  # pictures whose two passes are worth a thread each
-
-
-@dataclass(frozen=True)
-class Answered:
-    """What both models say of a picture; of a segmentation with the maps of both."""
-
-    own: Answer
-    source: Answer
-    place: int
-
-    @property
-    def differs(self) -> float:
-        """1 where adaptation changed the class; of a segmentation, the share of pixels that it changed."""
-        return difference(self.own, self.source, self.place)
 
 
 @dataclass(eq=False)
 class Job:
-    """Pictures of one request, at the size of the canvas, with their own heights and widths."""
+    """Pictures of one request."""
 
     stream: Stream
-    images: Sequence[Tensor]
-    sizes: Sequence[Size]
-    done: Future[list[Answered]] = field(default_factory=Future)
+    pictures: Sequence[Picture]
+    done: Future[list[Both]] = field(default_factory=Future)
 
 
 class Batcher:
@@ -56,31 +40,19 @@ class Batcher:
         self.coming = 0
         """Requests that have begun and are not answered yet."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="predictions", daemon=True)
+        self.thread = threading.Thread(target=self._work, name="predictions", daemon=True)
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="source")  # predicts at the same time
 
-    def start(self) -> None:
-        """Begin to predict."""
-        self._thread.start()
-
-    def submit(self, job: Job) -> Future[list[Answered]]:
+    def ask(self, stream: Stream, pictures: Sequence[Picture]) -> Future[list[Both]]:
         """Have pictures predicted."""
+        job = Job(stream, pictures)
         self._jobs.put(job)
         return job.done
-
-    def busy(self) -> bool:
-        """Whether somebody waits for a prediction."""
-        return self.coming > 0
-
-    @property
-    def alive(self) -> bool:
-        """Whether it works."""
-        return self._thread.is_alive()
 
     def close(self, seconds: float) -> None:
         """Predict what waits, and end."""
         self._jobs.put(None)
-        self._thread.join(seconds)
+        self.thread.join(seconds)
         self._beside.shutdown()
 
     def _work(self) -> None:
@@ -106,7 +78,7 @@ class Batcher:
     def _answer(self, jobs: list[Job]) -> None:
         """Predict the jobs of one stream together; where that fails, each alone, so that one harms no other."""
         try:
-            found = self._predict(jobs[0].stream, [job.images for job in jobs], [job.sizes for job in jobs])
+            found = iter(self._predict(jobs[0].stream, [one for job in jobs for one in job.pictures]))
         except Exception as error:
             if len(jobs) == 1:
                 _set(jobs[0], error)
@@ -114,58 +86,44 @@ class Batcher:
                 for job in jobs:
                     self._answer([job])
             return
-        for job, answers in zip(jobs, found, strict=True):
-            _set(job, answers)
+        for job in jobs:
+            _set(job, list(islice(found, len(job.pictures))))
 
-    @torch.no_grad()
-    def _predict(
-        self, stream: Stream, images: list[Sequence[Tensor]], sizes: list[Sequence[Size]]
-    ) -> list[list[Answered]]:
-        flat, flat_sizes = [one for part in images for one in part], [one for part in sizes for one in part]
-        found: list[Answered] = []
-        for part in self._passes(flat):
-            found += self._pass(stream, flat[part], flat_sizes[part])
-        order = iter(found)
-        return [list(islice(order, len(part))) for part in images]
+    def _predict(self, stream: Stream, pictures: Sequence[Picture]) -> list[Both]:
+        """Both answers, in passes that the memory holds."""
+        found: list[Both] = []
+        while len(found) < len(pictures):
+            left = pictures[len(found) :]
+            count = self.factory.canvas.fitting((one.image for one in left), self.limits.pass_pixels)
+            found += self._pass(stream, left[:count])
+        return found
 
-    def _passes(self, images: Sequence[Tensor]) -> Iterator[slice]:
-        """Pictures in parts that the memory holds."""
-        begin = pixels = 0
-        for place, image in enumerate(images):
-            more = self.factory.canvas.pixels(image)
-            if place > begin and pixels + more > self.limits.pass_pixels:
-                yield slice(begin, place)
-                begin, pixels = place, 0
-            pixels += more
-        yield slice(begin, len(images))
-
-    def _pass(self, stream: Stream, images: Sequence[Tensor], sizes: Sequence[Size]) -> list[Answered]:
-        found: dict[int, Answered] = {}
-        for places, batch in self.factory.canvas.batches(images):
+    def _pass(self, stream: Stream, pictures: Sequence[Picture]) -> list[Both]:
+        found: dict[int, Both] = {}
+        for places, batch in self.factory.canvas.batches([one.image for one in pictures]):
             batch = batch.contiguous(memory_format=torch.channels_last)  # which convolutions on a CPU like better
-            own, source = self._both(stream, batch, [sizes[place] for place in places])
-            if not all(map(_finite, own.confidences)):
-                raise Conflict("the adapted model's answer is not a finite number: roll the stream back, or reset it")
-            found.update({place: Answered(own, source, number) for number, place in enumerate(places)})
-        return [found[place] for place in range(len(images))]
+            answers = compare(*self._logits(stream, batch), [pictures[place].size for place in places])
+            if not all(math.isfinite(one.own.confidence) for one in answers):
+                raise Refused(
+                    "the adapted model's answer is not a finite number: roll the stream back, or reset it", 409
+                )
+            found.update(zip(places, answers, strict=True))
+        return [found[place] for place in range(len(pictures))]
 
-    def _both(self, stream: Stream, batch: Tensor, sizes: Sequence[Size]) -> tuple[Answer, Answer]:
-        """The adapted model's answer and the source's; of small batches one after the other, as threads cost more."""
+    def _logits(self, stream: Stream, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of the adapted model and the source's; of small batches one after the other, as threads cost more."""
+        by_source = partial(stream.predictor.logits, self.factory.model, batch)
         if not self.factory.learns:
-            return (answer(stream.predictor.by_source(batch), sizes),) * 2
-        beside = self._beside.submit(stream.predictor.by_source, batch) if len(batch) >= _LARGE else None
+            return (by_source(),) * 2
+        beside = self._beside.submit(by_source) if len(batch) >= _LARGE else None
         try:
             own = stream.predict(batch)
         finally:  # whatever happens, the other thread is done with the source
-            source = stream.predictor.by_source(batch) if beside is None else beside.result()
-        return answer(own, sizes), answer(source, sizes)
+            source = by_source() if beside is None else beside.result()
+        return own, source
 
 
-def _finite(value: float) -> bool:
-    return value == value
-
-
-def _set(job: Job, outcome: list[Answered] | Exception) -> None:
+def _set(job: Job, outcome: list[Both] | Exception) -> None:
     """Tell whoever waits, if anybody still does."""
     if not job.done.set_running_or_notify_cancel():
         return

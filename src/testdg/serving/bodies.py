@@ -1,10 +1,9 @@
-"""What a request holds: one picture as it is, several as a form, or base64 in JSON."""
-
-from __future__ import annotations
+"""What a request holds (one picture as it is, several as a form, or base64 in JSON), and what its answer says."""
 
 import base64
 import binascii
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.datastructures import UploadFile
@@ -12,11 +11,18 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from testdg.errors import visible
-from testdg.serving.failures import Refused
-from testdg.serving.limits import Limits
+from testdg.serving.limits import Limits, Refused
+from testdg.serving.pictures import Picture, index_png
+from testdg.serving.stream import FROZEN, Fate, Stream
+from testdg.streaming.predictor import Both
 
 _MOST_REASON = 200  # characters
 _MARKS = (b"[", b"{", b'"', b",")  # of JSON: there is no part without one
+_WHY_NOT = {
+    "dropped": "the queue of pictures to learn from is full",
+    "frozen": FROZEN,
+    "off": "the method learns nothing",
+}
 
 
 async def read_files(request: Request, limits: Limits) -> list[bytes]:
@@ -85,3 +91,39 @@ async def read_action(request: Request, limits: Limits) -> tuple[dict[str, Any],
     if to is not None and to != "healthy" and type(to) is not int:
         raise Refused('to must be the number of a snapshot, or "healthy"')
     return {key: values[key] for key in ("to", "frozen") if values.get(key) is not None}, visible(reason[:_MOST_REASON])
+
+
+def answer_json(
+    stream: Stream, read: Sequence[Picture | str], answers: Sequence[Both], learning: str, fates: Sequence[Fate]
+) -> dict[str, Any]:
+    """The answer to a request for predictions; there are `fates` where somebody has waited for them."""
+    known: Sequence[Fate | None] = fates or [None] * len(answers)
+    pairs = zip(answers, known, strict=True)
+    told = iter([_picture_json(one, stream.factory.names, learning, fate) for one, fate in pairs])
+    last, change = stream.last, stream.take_change() or any(fate.change for fate in fates)
+    return {
+        "stream": stream.name,
+        "change": change,
+        "learning": "done" if fates else learning,
+        "last_learning": None if last is None else {"learnt": last.learnt, "reason": last.reason},
+        "predictions": [{"error": one} if isinstance(one, str) else next(told) for one in read],
+    }
+
+
+def _picture_json(one: Both, names: Sequence[str], learning: str, fate: Fate | None) -> dict[str, Any]:
+    """What is told of one picture; `learnt` is null while nobody knows yet."""
+    own, source, differs = one
+    told = {
+        "class": names[own.class_index],
+        "class_index": own.class_index,
+        "confidence": round(own.confidence, 6),
+        "source_class": names[source.class_index],
+        "source_index": source.class_index,
+        "source_confidence": round(source.confidence, 6),
+        "differs": round(differs, 6),
+        "learnt": None if learning == "queued" and fate is None else fate is not None and fate.learnt,
+        "reason": _WHY_NOT.get(learning, "") if fate is None else fate.reason,
+    }
+    if own.map is None:
+        return told
+    return {**told, "map": base64.b64encode(index_png(own.map, len(names))).decode()}

@@ -1,10 +1,6 @@
 """The embedded stream, played through a server: clean digits, fog that comes and goes, a black camera, frost."""
 
-from __future__ import annotations
-
-import io
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from itertools import chain, cycle, islice, repeat
@@ -12,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from testdg.data.benchmarks import Benchmark, load_benchmark
@@ -21,9 +16,10 @@ from testdg.evaluation import source_model
 from testdg.files import writing
 from testdg.methods import find_method
 from testdg.serving.factory import Factory
-from testdg.serving.failures import Refused
-from testdg.serving.pictures import Picture
+from testdg.serving.limits import Refused
+from testdg.serving.pictures import Picture, encoded
 from testdg.serving.service import Service
+from testdg.streaming.pictures import to_pil
 from testdg.streaming.setup import DEFAULT_METHOD, Choices
 
 NAME = "demo"
@@ -70,9 +66,7 @@ def write_clean(benchmark: Benchmark, folder: Path) -> Path:
 
 def png(image: Tensor) -> bytes:
     """An image in [0, 1], (3, H, W), as the bytes of a PNG file."""
-    file = io.BytesIO()
-    Image.fromarray((image * 255).round().byte().permute(1, 2, 0).numpy()).save(file, "PNG")
-    return file.getvalue()
+    return encoded(to_pil(image), "PNG")
 
 
 def scenes(benchmark: Benchmark) -> Iterator[Shown]:
@@ -81,11 +75,8 @@ def scenes(benchmark: Benchmark) -> Iterator[Shown]:
     for number, (scene, seconds) in enumerate(chain.from_iterable(repeat(SCENES))):
         order = torch.randperm(len(test), generator=torch.Generator().manual_seed(number)).tolist()
         for place in islice(cycle(order), seconds * RATE):
-            yield Shown(
-                scene,
-                png(_picture(benchmark, test, scene, place)),
-                None if scene == "black" else int(test.labels[place]),
-            )
+            label = None if scene == "black" else int(test.labels[place])
+            yield Shown(scene, png(_picture(benchmark, test, scene, place)), label)
 
 
 def _picture(benchmark: Benchmark, test: Samples, scene: str, place: int) -> Tensor:
@@ -96,45 +87,29 @@ def _picture(benchmark: Benchmark, test: Samples, scene: str, place: int) -> Ten
     return benchmark.domain(scene, SEVERITY.get(scene)).take([place])[0][0]
 
 
-class Player:
-    """Plays the scenes on a thread of its own, at an even pace; what the server refuses is left out."""
+def play(service: Service) -> None:
+    """Play the scenes through a server at an even pace, until it is asked to end; what it refuses is left out."""
+    scene, due = "", time.monotonic()
+    for shown in scenes(load_benchmark(BENCHMARK)):
+        due = max(due + 1 / RATE, time.monotonic() - 1)
+        if service.closing.wait(max(0.0, due - time.monotonic())):
+            return
+        try:
+            _show(service, shown, begins=shown.scene != scene)
+            scene = shown.scene
+        except Refused as error:
+            logging.getLogger(__name__).warning("the demonstration: %s", error)
 
-    def __init__(self, service: Service, rate: float = RATE) -> None:
-        self.service, self.rate = service, rate
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._play, name="demo", daemon=True)
 
-    def start(self) -> None:
-        """Begin to play."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End."""
-        self._over.set()
-        self._thread.join(5)
-
-    def _play(self) -> None:
-        scene, due = "", time.monotonic()
-        for shown in scenes(load_benchmark(BENCHMARK)):
-            due = max(due + 1 / self.rate, time.monotonic() - 1)
-            if self._over.wait(max(0.0, due - time.monotonic())):
-                return
-            try:
-                scene = self._show(shown, scene)
-            except Refused as error:
-                logging.getLogger(__name__).warning("the demonstration: %s", error)
-
-    def _show(self, shown: Shown, before: str) -> str:
-        service = self.service
-        with service.admitted(), service.streams.using(NAME, make=True) as stream:
-            if shown.scene != before:
-                stream.timeline.mark("scene", f"the demonstration shows: {shown.scene}")
-            read = service.read([shown.data])
-            pictures = [one for one in read if isinstance(one, Picture)]
-            try:
-                answers = service.ask(stream, pictures).result(service.limits.seconds)
-            finally:
-                service.let_go(read)
-            service.note(stream, pictures, answers, shown.label)
-            service.learn(stream, pictures)
-        return shown.scene
+def _show(service: Service, shown: Shown, *, begins: bool) -> None:
+    with service.admitted(), service.streams.using(NAME, make=True) as stream:
+        if begins:
+            stream.timeline.mark("scene", f"the demonstration shows: {shown.scene}")
+        read = service.read([shown.data])
+        pictures = [one for one in read if isinstance(one, Picture)]
+        try:
+            answers = service.batcher.ask(stream, pictures).result(service.limits.seconds)
+        finally:
+            service.let_go(read)
+        service.note(stream, pictures, answers, shown.label)
+        service.learn(stream, pictures)

@@ -1,7 +1,5 @@
 """Adapters around one shared source model: warmed up once, made as often as there are streams."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,8 +9,7 @@ from typing import Any
 from torch import nn
 
 from testdg.guards import Guard, guard
-from testdg.methods import Adapter, find_method
-from testdg.methods.state import read_folder
+from testdg.methods import find_method
 from testdg.streaming.setup import Choices, Setup
 
 
@@ -43,17 +40,3 @@ class Factory:
         if self._first.warm:
             adapter.load_warm(self._first.warm)
         return guard(adapter, self._first.probe.images) if self.guarded else adapter
-
-    def load(self, folder: Path) -> tuple[Any, dict[str, Any]]:
-        """An adapter from a saved state, and the note in it."""
-        adapter = self.fresh()
-        return adapter, put_back(adapter, folder)
-
-
-def put_back(adapter: Any, folder: Path) -> dict[str, Any]:
-    """Put a saved state into an adapter; gives the note that was saved with it."""
-    tensors, about = read_folder(folder)
-    inner: Adapter = adapter.adapter if isinstance(adapter, Guard) else adapter
-    inner.check_origin(about)
-    adapter.load_state(tensors, about["values"])
-    return dict(about.get("note", {}))

@@ -1,7 +1,5 @@
 """Learning on a thread of its own: a bounded queue for every stream, taken in turn, behind the predictions."""
 
-from __future__ import annotations
-
 import math
 import os
 import threading
@@ -11,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import islice
 from typing import NamedTuple
 
 from torch import Tensor
@@ -58,11 +56,7 @@ class Learner:
         self._ending, self._last = False, math.inf
         self._rest = 0.0
         """When learning goes on, whoever waits for predictions."""
-        self._thread = threading.Thread(target=self._work, name="learner", daemon=True)
-
-    def start(self) -> None:
-        """Begin to learn."""
-        self._thread.start()
+        self.thread = threading.Thread(target=self._work, name="learner", daemon=True)
 
     def __len__(self) -> int:
         """Pictures that wait."""
@@ -105,13 +99,8 @@ class Learner:
         with self._change:
             self._ending, self._last = True, time.monotonic() + seconds
             self._change.notify()
-        self._thread.join()
+        self.thread.join()
         return self._length
-
-    @property
-    def alive(self) -> bool:
-        """Whether it works."""
-        return self._thread.is_alive()
 
     def _work(self) -> None:
         with suppress(OSError, AttributeError):
@@ -119,7 +108,9 @@ class Learner:
         while (queue := self._next()) is not None:
             begun = time.thread_time()
             with self._change:
-                batch, era = self._taken(queue, self._size(queue)), queue.stream.era
+                first = (one.image for one in islice(queue.pictures, self.batch_size))
+                size = queue.stream.factory.canvas.fitting(first, self.limits.pass_pixels)
+                batch, era = self._taken(queue, size), queue.stream.era
             if batch:
                 self._learn(queue.stream, batch, era)
             queue.served = time.monotonic()
@@ -145,12 +136,6 @@ class Learner:
         first, full = queue.pictures[0], len(queue.pictures) >= self.batch_size
         return full or self._ending or first.fate is not None or time.monotonic() - first.since >= PATIENCE
 
-    def _size(self, queue: _Queue) -> int:
-        """Pictures of the next batch: no more pixels than may pass the model at one time, unless it is one picture."""
-        canvas = queue.stream.factory.canvas
-        sizes = accumulate(canvas.pixels(one.image) for one in islice(queue.pictures, self.batch_size))
-        return max(1, sum(size <= self.limits.pass_pixels for size in sizes))
-
     def _taken(self, queue: _Queue, most: int) -> list[Waiting]:
         taken = [queue.pictures.popleft() for _ in range(min(most, len(queue.pictures)))]
         self._length -= len(taken)
@@ -158,17 +143,15 @@ class Learner:
         return taken
 
     def _learn(self, stream: Stream, batch: Sequence[Waiting], era: int) -> None:
-        for one, fate in zip(batch, self._fates(stream, batch, era), strict=True):
-            one.tell(fate)
-
-    def _fates(self, stream: Stream, batch: Sequence[Waiting], era: int) -> list[Fate]:
-        """Learn; whatever goes wrong in one stream ends there."""
+        """Learn, and tell whoever waits; whatever goes wrong in one stream ends there."""
         try:
-            return stream.learn([one.image for one in batch], era)
+            fates = stream.learn([one.image for one in batch], era)
         except Exception as error:
             stream.counts.failures += 1
             stream.timeline.mark("guard", f"learning failed: {type(error).__name__}: {error}"[:300])
-            return [Fate(False, False, "learning failed")] * len(batch)
+            fates = [Fate(False, False, "learning failed")] * len(batch)
+        for one, fate in zip(batch, fates, strict=True):
+            one.tell(fate)
 
     def _tidy(self, queue: _Queue) -> None:
         """Let a stream go from which nothing waits."""

@@ -1,8 +1,16 @@
-"""Bounds of a server: whatever comes from outside has one."""
-
-from __future__ import annotations
+"""Bounds of a server: whatever comes from outside has one; and how what is out of them is refused."""
 
 from dataclasses import dataclass
+
+from testdg.errors import UserError
+
+
+class Refused(UserError):
+    """A request that is not answered: why, and the status of HTTP that says so."""
+
+    def __init__(self, reason: str, status: int = 400) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,6 @@
 """The numbers of a server in the text format of Prometheus."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from testdg.guards import Guard
 from testdg.serving.service import Service
@@ -30,7 +27,7 @@ def _lines(service: Service) -> Iterator[str]:
     for key, about in _COUNTERS.items():
         yield from _head(f"{key}_total", "counter", about)
         for stream in streams:
-            yield f'testdg_{key}_total{{stream="{stream.name}"}} {asdict(stream.counts)[key]:.10g}'
+            yield f'testdg_{key}_total{{stream="{stream.name}"}} {getattr(stream.counts, key):.10g}'
     yield from _head("guard_decisions_total", "counter", "What guards did.")
     for stream in streams:
         if isinstance(stream.adapter, Guard):

@@ -1,10 +1,8 @@
 """Pictures from outside: PNG and JPEG alone, looked at before they are decoded; and small ones for the page."""
 
-from __future__ import annotations
-
 import base64
 import io
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -12,8 +10,7 @@ from torch import Tensor
 
 from testdg.models import VisionModel
 from testdg.serving.limits import Limits
-from testdg.streaming.canvas import Canvas
-from testdg.streaming.pictures import Unreadable, as_unit, decode
+from testdg.streaming.pictures import Canvas, Unreadable, decode, to_pil
 from testdg.streaming.predictor import Map
 
 _SIDE = 72  # pixels of the longer side of a picture on the page
@@ -57,16 +54,18 @@ def _check_pixels(data: bytes, kind: str, most: int) -> None:
 
 def thumbnail(image: Tensor) -> str:
     """A small picture as a data URL."""
-    levels = (as_unit(image) * 255).round().byte().permute(1, 2, 0).numpy()
-    picture = Image.fromarray(levels if levels.shape[2] == 3 else levels[..., 0]).convert("RGB")
+    picture = to_pil(image)
     picture.thumbnail((_SIDE, _SIDE))
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=85)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return f"data:image/jpeg;base64,{base64.b64encode(encoded(picture, 'JPEG', quality=85)).decode()}"
 
 
 def index_png(values: Map, classes: int) -> bytes:
     """The class of every pixel as a PNG, 8 bits where that is enough."""
+    return encoded(Image.fromarray(values.astype(np.uint8 if classes <= 256 else np.uint16)), "PNG")
+
+
+def encoded(picture: Image.Image, kind: str, **options: Any) -> bytes:
+    """The bytes of a file."""
     file = io.BytesIO()
-    Image.fromarray(values.astype(np.uint8 if classes <= 256 else np.uint16)).save(file, "PNG")
+    picture.save(file, kind, **options)
     return file.getvalue()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,17 +12,14 @@ from typing import TYPE_CHECKING, Any
 from testdg.errors import UserError
 from testdg.evaluation.interrupts import noticed
 from testdg.files import locked, writing
-from testdg.serving.demo import Player
+from testdg.serving.demo import play
 from testdg.serving.factory import Factory
 from testdg.serving.limits import Limits
 from testdg.serving.security import Token, is_loopback
 from testdg.serving.service import Service
-from testdg.serving.silence import Silence
 
 if TYPE_CHECKING:
     import uvicorn
-
-LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +48,14 @@ def serve(factory: Factory, place: Place, *, demo: bool = False) -> list[str]:
     with locked(place.out / ".lock", f"another server uses {place.out}: stop it, or choose another folder with --out"):
         service = Service(factory, place.out, place.limits)
         server = make_server(service, place)
-        player = Player(service) if demo else None
+        players = [threading.Thread(target=play, args=(service,), name="demo", daemon=True)] if demo else []
         with noticed():  # uvicorn sends itself the signal once more at its end
-            return _run(service, server, player, place)
+            return _run(service, server, players, place)
 
 
-def _run(service: Service, server: uvicorn.Server, player: Player | None, place: Place) -> list[str]:
+def _run(service: Service, server: uvicorn.Server, players: Sequence[threading.Thread], place: Place) -> list[str]:
     service.start()
-    if player is not None:
+    for player in players:
         player.start()
     try:
         server.run()
@@ -64,8 +63,8 @@ def _run(service: Service, server: uvicorn.Server, player: Player | None, place:
         raise UserError(f"cannot listen at {place.host}:{place.port}: is the port in use?") from error
     finally:
         service.closing.set()
-        if player is not None:
-            player.close()
+        for player in players:
+            player.join(5)
         lost = service.close()
     return lost
 
@@ -85,7 +84,7 @@ def make_server(service: Service, place: Place) -> uvicorn.Server:
             service.closing.set()
             super().handle_exit(sig, frame)
 
-    silence = Silence(place.limits.head_seconds)
+    silence = _Silence(place.limits.head_seconds)
     config = uvicorn.Config(
         make_app(service, place.token),
         host=place.host,
@@ -100,3 +99,24 @@ def make_server(service: Service, place: Place) -> uvicorn.Server:
         lifespan="off",
     )
     return Server(config)
+
+
+class _Silence:
+    """Ends connections that are silent, or in the middle of a head, for too long: uvicorn would wait for ever."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._since: dict[Any, tuple[Any, float]] = {}
+
+    def end(self, connections: Iterable[Any]) -> None:
+        """Look at all connections, as often as you like; `cycle` is the last request of each."""
+        now, there = time.monotonic(), {}
+        for one in list(connections):
+            request = one.cycle
+            if request is None or request.response_complete:
+                last, since = self._since.get(one, (None, now))
+                there[one] = (request, since if last is request else now)
+        self._since = there
+        for one, (_, since) in there.items():
+            if now - since > self.seconds:
+                one.transport.close()

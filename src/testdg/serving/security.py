@@ -1,7 +1,5 @@
 """Who may ask: this machine, or whoever has the token; from the page itself, and in bounded portions."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac
@@ -13,14 +11,14 @@ import time
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from testdg.bounds import read_text
 from testdg.errors import UserError
-from testdg.serving.limits import Limits
+from testdg.serving.limits import Limits, Refused
 
 COOKIE = "testdg"
 _LEAST = 16  # characters of a token
@@ -32,8 +30,9 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
     "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 }
-NO_CONTENT = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+"""Of every answer that does not say otherwise."""
 
 
 class Token:
@@ -79,14 +78,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Refusal(Exception):
-    """A request that goes no further."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
-
-
 class Gate:
     """Stands before the application: addresses, sites, token, size and time of the body; headers of the answers."""
 
@@ -107,15 +98,19 @@ class Gate:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                message["headers"] = _with_headers(message["headers"])
+                there = {key.lower() for key, _ in message["headers"]}
+                more = [(k.encode(), v.encode()) for k, v in _HEADERS.items() if k.encode() not in there]
+                message["headers"] = [*message["headers"], *more]
             await send(message)
 
         try:
             self.check(scope)
             await self.app(scope, body.receive, answer)
-        except Refusal as refusal:
+        except Refused as refused:
             if not begun:
-                await _refuse(refusal, answer)
+                headers = {"connection": "close"} if refused.status in (408, 413) else None
+                told = Response(json.dumps({"error": str(refused)}), refused.status, headers, "application/json")
+                await told(scope, receive, answer)
         finally:
             self.held -= body.bytes
 
@@ -124,14 +119,17 @@ class Gate:
         headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
         place = scope["method"], scope["path"]
         host = headers.get("host", "")
-        if self.token is None and not is_loopback(_name(host)):
-            raise Refusal(403, "this server answers at its own address alone")
-        _check_site(headers, host, page=place == ("GET", "/"))
+        if self.token is None and not is_loopback(_parts(f"//{host}").hostname or ""):
+            raise Refused("this server answers at its own address alone", 403)
+        site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
+        foreign = site not in ("none", "same-origin") and place != ("GET", "/")  # a link to the page is fine
+        if foreign or (origin is not None and _parts(origin).netloc.lower() != host.lower()):
+            raise Refused("requests from other sites are refused", 403)
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self.limits.body:
-            raise Refusal(413, f"a request may have {self.limits.body} bytes at most")
+            raise Refused(f"a request may have {self.limits.body} bytes at most", 413)
         if self.token is not None and place not in _OPEN and not self._known(headers):
-            raise Refusal(401, "a token is needed: Authorization: Bearer TOKEN")
+            raise Refused("a token is needed: Authorization: Bearer TOKEN", 401)
 
     def _known(self, headers: Mapping[str, str]) -> bool:
         assert self.token is not None
@@ -159,55 +157,21 @@ class _Body:
         try:
             message = await asyncio.wait_for(self._receive(), max(0.0, self._until - time.monotonic()))
         except TimeoutError:
-            raise Refusal(408, f"the request took more than {self.limits.seconds:g} seconds to arrive") from None
-        self._count(len(message.get("body", b"")))
-        self._whole = not message.get("more_body", False)
-        return message
-
-    def _count(self, more: int) -> None:
+            raise Refused(f"the request took more than {self.limits.seconds:g} seconds to arrive", 408) from None
+        more = len(message.get("body", b""))
         self.bytes += more
         self.gate.held += more
         if self.bytes > self.limits.body:
-            raise Refusal(413, f"a request may have {self.limits.body} bytes at most")
+            raise Refused(f"a request may have {self.limits.body} bytes at most", 413)
         if self.gate.held > self.limits.bodies:
-            raise Refusal(503, "too much is being read at one time: come again")
+            raise Refused("too much is being read at one time: come again", 503)
+        self._whole = not message.get("more_body", False)
+        return message
 
 
-def _check_site(headers: Mapping[str, str], host: str, *, page: bool) -> None:
-    """Refuse what another site has sent; a link to the page is fine."""
-    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not page:
-        raise Refusal(403, "requests from other sites are refused")
-    origin = headers.get("origin")
-    if origin is not None and _netloc(origin) != host.lower():
-        raise Refusal(403, "requests from other sites are refused")
-
-
-def _netloc(origin: str) -> str:
-    """The name and port in an Origin header."""
+def _parts(address: str) -> SplitResult:
+    """The parts of an address; all are empty where it is none."""
     try:
-        return urlsplit(origin).netloc.lower()
+        return urlsplit(address)
     except ValueError:
-        return ""
-
-
-def _name(host: str) -> str:
-    """The name in a Host header, without the port."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _with_headers(given: Any) -> list[tuple[bytes, bytes]]:
-    there = {key.lower() for key, _ in given}
-    extra = {**_HEADERS, "content-security-policy": NO_CONTENT}
-    return [*given, *((k.encode(), v.encode()) for k, v in extra.items() if k.encode() not in there)]
-
-
-async def _refuse(refusal: Refusal, send: Send) -> None:
-    body = json.dumps({"error": refusal.reason}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if refusal.status in (408, 413):
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        return urlsplit("")

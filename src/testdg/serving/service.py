@@ -1,7 +1,5 @@
 """The server without its address: streams, predictions, learning, saving and actions."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -11,21 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from testdg.errors import UserError, visible
-from testdg.serving.batcher import Answered, Batcher, Job
+from testdg.errors import visible
+from testdg.serving.batcher import Batcher
 from testdg.serving.factory import Factory
-from testdg.serving.failures import Conflict, NotFound, Refused, TooMany
 from testdg.serving.learner import Learner
-from testdg.serving.limits import Limits
-from testdg.serving.pictures import Picture, open_picture, thumbnail
+from testdg.serving.limits import Limits, Refused
+from testdg.serving.pictures import Picture, open_picture
 from testdg.serving.store import Store
 from testdg.serving.stream import Fate, Stream
 from testdg.serving.streams import Streams
-from testdg.serving.timeline import Row
 from testdg.streaming.pictures import Unreadable
+from testdg.streaming.predictor import Both
 
 LOG = logging.getLogger("testdg.serving")
-ACTIONS = ("reset", "rollback", "snapshot", "freeze", "export")
 _SHOWN_EVERY = 0.25  # seconds between two pictures on the page
 _LAST_LEARNING = 20.0  # seconds that the end waits for learning
 
@@ -38,7 +34,7 @@ class Service:
         self.store = Store(folder, factory)
         self.streams = Streams(self.store, limits)
         self.batcher = Batcher(factory, limits)
-        self.learner = Learner(self.streams, limits, factory.setup.batch_size, self.batcher.busy)
+        self.learner = Learner(self.streams, limits, factory.setup.batch_size, lambda: self.batcher.coming > 0)
         self.workers = ThreadPoolExecutor(4, thread_name_prefix="decoder")
         self.errands = ThreadPoolExecutor(4, thread_name_prefix="errand")
         """Load, act and tell, which may wait for a step; decoding waits for nobody."""
@@ -55,9 +51,8 @@ class Service:
 
     def start(self) -> None:
         """Begin to work."""
-        self.batcher.start()
-        self.learner.start()
-        self._saver.start()
+        for thread in (self.batcher.thread, self.learner.thread, self._saver):
+            thread.start()
 
     def close(self) -> list[str]:
         """Finish what waits, save everything, and end; says what had to be left, nothing where all went well."""
@@ -81,7 +76,7 @@ class Service:
         with self._counting:
             if self.batcher.coming >= self.limits.requests:
                 self.refused += 1
-                raise TooMany(f"{self.limits.requests} requests are waiting, which is the most: come again")
+                raise Refused(f"{self.limits.requests} requests are waiting, which is the most: come again", 503)
             self.batcher.coming += 1
         try:
             yield
@@ -94,10 +89,11 @@ class Service:
         read: list[Picture | str] = []
         try:
             for data in files:
-                read.append(self._read(data))
-                self._hold(_bytes(read[-1:]))
-        except TooMany:
-            self._hold(-_bytes(read[:-1]))
+                one = self._read(data)
+                self._hold(_bytes([one]))
+                read.append(one)
+        except BaseException:  # whatever it is, nobody else can let go of the others
+            self.let_go(read)
             raise
         return read
 
@@ -115,39 +111,22 @@ class Service:
         with self._counting:
             if size > 0 and self.decoded + size > self.limits.decoded:
                 self.refused += 1
-                raise TooMany("the pictures of all requests are too large together: come again, with smaller ones")
+                raise Refused("the pictures of all requests are too large together: come again, with smaller ones", 503)
             self.decoded += size
 
-    def ask(self, stream: Stream, pictures: Sequence[Picture]) -> Future[list[Answered]]:
-        """Have pictures predicted."""
-        return self.batcher.submit(Job(stream, [one.image for one in pictures], [one.size for one in pictures]))
-
     def note(
-        self, stream: Stream, pictures: Sequence[Picture], answers: Sequence[Answered], label: int | None = None
+        self, stream: Stream, pictures: Sequence[Picture], answers: Sequence[Both], label: int | None = None
     ) -> None:
         """Count predictions, and show one now and then; a demonstration knows the label of its picture."""
-        rows = [_row(one, label) for one in answers]
         with self._counting:
-            stream.counts.pictures += len(rows)
-            stream.counts.changed_by_adaptation += sum(row.differs for row in rows)
+            stream.counts.pictures += len(answers)
+            stream.counts.changed_by_adaptation += sum(one.differs for one in answers)
             show = time.monotonic() - self._shown >= _SHOWN_EVERY
             self._shown = time.monotonic() if show else self._shown
-        stream.timeline.add(rows)
+        stream.timeline.add(answers, label)
         if show:
-            place = max(range(len(rows)), key=lambda place: rows[place].differs)
-            self.workers.submit(self._show, stream, pictures[place], rows[place])
-
-    def _show(self, stream: Stream, picture: Picture, row: Row) -> None:
-        names = self.factory.names
-        sample = {
-            "picture": thumbnail(picture.image),
-            "before": names[row.source_index],
-            "after": names[row.class_index],
-            "confidence": row.confidence,
-            "source_confidence": row.source_confidence,
-            "differs": row.differs,
-        }
-        stream.timeline.show(sample)
+            place = max(range(len(answers)), key=lambda place: answers[place].differs)
+            self.workers.submit(stream.timeline.show, pictures[place].image, answers[place], self.factory.names)
 
     def learn(
         self, stream: Stream, pictures: Sequence[Picture], *, wait: bool = False
@@ -182,14 +161,15 @@ class Service:
         if number == "healthy":
             number = None
         elif number is not None and number not in numbers:
-            raise NotFound(f"{stream.name} has no snapshot {number}; it has {', '.join(map(str, numbers)) or 'none'}")
+            known = ", ".join(map(str, numbers)) or "none"
+            raise Refused(f"{stream.name} has no snapshot {number}; it has {known}", 404)
         forgotten = self.learner.forget(stream)
         folder = None if number is None else self.store.path(stream.name) / "snapshots" / str(number)
         told = stream.roll_back(folder, reason or "somebody asked for it")
         return {"done": f"back to {told}", "forgotten": forgotten}
 
     def _snapshot(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        with _written(), self.store.place(stream.name, "snapshots", self.limits.snapshots) as folder:
+        with self.store.place(stream.name, "snapshots", self.limits.snapshots) as folder:
             stream.adapter.save(folder, stream.note())
         stream.saved.snapshot = time.time()
         stream.version += 1
@@ -201,7 +181,7 @@ class Service:
         return {"done": "frozen: it predicts and learns nothing" if stream.frozen else "learning again"}
 
     def _export(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        with _written(), self.store.place(stream.name, "exports", self.limits.snapshots) as folder:
+        with self.store.place(stream.name, "exports", self.limits.snapshots) as folder:
             stream.export(folder)
         place = folder.relative_to(self.store.folder).as_posix()
         return {"done": f"exported to {place} in the folder of the server", "folder": place}
@@ -210,8 +190,8 @@ class Service:
 
     def problems(self) -> list[str]:
         """What is wrong with the server as a whole, in words; nothing where all is well."""
-        alive = {"predicting": self.batcher.alive, "learning": self.learner.alive}
-        dead = [] if self.closing.is_set() else [what for what in alive if not alive[what]]
+        threads = {"predicting": self.batcher.thread, "learning": self.learner.thread}
+        dead = [] if self.closing.is_set() else [what for what, one in threads.items() if not one.is_alive()]
         return [*self.store.problems.values(), *(f"{what} has ended: restart, and see the log" for what in dead)]
 
     def state(self, name: str | None) -> dict[str, Any]:
@@ -260,12 +240,11 @@ class Service:
         while not self._over.wait(1.0):
             streams = self.streams.resident()
             self.store.sign(streams)
-            for name in [stream.name for stream in streams if self._is_due(stream)]:
+            now = time.monotonic()
+            due = [one.name for one in streams if one.dirty and now - one.tried >= self.limits.save_every]
+            for name in due:
                 if (stream := self.streams.at_hand(name, use=False)) is not None:
                     self._save_quietly(stream)
-
-    def _is_due(self, stream: Stream) -> bool:
-        return stream.dirty and time.monotonic() - stream.tried >= self.limits.save_every
 
     def _save_quietly(self, stream: Stream) -> None:
         try:
@@ -277,23 +256,5 @@ class Service:
             self.streams.leave(stream)
 
 
-@contextmanager
-def _written() -> Iterator[None]:
-    """Turn a failure to write into one of the request."""
-    try:
-        yield
-    except Conflict:
-        raise
-    except (UserError, OSError) as error:
-        raise Conflict(f"it could not be written: {getattr(error, 'strerror', None) or error}") from error
-
-
 def _bytes(read: Sequence[Picture | str]) -> int:
     return sum(one.image.nbytes for one in read if isinstance(one, Picture))
-
-
-def _row(one: Answered, label: int | None) -> Row:
-    own, source, place = one.own, one.source, one.place
-    return Row(
-        own.classes[place], own.confidences[place], source.classes[place], source.confidences[place], one.differs, label
-    )

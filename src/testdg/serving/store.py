@@ -8,14 +8,13 @@ OUT/streams/NAME/snapshots  states that somebody asked to keep
 OUT/streams/NAME/exports    adapted models
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,9 @@ from testdg.errors import UserError
 from testdg.files import replace_text, writing
 from testdg.methods.state import TENSORS, VALUES, tidy
 from testdg.serving.factory import Factory
-from testdg.serving.stream import Saved, Stream
+from testdg.serving.limits import Refused
+from testdg.serving.stream import Stream
+from testdg.streaming.setup import put_back
 
 _MOST_LOG = 8 << 20  # bytes of a log; the one before it is kept
 
@@ -85,9 +86,8 @@ class Store:
                 note, version = stream.note(), stream.version
                 stream.adapter.save(folder, note)
                 size = sum((folder / name).stat().st_size for name in (TENSORS, VALUES))
-                pictures, learnt = note["counts"]["pictures"], note["counts"]["learnt"]
-                snapshot, lost = stream.saved.snapshot, stream.saved.lost
-                stream.saved = Saved(note["time"], pictures, learnt, version, snapshot, size, lost)
+                seen = {"time": note["time"], "pictures": note["counts"]["pictures"]}
+                stream.saved = replace(stream.saved, **seen, version=version, bytes=size)
         except (UserError, OSError) as error:
             self.problems["states"] = f"states are not being saved: {_reason(error)}"
             return False
@@ -96,11 +96,11 @@ class Store:
 
     def load(self, name: str) -> Stream:
         """Bring a stream back from disk, or begin it; one that is damaged is put aside and begins anew."""
-        folder = self.path(name) / "state"
+        folder, adapter = self.path(name) / "state", self.factory.fresh()
         if not folder.is_dir():
-            return self._told_lost(Stream(name, self.factory.fresh(), self.factory))
+            return self._told_lost(Stream(name, adapter, self.factory))
         try:
-            adapter, note = self.factory.load(folder)
+            note = put_back(adapter, folder)
             stream = Stream(name, adapter, self.factory)
             stream.load_note(note)
         except (UserError, KeyError, TypeError) as error:
@@ -122,7 +122,8 @@ class Store:
             return stream
         learnt = seen["learnt"] - stream.counts.learnt
         if learnt > 0:
-            since = "its beginning" if stream.saved.time is None else _clock(stream.saved.time)
+            saved = stream.saved.time
+            since = "its beginning" if saved is None else time.strftime("%H:%M:%S", time.localtime(saved))
             stream.saved.lost = f"the server was killed: what was learnt from {learnt} pictures after {since} is lost"
             stream.timeline.mark("note", stream.saved.lost)
         return stream
@@ -158,14 +159,19 @@ class Store:
 
     @contextmanager
     def place(self, name: str, kind: str, most: int) -> Iterator[Path]:
-        """A numbered place for a new snapshot or export; once it is written, only the last `most` are kept."""
+        """A numbered place for a new snapshot or export; once it is written, only the last `most` are kept.
+
+        What cannot be written leaves nothing, and is a failure of the request.
+        """
         numbers = self.numbers(name, kind)
         folder = self.path(name) / kind / str(numbers[-1] + 1 if numbers else 1)
         try:
             yield folder
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise
+            if isinstance(error, Refused) or not isinstance(error, UserError | OSError):
+                raise
+            raise Refused(f"it could not be written: {getattr(error, 'strerror', None) or error}", 409) from error
         for number in numbers[: max(0, len(numbers) - most + 1)]:
             shutil.rmtree(self.path(name) / kind / str(number), ignore_errors=True)
 
@@ -179,7 +185,3 @@ def _reason(error: UserError | OSError) -> str:
     """The reason without the path, which is nobody's business who may only ask for the health."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return str(getattr(cause, "strerror", None) or "the disk cannot be written")
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(seconds))

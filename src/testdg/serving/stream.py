@@ -1,7 +1,5 @@
 """One named stream: an adapter of its own, a copy of it that predicts meanwhile, and what happened."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -10,16 +8,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from testdg.files import writing
 from testdg.guards import Guard
 from testdg.models import VisionModel
-from testdg.serving.factory import Factory, put_back
-from testdg.serving.failures import Conflict
+from testdg.serving.factory import Factory
+from testdg.serving.limits import Refused
 from testdg.serving.timeline import Timeline
 from testdg.streaming.predictor import Predictor
+from testdg.streaming.setup import put_back
 
 FROZEN = "the stream is frozen"
 PUT_BACK = "the model was put back meanwhile"
@@ -27,20 +25,16 @@ PUT_BACK = "the model was put back meanwhile"
 
 @dataclass
 class Counts:
-    """What a stream has seen and done, from its beginning."""
+    """What a stream has seen and done, from its beginning; `metrics` says what each number is."""
 
     pictures: int = 0
     changed_by_adaptation: float = 0.0
     learnt: int = 0
-    """Pictures that were learnt from."""
     not_learnt: int = 0
-    """Pictures that the guard kept from being learnt."""
     dropped: int = 0
-    """Pictures that were not learnt from, as the queue was full."""
     steps: int = 0
     changes: int = 0
     failures: int = 0
-    """Batches at which learning failed."""
 
 
 class Fate(NamedTuple):
@@ -57,7 +51,6 @@ class Saved:
 
     time: float | None = None
     pictures: int = -1
-    learnt: int = 0
     version: int = -1
     snapshot: float | None = None
     bytes: int = 0
@@ -102,15 +95,10 @@ class Stream:
         self._front = self.adapter.adapted_model() if alone else None
         self.version += 1
 
-    @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
         """Logits of the adapted model; it waits for learning only where a method is more than one model."""
-        front = self._front
-        if front is not None:
-            with self.adapter.autocast():
-                return front(front.prepare(images.to(front.device))).logits.float()  # type: ignore[no-any-return]
-        if not self.factory.learns:
-            return self.predictor.by_source(images)
+        if (front := self._front) is not None:
+            return self.predictor.logits(front, images)
         with self.lock:
             return self.adapter.predict(images)  # type: ignore[no-any-return]
 
@@ -161,37 +149,34 @@ class Stream:
         changed, self.changed = self.changed, False
         return changed
 
-    # Actions
+    # Actions, under the lock
 
     def reset(self) -> None:
         """Back to the source."""
-        with self.lock:
-            self.adapter.reset()
-            self.era += 1
-            self.refresh()
+        self.adapter.reset()
+        self.era += 1
+        self.refresh()
 
     def roll_back(self, folder: Path | None, reason: str) -> str:
         """Back to a snapshot, or without one to the last state that the guard found healthy; says to what."""
-        with self.lock:
-            if folder is not None:
-                put_back(self.adapter, folder)
-                told = f"snapshot {folder.name}"
-            elif isinstance(self.adapter, Guard) and self.adapter.snapshots:
-                self.adapter.roll_back(reason)
-                told = "the last healthy state"
-            else:
-                raise Conflict(f"{self.name} has no snapshot and no healthy state to go back to: take a snapshot first")
-            self.era += 1
-            self.refresh()
+        if folder is not None:
+            put_back(self.adapter, folder)
+            told = f"snapshot {folder.name}"
+        elif isinstance(self.adapter, Guard) and self.adapter.snapshots:
+            self.adapter.roll_back(reason)
+            told = "the last healthy state"
+        else:
+            raise Refused(f"{self.name} has no snapshot and no healthy state to go back to: take a snapshot first", 409)
+        self.era += 1
+        self.refresh()
         return told
 
     def export(self, folder: Path) -> None:
         """Write the adapted model as an ordinary one."""
-        with self.lock:
-            if (reason := self.adapter.beyond_weights()) is not None:
-                raise Conflict(f"{self.adapter.name} cannot be one model, as {reason}: take a snapshot")
-            with writing(folder):
-                self.adapter.export(folder)
+        if (reason := self.adapter.beyond_weights()) is not None:
+            raise Refused(f"{self.adapter.name} cannot be one model, as {reason}: take a snapshot", 409)
+        with writing(folder):
+            self.adapter.export(folder)
 
     # State
 
@@ -205,7 +190,7 @@ class Stream:
         self.counts = Counts(**note["counts"])
         self.timeline.load(note["marks"])
         self.frozen = bool(note["frozen"])
-        self.saved = Saved(note["time"], self.counts.pictures, self.counts.learnt, self.version, note["snapshot"])
+        self.saved = Saved(note["time"], self.counts.pictures, self.version, note["snapshot"])
 
     @property
     def dirty(self) -> bool:

@@ -1,7 +1,5 @@
 """All streams of a server: a few in memory, the others on disk; the least recently used makes room."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections import OrderedDict
@@ -9,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from testdg.errors import visible
-from testdg.serving.failures import NoRoom, Refused, TooMany
-from testdg.serving.limits import Limits
+from testdg.serving.limits import Limits, Refused
 from testdg.serving.store import Store
 from testdg.serving.stream import Stream
 
@@ -34,10 +31,6 @@ class Streams:
         self._resident: OrderedDict[str, Stream] = OrderedDict()
         self._loading = threading.Lock()
         self._known = set(store.known())
-
-    def __len__(self) -> int:
-        """Number of streams in memory."""
-        return len(self._resident)
 
     def resident(self) -> list[Stream]:
         """Those in memory, the most recently used last."""
@@ -82,7 +75,7 @@ class Streams:
             if not make:
                 raise Refused(f"there is no stream {name!r}: it begins with its first picture")
             if len(self._known) >= self.limits.streams:
-                raise TooMany(f"there are {self.limits.streams} streams already, which is the most")
+                raise Refused(f"there are {self.limits.streams} streams already, which is the most", 503)
 
     def hold(self, stream: Stream) -> None:
         """Keep a stream in memory that is in use, until another `leave`."""
@@ -111,11 +104,12 @@ class Streams:
                     return
                 idle = next((one for one in self._resident.values() if not one.users), None)
             if idle is None:
-                raise TooMany(f"{self.limits.resident} streams are in use, which is the most in memory: come again")
-            if idle.dirty and not self.store.save(idle):
-                raise NoRoom(
-                    f"there is no room for another stream: {self.store.problems.get('states', 'the disk is full')}"
+                raise Refused(
+                    f"{self.limits.resident} streams are in use, which is the most in memory: come again", 503
                 )
+            if idle.dirty and not self.store.save(idle):
+                problem = self.store.problems.get("states", "the disk is full")
+                raise Refused(f"there is no room for another stream: {problem}", 507)
             with self._lock:
                 if not idle.users and not idle.dirty:
                     self._resident.pop(idle.name, None)

@@ -1,7 +1,5 @@
 """What the OpenAPI description says, with examples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 ABOUT = """A vision model that adapts to what it sees, without labels.
@@ -29,43 +27,57 @@ _ANSWER = {
     "predictions": [_PREDICTION],
 }
 _ACTED = {"stream": "main", "action": "rollback", "done": "back to snapshot 2", "forgotten": 12}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
-def _json(example: Any, about: str) -> dict[str, Any]:
-    return {"description": about, "content": {"application/json": {"example": example}}}
+def _answer(about: str, example: Any, kind: str = "application/json") -> dict[str, Any]:
+    return {"description": about, "content": {kind: {"example": example}}}
 
 
-def _error(sentence: str, about: str) -> dict[str, Any]:
-    return _json({"error": sentence}, about)
+def _error(about: str, sentence: str) -> dict[str, Any]:
+    return _answer(about, {"error": sentence})
 
 
 _ERRORS = {
-    "400": _error('a stream is named by up to 48 small letters ...; got "../x"', "something in the request is wrong"),
-    "401": _error("a token is needed: Authorization: Bearer TOKEN", "no token, or a wrong one"),
-    "403": _error("requests from other sites are refused", "another site has sent it"),
-    "413": _error("a request may have 16777216 bytes at most", "too large"),
-    "503": _error("256 requests are waiting, which is the most: come again", "too much to do"),
+    "400": _error("something in the request is wrong", 'a stream is named by up to 48 small letters ...; got "../x"'),
+    "401": _error("no token, or a wrong one", "a token is needed: Authorization: Bearer TOKEN"),
+    "403": _error("another site has sent it", "requests from other sites are refused"),
+    "413": _error("too large", "a request may have 16777216 bytes at most"),
+    "503": _error("too much to do", "256 requests are waiting, which is the most: come again"),
 }
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
+
+
+def _route(answer: dict[str, Any], errors: dict[str, Any] = _ERRORS, example: Any = None) -> dict[str, Any]:
+    """The description of an address; one that takes JSON has an example of it."""
+    told = {"responses": {"200": answer, **errors}}
+    if example is None:
+        return told
+    content = {"application/json": {"schema": {"type": "object"}, "example": example}}
+    return {"requestBody": {"required": True, "content": content}, **told}
+
+
+def action(example: dict[str, Any]) -> dict[str, Any]:
+    """The description of an action whose body may be like the example."""
+    conflicts = {
+        "404": _error("no such snapshot", "main has no snapshot 7; it has 1, 2"),
+        "409": _error("not possible now", "main has no snapshot and no healthy state to go back to"),
+    }
+    return _route(_answer("It is done, and logged.", _ACTED), {**conflicts, **_ERRORS}, example)
+
+
+def _pictures(kind: str) -> dict[str, Any]:
+    items = {"type": "string", "format": kind}
+    return {"schema": {"type": "object", "properties": {"pictures": {"type": "array", "items": items}}}}
+
+
 PREDICT: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
             "image/png": _BINARY,
             "image/jpeg": _BINARY,
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "properties": {"pictures": {"type": "array", "items": {"type": "string", "format": "binary"}}},
-                }
-            },
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "properties": {"pictures": {"type": "array", "items": {"type": "string", "format": "byte"}}},
-                },
-                "example": {"pictures": ["iVBORw0KGgoAAAANSUhEUg..."]},
-            },
+            "multipart/form-data": _pictures("binary"),
+            "application/json": {**_pictures("byte"), "example": {"pictures": ["iVBORw0KGgoAAAANSUhEUg..."]}},
         },
     },
     "responses": {
@@ -74,64 +86,43 @@ PREDICT: dict[str, Any] = {
             "base64, or that PNG alone where `Accept: image/png` asks for it.",
             "content": {"application/json": {"example": _ANSWER}, "image/png": _BINARY},
         },
-        "422": _error("it is neither PNG nor JPEG", "no picture of the request can be read"),
+        "422": _error("no picture of the request can be read", "it is neither PNG nor JPEG"),
         **_ERRORS,
     },
 }
-
-
-def action(example: dict[str, Any]) -> dict[str, Any]:
-    """The description of an action whose body may be like the example."""
-    body = {"required": True, "content": {"application/json": {"schema": {"type": "object"}, "example": example}}}
-    conflict = {
-        "404": _error("main has no snapshot 7; it has 1, 2", "no such snapshot"),
-        "409": _error("main has no snapshot and no healthy state to go back to", "not possible now"),
-    }
-    return {"requestBody": body, "responses": {"200": _json(_ACTED, "It is done, and logged."), **conflict, **_ERRORS}}
-
-
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "reset": {"reason": "a new camera"},
-    "rollback": {"to": 2, "reason": "worse since noon"},
-    "snapshot": {"reason": "before the night"},
-    "freeze": {"frozen": True, "reason": "maintenance"},
-    "export": {"reason": "for the other cameras"},
+ACTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "reset": ("Put the model of a stream back to the source.", {"reason": "a new camera"}),
+    "rollback": (
+        "Put it back to a snapshot (`to`, else the last), or to the state that the guard last found healthy.",
+        {"to": 2, "reason": "worse since noon"},
+    ),
+    "snapshot": ("Keep the model as it is now.", {"reason": "before the night"}),
+    "freeze": (
+        "Predict and learn nothing, or learn again (`frozen: false`).",
+        {"frozen": True, "reason": "maintenance"},
+    ),
+    "export": (
+        "Write the adapted model as an ordinary one, in the folder of the server.",
+        {"reason": "for the other cameras"},
+    ),
 }
-STATE = {
-    "responses": {
-        "200": _json({"model": "mine", "streams": ["main"], "queue": 3, "pictures": 1200, "frozen": False}, "State."),
-        **_ERRORS,
-    }
-}
-EVENTS = {
-    "responses": {
-        "200": {
-            "description": "Server-sent events, one a second: what is new since `Last-Event-ID`, and the state.",
-            "content": {"text/event-stream": {"example": 'id: 1a2b-17\ndata: {"seconds": [], "marks": []}\n\n'}},
-        },
-        **_ERRORS,
-    }
-}
-HEALTH = {
-    "responses": {
-        "200": _json(
-            {"status": "degraded", "problems": ["states are not being saved: No space left on device"]},
-            "`ok`, or `degraded`: it predicts and learns, and something is wrong. No token is needed to ask.",
-        ),
-    }
-}
-METRICS = {
-    "responses": {
-        "200": {
-            "description": "The text format of Prometheus.",
-            "content": {"text/plain": {"example": 'testdg_pictures_total{stream="main"} 1200\n'}},
-        }
-    }
-}
-LOGIN = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"type": "object"}, "example": {"token": "..."}}},
-    },
-    "responses": {"200": _json({"status": "ok"}, "A cookie that no script can read."), **_ERRORS},
-}
+"""What can be done to a stream: what it does, and an example of its body."""
+STATE = _route(_answer("State.", {"model": "mine", "streams": ["main"], "queue": 3, "pictures": 1200, "frozen": False}))
+EVENTS = _route(
+    _answer(
+        "Server-sent events, one a second: what is new since `Last-Event-ID`, and the state.",
+        'id: 1a2b-17\ndata: {"seconds": [], "marks": []}\n\n',
+        "text/event-stream",
+    )
+)
+HEALTH = _route(
+    _answer(
+        "`ok`, or `degraded`: it predicts and learns, and something is wrong. No token is needed to ask.",
+        {"status": "degraded", "problems": ["states are not being saved: No space left on device"]},
+    ),
+    {},
+)
+METRICS = _route(
+    _answer("The text format of Prometheus.", 'testdg_pictures_total{stream="main"} 1200\n', "text/plain"), {}
+)
+LOGIN = _route(_answer("A cookie that no script can read.", {"status": "ok"}), example={"token": "..."})

@@ -1,14 +1,17 @@
 """What happened in a stream, second by second, in bounded memory: for the page, which asks for all that is new."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
+
+from torch import Tensor
+
+from testdg.serving.pictures import thumbnail
+from testdg.streaming.predictor import Both
 
 SECONDS = 900
 """Seconds of the curve that are kept."""
@@ -47,66 +50,37 @@ class Mark:
     times: int = 1
 
 
-@dataclass(frozen=True)
-class Row:
-    """What is counted of a prediction."""
-
-    class_index: int
-    confidence: float
-    source_index: int
-    source_confidence: float
-    differs: float
-    label: int | None = None
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A picture, small, with both predictions."""
-
-    number: int
-    time: float
-    picture: str
-    before: str
-    after: str
-    confidence: float
-    source_confidence: float
-    differs: float
-
-
-@dataclass
 class Timeline:
     """Seconds, marks, samples and the mix of classes of one stream; safe to use from several threads."""
 
-    seconds: deque[Second] = field(default_factory=lambda: deque(maxlen=SECONDS))
-    marks: deque[Mark] = field(default_factory=lambda: deque(maxlen=MARKS))
-    samples: dict[bool, deque[Sample]] = field(
-        default_factory=lambda: {differs: deque(maxlen=SAMPLES) for differs in (True, False)}
-    )
-    mix: deque[int] = field(default_factory=lambda: deque(maxlen=MIX))
-    before: list[int] = field(default_factory=list)
-    """Classes of the pictures before the last change; of the first ones, where there was none."""
-    changed: bool = False
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
+        self.seconds: deque[Second] = deque(maxlen=SECONDS)
+        self.marks: deque[Mark] = deque(maxlen=MARKS)
+        self.samples: dict[bool, deque[dict[str, Any]]] = {one: deque(maxlen=SAMPLES) for one in (True, False)}
+        """Small pictures with both predictions, by whether these differ."""
+        self.mix: deque[int] = deque(maxlen=MIX)
+        self.before: list[int] = []
+        """Classes of the pictures before the last change; of the first ones, where there was none."""
+        self.changed = False
         self._lock = threading.Lock()
         self._now: Second | None = None
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, answers: Sequence[Both], label: int | None = None) -> None:
         """Count predictions."""
         with self._lock:
             second = self._second()
-            for row in rows:
+            for own, source, differs in answers:
                 second.pictures += 1
-                second.confidence += row.confidence
-                second.source_confidence += row.source_confidence
-                second.differs += row.differs
-                if row.label is not None:
+                second.confidence += own.confidence
+                second.source_confidence += source.confidence
+                second.differs += differs
+                if label is not None:
                     second.labelled += 1
-                    second.right += row.class_index == row.label
-                    second.source_right += row.source_index == row.label
-                self.mix.append(row.class_index)
+                    second.right += own.class_index == label
+                    second.source_right += source.class_index == label
+                self.mix.append(own.class_index)
                 if not self.changed and len(self.before) < MIX:
-                    self.before.append(row.class_index)
+                    self.before.append(own.class_index)
 
     def _second(self) -> Second:
         """The second that it is; the one before is done, and gets its number."""
@@ -135,28 +109,35 @@ class Timeline:
             number = next(_numbers)
             self.marks.append(Mark(kind, text, now, number, number))
 
-    def show(self, sample: dict[str, Any]) -> None:
+    def show(self, image: Tensor, answer: Both, names: Sequence[str]) -> None:
         """Keep a picture; those whose prediction adaptation has changed have a place of their own."""
+        own, source, differs = answer
+        sample = {
+            "picture": thumbnail(image),
+            "before": names[source.class_index],
+            "after": names[own.class_index],
+            "confidence": own.confidence,
+            "source_confidence": source.confidence,
+            "differs": differs,
+        }
         with self._lock:
-            one = Sample(next(_numbers), time.time(), **sample)
-            self.samples[one.before != one.after or one.differs > 0.1].append(one)
+            changed = sample["before"] != sample["after"] or differs > 0.1
+            self.samples[changed].append({"number": next(_numbers), "time": time.time(), **sample})
 
     def since(self, number: int) -> dict[str, Any]:
         """Everything after that number, ready for JSON, and the number to ask with the next time."""
         with self._lock:
             if self._now is not None and self._now.time != int(time.time()):
                 self._close()
-            kept = [*self.samples[True], *self.samples[False]]
+            samples = [one for kept in self.samples.values() for one in kept if one["number"] > number]
             found = {
                 "seconds": [asdict(one) for one in self.seconds if one.number > number],
                 "marks": [asdict(one) for one in self.marks if one.number > number],
-                "samples": [asdict(one) for one in sorted(kept, key=lambda one: one.number) if one.number > number],
+                "samples": sorted(samples, key=lambda one: one["number"]),
             }
             last = max((one["number"] for part in found.values() for one in part), default=number)
-            return {**found, "number": last, "mix": self._mixes()}
-
-    def _mixes(self) -> dict[str, dict[int, int]]:
-        return {"now": dict(Counter(self.mix)), "before": dict(Counter(self.before))}
+            mixes = {"now": Counter(self.mix), "before": Counter(self.before)}
+            return {**found, "number": last, "mix": mixes}
 
     def rate(self, seconds: int = 5) -> float:
         """Pictures a second, over the last few."""

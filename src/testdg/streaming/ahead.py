@@ -1,35 +1,22 @@
 """Pictures are decoded while the model is at work: threads, and a queue of bounded length between them."""
 
-from __future__ import annotations
-
 import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import NamedTuple
+from dataclasses import replace
+from itertools import islice, takewhile
 
-from torch import Tensor
-
-from testdg.streaming.canvas import Canvas
 from testdg.streaming.frames import Frame, Frames
-from testdg.streaming.pictures import Unreadable, decode
+from testdg.streaming.pictures import Canvas, Unreadable, decode
 from testdg.streaming.predictor import Item
 
 _MOST_WORKERS = 4
 _TICK = 0.2  # seconds after which a thread that waits looks whether it should stop
 _PATIENCE = 1.0  # seconds that the pictures of a live stream wait for others to fill their batch
 
-
-class Loaded(NamedTuple):
-    """A picture, or the reason why there is none."""
-
-    item: Item
-    image: Tensor | None
-    reason: str = ""
-
-
-Share = Future[list[Loaded]]
+Share = Future[list[Item]]
 Coming = queue.Queue[Share | BaseException | None]
 
 
@@ -40,27 +27,27 @@ class Loader:
         self.canvas, self.channels = canvas, channels
         self.workers = workers or min(max(1, (os.cpu_count() or 1) // 2), _MOST_WORKERS)  # the model needs cores, too
 
-    def load(self, index: int, frame: Frame) -> Loaded:
+    def load(self, index: int, frame: Frame) -> Item:
         """Decode a picture, at the model's size where that is smaller."""
         try:
             image = decode(frame.picture, self.channels)
             height, width = image.shape[-2:]
-            return Loaded(Item(index, frame.file, (height, width)), self.canvas.shrink(image))
+            return Item(index, frame.file, self.canvas.shrink(image), (height, width))
         except Unreadable as error:
-            return Loaded(Item(index, frame.file, (0, 0)), None, str(error))
+            return Item(index, frame.file, None, reason=str(error))
 
-    def load_all(self, start: int, frames: Sequence[Frame]) -> list[Loaded]:
+    def load_all(self, start: int, frames: Sequence[Frame]) -> list[Item]:
         """Decode some pictures, numbered from `start`."""
         return [self.load(index, frame) for index, frame in enumerate(frames, start)]
 
     def batches(
         self, frames: Frames, size: int, start: int = 0, stop: Callable[[], bool] = lambda: False
-    ) -> Iterator[list[Loaded]]:
+    ) -> Iterator[list[Item]]:
         """Decoded pictures, `size` at a time, numbered from `start`; those of a live stream do not wait for long.
 
         Where `stop` ends it early, a batch that is not full is left to those who go on, who make the same batches then.
         """
-        found: list[Loaded] = []
+        found: list[Item] = []
         for one in self._ahead(frames, start, size, stop) if frames.ahead else self._here(frames, start):
             found += [] if one is None else [one]
             if len(found) == size or (one is None and found):
@@ -69,14 +56,14 @@ class Loader:
         if found and (frames.live or not stop()):
             yield found
 
-    def _here(self, frames: Frames, start: int) -> Iterator[Loaded | None]:
+    def _here(self, frames: Frames, start: int) -> Iterator[Item | None]:
         """In the caller's own thread: an iterator of the caller's may know no other, and use its memory again."""
         given = (frame for frame in frames if frame is not None)
         for index, frame in enumerate(given, start):
             one = self.load(index, frame)
-            yield one._replace(image=None if one.image is None else one.image.clone())
+            yield replace(one, image=None if one.image is None else one.image.clone())
 
-    def _ahead(self, frames: Frames, start: int, size: int, stop: Callable[[], bool]) -> Iterator[Loaded | None]:
+    def _ahead(self, frames: Frames, start: int, size: int, stop: Callable[[], bool]) -> Iterator[Item | None]:
         """From other threads, two batches ahead; None where nothing came for a while."""
         share = 1 if frames.live else -(-size // (2 * self.workers))  # of a batch, so that threads seldom meet
         coming: Coming = queue.Queue(2 * size // share + self.workers)
@@ -95,17 +82,11 @@ class Loader:
     ) -> None:
         """Hand out the work until it ends, or nobody wants it any more."""
         last: BaseException | None = None
-        waiting: list[Frame] = []
+        given = (frame for frame in takewhile(lambda _: not over.is_set(), frames) if frame is not None)
         try:
-            for frame in frames:
-                if over.is_set():
-                    return
-                waiting += [] if frame is None else [frame]
-                if len(waiting) == share:
-                    _put(coming, pool.submit(self.load_all, start, waiting), over)
-                    start, waiting = start + share, []
-            if waiting:
+            while waiting := list(islice(given, share)):
                 _put(coming, pool.submit(self.load_all, start, waiting), over)
+                start += share
         except BaseException as error:  # told where the pictures are taken
             last = error
         _put(coming, last, over)
@@ -120,7 +101,7 @@ def _put(coming: Coming, one: Share | BaseException | None, over: threading.Even
             continue
 
 
-def _taken(coming: Coming, live: bool, stop: Callable[[], bool]) -> Iterator[Loaded | None]:
+def _taken(coming: Coming, live: bool, stop: Callable[[], bool]) -> Iterator[Item | None]:
     waited = 0.0
     while not stop():
         try:

@@ -1,7 +1,5 @@
 """The figure of a stream: confidence and changes over time, classes before and after, and some of the pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -103,12 +101,9 @@ def _draw_samples(part: Any, samples: Sequence[Sample], rows: int, columns: int)
     for axes, sample in zip(grid.flat, samples, strict=False):
         axes.imshow(sample.picture)
         axes.set_title(_told(sample), fontsize=7.5, color=PALETTE[0] if sample.differs else GREY, loc="left")
-    strips = any(sample.strip for sample in samples)
-    told = (
-        "picture, the source's prediction, the adapted one"
-        if strips
-        else "the source's prediction \u2192 the adapted one"
-    )
+    told = "picture, the source's prediction, the adapted one"
+    if not any(sample.strip for sample in samples):
+        told = "the source's prediction \u2192 the adapted one"
     part.suptitle(f"Samples: {told}", x=0.01, ha="left", fontsize=9)
 
 

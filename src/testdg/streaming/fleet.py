@@ -1,7 +1,5 @@
 """`adapt_fleet`: many streams at the same time on a Ray cluster, an actor each, around one source model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +11,9 @@ from testdg.experiments.engine import Failed
 from testdg.experiments.ray_cluster import RETRIES, TICK, Cluster, import_ray
 from testdg.models import load_model
 from testdg.models.device import DEVICES
-from testdg.streaming.camera import Camera, End, Seen, Stopped
+from testdg.streaming.camera import Camera, End, Seen, SharedModel, Stopped
 from testdg.streaming.frames import natural
 from testdg.streaming.run import Request, check_request, make_setup
-from testdg.streaming.shared_model import SharedModel
 
 
 @dataclass(frozen=True)
@@ -152,7 +149,10 @@ class _Fleet:
                 while self.tasks:
                     if stop() and not self.stopping:
                         self._stop()
-                    self._look()
+                    ended, _ = self.ray.wait(list(self.tasks), timeout=TICK)
+                    self._hear()
+                    for task in ended:
+                        self._end(task, self.tasks.pop(task))
         finally:
             for actor in self.actors.values():
                 self.ray.kill(actor)
@@ -173,23 +173,13 @@ class _Fleet:
             else:
                 self.ray.kill(actor)
 
-    def _look(self) -> None:
-        """Hear what is new, and take note of the streams that have ended."""
-        ended, _ = self.ray.wait(list(self.tasks), timeout=TICK)
-        self._hear()
-        for task in ended:
-            self._end(task, self.tasks.pop(task))
-
     def _hear(self) -> None:
         for news in self.ray.get(self.mailbox.empty.remote()):
             if news.began:
-                self._began(news)
+                if news.done > self.places.get(news.number, -1):
+                    self.losses[news.number] = 0
+                self.places[news.number] = news.done
             self.tell(news)
-
-    def _began(self, news: Seen) -> None:
-        if news.done > self.places.get(news.number, -1):
-            self.losses[news.number] = 0
-        self.places[news.number] = news.done
 
     def _end(self, task: Any, number: int) -> None:
         end = self._result(task, number)

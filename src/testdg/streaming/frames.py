@@ -1,13 +1,11 @@
 """Where pictures come from: a folder, a list, a video, standard input, or anything that can be iterated over."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -216,35 +214,24 @@ def open_frames(
     frames: Any, order: str = "name", *, follow: bool = False, idle: float | None = None, without: Path | None = None
 ) -> Frames:
     """Find out what kind of thing pictures come from."""
-    if isinstance(frames, Frames):
-        return frames
-    kind = _kind(frames)
-    if follow and kind is not Folder:
+    path = Path(frames) if isinstance(frames, str | Path) and str(frames) != "-" else None
+    if path is not None and path.is_dir():
+        return Folder(path, order, follow=follow, idle=idle, without=without)
+    if path is not None and not path.exists():
+        raise UserError(f"{path} does not exist: name a folder of pictures, a list of them, a video, or - for stdin")
+    if follow:
         raise UserError("--follow is for folders that grow: name a folder, or leave it out")
-    if kind is Folder:
-        return Folder(Path(frames), order, follow=follow, idle=idle, without=without)
     if order != "name":
         raise UserError("--order is for folders: lists, videos and standard input have an order of their own")
-    return kind(frames)
-
-
-def _kind(frames: Any) -> Callable[..., Frames]:
-    if not isinstance(frames, str | Path):
-        return Given
-    if str(frames) == "-":
-        return lambda _: Piped()
-    path = Path(frames)
-    if path.is_dir():
-        return Folder
-    if not path.exists():
-        raise UserError(f"{path} does not exist: name a folder of pictures, a list of them, a video, or - for stdin")
+    if path is None:
+        return Piped() if isinstance(frames, str | Path) else Given(frames)
     if is_picture(path.name):
-        return lambda _: Given([path])
+        return Given([path])
     if path.suffix.lower() in LISTS:
-        return lambda _: Listed(path)
+        return Listed(path)
     from testdg.streaming.video import Video
 
-    return lambda _: Video(path)
+    return Video(path)
 
 
 def is_picture(name: str) -> bool:

@@ -1,7 +1,5 @@
 """Segmentations as pictures: the class of every pixel as a number, and in colours."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ the adapter is saved now and then with its number of batches. Going on, tables a
 and the pictures after it are predicted again; if some of them are gone, their rows stay and the state lags behind.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -20,11 +18,12 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from testdg.errors import UserError
-from testdg.files import OneWriter, replace_text, writing
-from testdg.methods.state import read_folder, tidy
+from testdg.files import OneWriter, replace_text, replacing, writing
+from testdg.methods.state import tidy
 from testdg.report.safe import cell
 from testdg.streaming.predictor import Prediction
-from testdg.streaming.stream import Answered, Skipped
+from testdg.streaming.setup import put_back
+from testdg.streaming.stream import Answered
 from testdg.streaming.tally import Tally
 
 ROWS, SKIPPED, JOURNAL = "predictions.csv", "skipped.csv", ".batches.jsonl"
@@ -33,7 +32,15 @@ COLUMNS = (
     "index", "file", "class", "class_index", "confidence", "source_class", "source_class_index", "source_confidence",
     "differs", "change", "learnt", "reason",
 )  # fmt: skip
-_HEADS = {ROWS: COLUMNS, SKIPPED: ("index", "file", "reason"), JOURNAL: ()}
+
+
+def _line(values: Sequence[Any]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue().encode()
+
+
+_HEADS = {ROWS: _line(COLUMNS), SKIPPED: _line(("index", "file", "reason")), JOURNAL: b""}
 
 
 class Behind(NamedTuple):
@@ -62,18 +69,14 @@ class OutFolder(OneWriter):
             try:
                 with writing(self.path):
                     for name, head in _HEADS.items():
-                        self.files[name] = self._opened(name, head)
+                        # without a buffer: what a full disk refuses must not be written later
+                        self.files[name] = file = (self.path / name).open("ab", buffering=0)
+                        _write(file, head if file.tell() == 0 else b"")
                 yield
             finally:
                 for file in self.files.values():
                     with suppress(OSError):  # it was told already
                         file.close()
-
-    def _opened(self, name: str, head: Sequence[str]) -> io.FileIO:
-        file = (self.path / name).open("ab", buffering=0)  # what a full disk refuses must not be written later
-        if head and file.tell() == 0:
-            _write(file, _line(head))
-        return file
 
     def _check_config(self) -> None:
         path = self.path / CONFIG
@@ -108,8 +111,10 @@ class OutFolder(OneWriter):
         redo = all(there(file) for one in late for file in one["files"] if file not in one["skipped"])
         kept = batches[:saved] if redo else batches
         self._cut(kept)
-        self.batches = len(kept)
-        self._count()
+        self.batches, self.tally = len(kept), Tally()
+        for row in read_rows(self.path / ROWS):
+            self.tally.add(row)
+        self.tally.skipped = sum(1 for _ in read_rows(self.path / SKIPPED))
         again = [file for one in late for file in one["files"]] if redo else []
         return Behind([file for one in kept for file in one["files"]], again, note)
 
@@ -132,27 +137,18 @@ class OutFolder(OneWriter):
         try:
             with writing(self.path):
                 tidy(state)
-            tensors, about = read_folder(state)
-            adapter.check_origin(about)
-            adapter.load_state(tensors, about["values"])
-            return int(about["note"]["batches"]), about["note"]
+            note = put_back(adapter, state)
+            return int(note["batches"]), note
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise self._damaged(STATE, error) from error
 
     def _cut(self, batches: Sequence[Mapping[str, Any]]) -> None:
         """Cut tables and journal after some batches."""
-        heads = {name: len(_line(head)) if head else 0 for name, head in _HEADS.items()}
-        sizes = batches[-1]["sizes"] if batches else heads
+        sizes = batches[-1]["sizes"] if batches else {name: len(head) for name, head in _HEADS.items()}
         for name, file in self.files.items():
             if file.seek(0, io.SEEK_END) < sizes[name]:
                 raise self._damaged(name, f"it has {file.tell()} bytes; {sizes[name]} were written")
             _truncate(file, sizes[name])
-
-    def _count(self) -> None:
-        self.tally = Tally()
-        for row in read_rows(self.path / ROWS):
-            self.tally.add(row)
-        self.tally.skipped = sum(1 for _ in read_rows(self.path / SKIPPED))
 
     def _damaged(self, name: str, reason: object) -> UserError:
         return UserError(f"{self.path / name} is damaged ({reason}): delete {self.path} to start again")
@@ -164,10 +160,11 @@ class OutFolder(OneWriter):
         rows = [row_of(prediction) for prediction in answered.predictions]
         before = {name: file.tell() for name, file in self.files.items()}
         skipped = [one.file for one in answered.skipped]
+        reasons = [[one.index, cell(one.file), cell(one.reason)] for one in answered.skipped]
         with self.writing():
             try:
                 _write(self.files[ROWS], b"".join(_line([row[key] for key in COLUMNS]) for row in rows))
-                _write(self.files[SKIPPED], b"".join(_line(_skipped_row(one)) for one in answered.skipped))
+                _write(self.files[SKIPPED], b"".join(map(_line, reasons)))
                 _write(self.files[JOURNAL], self._batch({"files": answered.files, "skipped": skipped}))
             except BaseException:
                 for name, size in before.items():
@@ -225,10 +222,6 @@ def read_rows(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _skipped_row(one: Skipped) -> list[Any]:
-    return [one.index, cell(one.file), cell(one.reason)]
-
-
 def _write(file: io.FileIO, data: bytes) -> None:
     """Write all of it: a file without a buffer may take a part."""
     left = memoryview(data)
@@ -241,7 +234,28 @@ def _truncate(file: io.FileIO, size: int) -> None:
     file.seek(0, io.SEEK_END)
 
 
-def _line(values: Sequence[Any]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(values)
-    return text.getvalue().encode()
+def require_pyarrow() -> Any:
+    """The library, or the sentence that says how to get it."""
+    try:
+        import pyarrow
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError("--format parquet needs pyarrow: pip install 'testdg[parquet]', or leave it out") from error
+    return pyarrow
+
+
+def write_parquet(table: Path) -> Path:
+    """Write `predictions.csv` beside itself as Parquet, part by part, in one step."""
+    arrow, target = require_pyarrow(), table.with_suffix(".parquet")
+    kinds = dict.fromkeys(COLUMNS, arrow.string())
+    kinds |= dict.fromkeys(("index", "class_index", "source_class_index", "change", "learnt"), arrow.int64())
+    kinds |= dict.fromkeys(("confidence", "source_confidence", "differs"), arrow.float64())
+    options = arrow.csv.ConvertOptions(column_types=kinds, strings_can_be_null=False)
+    lines = arrow.csv.ParseOptions(newlines_in_values=False)
+    with writing(table.parent), replacing(target) as fresh, table.open("rb") as file:
+        reader = arrow.csv.open_csv(file, convert_options=options, parse_options=lines)
+        with arrow.parquet.ParquetWriter(str(fresh), reader.schema) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+    return target

@@ -1,7 +1,5 @@
 """Predictions as plain values: what the adapted model says of a batch, and the source beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -45,21 +43,33 @@ class Prediction:
     source_map: Map | None = field(default=None, repr=False, compare=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Item:
-    """A picture on its way through the stream: its number, its name, and its own height and width."""
+    """A picture on its way through the stream: its number, its name, and the picture or why there is none."""
 
     index: int
     file: str
-    size: tuple[int, int]
+    image: Tensor | None
+    size: tuple[int, int] = (0, 0)
+    """Its own height and width."""
+    reason: str = ""
 
 
 class Answer(NamedTuple):
-    """What a model says of a batch, picture by picture."""
+    """What a model says of a picture."""
 
-    classes: list[int]
-    confidences: list[float]
-    maps: list[Map | None]
+    class_index: int
+    confidence: float
+    map: Map | None = None
+
+
+class Both(NamedTuple):
+    """What the adapted model and the source say of a picture, and how far they differ."""
+
+    own: Answer
+    source: Answer
+    differs: float
+    """0 or 1; of maps, the share of pixels."""
 
 
 class Predictor:
@@ -75,36 +85,35 @@ class Predictor:
     def __call__(self, images: Tensor, items: Sequence[Item]) -> list[Prediction]:
         """Predict images in [0, 1], (N, C, H, W), and learn from them."""
         sizes = [item.size for item in items]
-        own = None if self.still else answer(self.adapter(images), sizes)
-        source = answer(self.by_source(images), sizes)
-        own = own or source
+        logits = None if self.still else self.adapter(images)
+        by_source = self.logits(self.source, images)
         change, learnt, reason = self.told()
+        answers = compare(by_source if logits is None else logits, by_source, sizes)
         return [
             Prediction(
                 index=item.index,
                 file=item.file,
-                class_index=own.classes[place],
-                class_name=self.names[own.classes[place]],
-                confidence=own.confidences[place],
-                source_index=source.classes[place],
-                source_name=self.names[source.classes[place]],
-                source_confidence=source.confidences[place],
-                differs=difference(own, source, place),
+                class_index=own.class_index,
+                class_name=self.names[own.class_index],
+                confidence=own.confidence,
+                source_index=source.class_index,
+                source_name=self.names[source.class_index],
+                source_confidence=source.confidence,
+                differs=differs,
                 change=change and place == 0,
                 learnt=learnt,
                 reason=reason,
-                map=own.maps[place],
-                source_map=source.maps[place],
+                map=own.map,
+                source_map=source.map,
             )
-            for place, item in enumerate(items)
+            for place, (item, (own, source, differs)) in enumerate(zip(items, answers, strict=True))
         ]
 
     @torch.no_grad()
-    def by_source(self, images: Tensor) -> Tensor:
-        """Logits of the source model."""
+    def logits(self, model: VisionModel, images: Tensor) -> Tensor:
+        """What a model says, in the precision of the adapter."""
         with self.adapter.autocast():
-            prepared = self.source.prepare(images.to(self.source.device))
-            return self.source(prepared).logits.float()  # type: ignore[no-any-return]
+            return model(model.prepare(images.to(model.device))).logits.float()  # type: ignore[no-any-return]
 
     def told(self) -> tuple[bool, bool, str]:
         """Whether the last batch began a new domain, whether it was learnt from, and what the guard says."""
@@ -116,27 +125,31 @@ class Predictor:
         return change, self.adapter.learnt and not told, str(told.get("guard_reason", pause))
 
 
-def difference(own: Answer, source: Answer, place: int) -> float:
-    """How far two answers differ about a picture: 0 or 1; of maps, the share of pixels."""
-    mine, theirs = own.maps[place], source.maps[place]
-    if mine is None or theirs is None:
-        return float(own.classes[place] != source.classes[place])
-    return float((mine != theirs).mean())
+def compare(own: Tensor, source: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Both]:
+    """Answers from the logits of the adapted model and of the source, for pictures of these heights and widths."""
+    answers = _answers(own, sizes)
+    others = answers if source is own else _answers(source, sizes)
+    return [Both(mine, theirs, _difference(mine, theirs)) for mine, theirs in zip(answers, others, strict=True)]
+
+
+def _difference(own: Answer, source: Answer) -> float:
+    if own.map is None or source.map is None:
+        return float(own.class_index != source.class_index)
+    return float((own.map != source.map).mean())
 
 
 @torch.no_grad()
-def answer(logits: Tensor, sizes: Sequence[tuple[int, int]]) -> Answer:
-    """Classes and confidences of pictures that have these heights and widths."""
+def _answers(logits: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Answer]:
     if logits.ndim == 2:
         confidences, classes = logits.float().softmax(1).max(1)
-        return Answer(classes.tolist(), confidences.tolist(), [None] * len(classes))
-    found = [_answer_map(one, size) for one, size in zip(logits, sizes, strict=True)]
-    return Answer(*(list(part) for part in zip(*found, strict=True)))
+        return [Answer(*one) for one in zip(classes.tolist(), confidences.tolist(), strict=True)]
+    return [_answer_map(one, size) for one, size in zip(logits, sizes, strict=True)]
 
 
-def _answer_map(logits: Tensor, size: tuple[int, int]) -> tuple[int, float, Map]:
+def _answer_map(logits: Tensor, size: tuple[int, int]) -> Answer:
     """The class with the most pixels, the mean confidence, and the class of every pixel of the picture itself."""
     whole = F.interpolate(logits[None].float(), size, mode="bilinear", align_corners=False)[0]
     confidences, classes = whole.softmax(0).max(0)
     counts = torch.bincount(classes.flatten(), minlength=len(logits))
-    return int(counts.argmax()), float(confidences.mean()), classes.to(torch.int32).cpu().numpy().astype(np.uint16)
+    values = classes.to(torch.int32).cpu().numpy().astype(np.uint16)
+    return Answer(int(counts.argmax()), float(confidences.mean()), values)

@@ -1,7 +1,5 @@
 """`adapt_frames`: a stream of pictures with a folder of its own, that goes on where it was stopped."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -19,8 +17,7 @@ from testdg.methods import find_method
 from testdg.streaming.figure import draw_summary
 from testdg.streaming.frames import Frames, Remaining, open_frames
 from testdg.streaming.maps import Maps
-from testdg.streaming.out import ROWS, OutFolder
-from testdg.streaming.parquet import require_pyarrow, write_parquet
+from testdg.streaming.out import ROWS, OutFolder, require_pyarrow, write_parquet
 from testdg.streaming.samples import Samples
 from testdg.streaming.setup import Choices, Setup
 from testdg.streaming.stream import AdaptedStream, Answered

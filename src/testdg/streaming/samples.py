@@ -1,10 +1,8 @@
 """A few pictures of a stream, small, for the figure: evenly over time, and those that adaptation changed first."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from torch import Tensor
 
 from testdg.files import replace_text, writing
 from testdg.streaming.maps import Maps
-from testdg.streaming.pictures import as_unit
+from testdg.streaming.pictures import to_pil
 from testdg.streaming.predictor import Prediction
 
 FOLDER = "samples"
@@ -27,6 +25,7 @@ _SIDE = 160  # pixels of the longer side
 class Sample:
     """A small picture and what was predicted for it."""
 
+    picture: NDArray[np.uint8]
     index: int
     file: str
     before: str
@@ -34,7 +33,6 @@ class Sample:
     differs: float
     strip: bool
     """Whether two maps stand beside the picture: the source's and the adapted prediction."""
-    picture: NDArray[np.uint8] = field(repr=False)
 
 
 class Samples:
@@ -50,10 +48,9 @@ class Samples:
         """Look at a prediction, and keep it if it is its turn."""
         kind = "changed" if prediction.class_index != prediction.source_index or prediction.differs > 0.1 else "alike"
         if self.seen[kind] % self.every[kind] == 0:
-            picture = self._picture(prediction, image)
             names = prediction.source_name, prediction.class_name
             about = (prediction.index, prediction.file, *names, prediction.differs, prediction.map is not None)
-            self.kept[kind].append(Sample(*about, picture))
+            self.kept[kind].append(Sample(self._picture(prediction, image), *about))
             if len(self.kept[kind]) > _MOST:
                 self.kept[kind], self.every[kind] = self.kept[kind][::2], 2 * self.every[kind]
         self.seen[kind] += 1
@@ -65,8 +62,7 @@ class Samples:
 
     def _picture(self, prediction: Prediction, image: Tensor) -> NDArray[np.uint8]:
         """The picture; of a segmentation, with the source's and the adapted prediction beside it."""
-        levels = (as_unit(image) * 255).round().byte().permute(1, 2, 0).numpy()
-        picture = Image.fromarray(levels if levels.shape[2] == 3 else levels[..., 0]).convert("RGB")
+        picture = to_pil(image)
         picture.thumbnail((_SIDE, _SIDE))
         if prediction.map is None or prediction.source_map is None:
             return np.array(picture)
@@ -78,8 +74,9 @@ class Samples:
         """Write the pictures, for a stream that goes on later."""
         with writing(self.folder):
             self.folder.mkdir(exist_ok=True)
-            for sample in (one for kept in self.kept.values() for one in kept):
-                if not (path := self._path(sample.index)).exists():
+            paths = {self._path(one.index): one for kept in self.kept.values() for one in kept}
+            for path, sample in paths.items():
+                if not path.exists():
                     Image.fromarray(sample.picture).save(path)
             about = {
                 kind: [[one.index, one.file, one.before, one.after, one.differs, one.strip] for one in kept]
@@ -87,17 +84,12 @@ class Samples:
             }
             values = {"seen": self.seen, "every": self.every, "kept": about}
             replace_text(self.folder / "samples.json", json.dumps(values) + "\n")
-        self._tidy()
+        for path in self.folder.glob("*.png"):
+            if path not in paths:  # it has made room for another one
+                path.unlink(missing_ok=True)
 
     def _path(self, index: int) -> Path:
         return self.folder / f"{index:06}.png"
-
-    def _tidy(self) -> None:
-        """Delete pictures that made room for others."""
-        kept = {self._path(sample.index) for samples in self.kept.values() for sample in samples}
-        for path in self.folder.glob("*.png"):
-            if path not in kept:
-                path.unlink(missing_ok=True)
 
     def load(self) -> None:
         """Take back what `save` wrote; a figure can do without."""
@@ -108,8 +100,7 @@ class Samples:
 
     def _read(self, about: list[Any]) -> Sample:
         with Image.open(self._path(about[0]), formats=("PNG",)) as picture:
-            index, file, before, after, differs, strip = about
-            return Sample(index, file, before, after, differs, strip, np.array(picture))
+            return Sample(np.array(picture), *about)
 
 
 def _spread(samples: list[Sample], most: int) -> list[Sample]:

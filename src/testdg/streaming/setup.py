@@ -1,7 +1,5 @@
 """What a stream of pictures needs before its first one: model, adapter, guard, names of classes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -10,16 +8,16 @@ from typing import Any
 
 from torch import nn
 
+from testdg.bounds import read_text
 from testdg.errors import UserError
-from testdg.guards import Guard
+from testdg.guards import Guard, guard
 from testdg.methods import Adapter, find_method
-from testdg.methods.state import VALUES
+from testdg.methods.state import VALUES, read_folder
 from testdg.models import VisionModel, load_model
 from testdg.models.device import find_device
-from testdg.streaming.canvas import Canvas
-from testdg.streaming.classes import class_names
+from testdg.streaming.pictures import Canvas
 from testdg.streaming.predictor import Predictor
-from testdg.streaming.source import SourceFolder, warm_up, with_guard
+from testdg.streaming.source import SourceFolder
 
 DEFAULT_METHOD = "testdg_aligned"
 BATCH_SIZE = {"classification": 32, "segmentation": 1}
@@ -56,7 +54,14 @@ class Setup:
 
     def warm_up(self) -> None:
         """Learn from clean pictures what the method needs."""
-        warm_up(self.adapter, self.source)
+        if self.adapter.awaits_source:
+            self.adapter.warm_up(self._clean(self.adapter).batches(self.adapter))
+
+    def _clean(self, adapter: Any) -> SourceFolder:
+        if self.source is None:
+            told = f"{adapter.name} needs clean pictures of the source for {adapter.source_data}"
+            raise UserError(f"{told}: name a folder of them with --source, or choose another method")
+        return self.source
 
     def _fresh(self, choices: Choices, settings: Mapping[str, Any]) -> Any:
         method = find_method(choices.method or DEFAULT_METHOD)
@@ -65,8 +70,8 @@ class Setup:
         if self.source is not None and not adapter.source_images() and (method.name == "source" or not choices.guard):
             why = "learns nothing" if method.name == "source" else "needs no clean pictures"
             raise UserError(f"--source has no effect: {method.name} {why}; leave it out")
-        if adapter.awaits_source and self.source is None:
-            warm_up(adapter, None)  # says what is missing
+        if adapter.awaits_source:
+            self._clean(adapter)  # or says what is missing
         return self._guarded(adapter, choices)
 
     def _without_source(self, method: type[Adapter], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,8 +87,10 @@ class Setup:
         return {"sketch": "stream"}
 
     def _guarded(self, adapter: Adapter, choices: Choices) -> Any:
-        """A guard around what learns; there is nothing to guard in the source."""
-        return with_guard(adapter, self.source) if choices.guard and adapter.name != "source" else adapter
+        """A guard around what learns; where `warm_up` shows it no clean pictures, a few of the source are its probe."""
+        if not choices.guard or adapter.name == "source":
+            return adapter
+        return guard(adapter, None if self.source is None or adapter.awaits_source else self.source.probe(adapter))
 
     def _loaded(self, choices: Choices, settings: Mapping[str, Any]) -> Any:
         """What `--load-state` names, with or without a guard around it; None where nothing is named."""
@@ -101,6 +108,44 @@ class Setup:
             raise UserError(f"--source has no effect: --load-state {folder} knows its clean pictures; leave it out")
         found = Guard.load(folder, self.model)
         return found if choices.guard else found.adapter
+
+
+def class_names(model: VisionModel, given: str | Path | Sequence[str] | None = None) -> list[str]:
+    """A name for every class: `given`, or the lines of that file, else those of the model's configuration."""
+    if given is None:
+        return _configured(model) or [str(number) for number in range(model.classes)]
+    names = _read_names(Path(given)) if isinstance(given, str | Path) else [str(name) for name in given]
+    if len(names) != model.classes:
+        whose = f"{given} names" if isinstance(given, str | Path) else "there are"
+        raise UserError(f"{whose} {len(names)} classes; {model.name} tells {model.classes} apart: name each, in order")
+    return names
+
+
+def _read_names(path: Path) -> list[str]:
+    try:
+        return [line.strip() for line in read_text(path).splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not a list that can be read: expected one class per line ({error})") from error
+
+
+def _configured(model: VisionModel) -> list[str] | None:
+    """The names that transformers or timm keep beside a network; None where they say nothing."""
+    labels: Any = getattr(getattr(model.network, "config", None), "id2label", None)
+    if isinstance(labels, dict):
+        found = [labels.get(number, labels.get(str(number))) for number in range(model.classes)]
+        placeholders = all(name == f"LABEL_{number}" for number, name in enumerate(found))
+        return None if placeholders or None in found else [str(name) for name in found]
+    labels = (getattr(model.network, "pretrained_cfg", None) or {}).get("label_names")
+    fits = isinstance(labels, list | tuple) and len(labels) == model.classes
+    return [str(name) for name in labels] if fits else None
+
+
+def put_back(adapter: Any, folder: Path) -> dict[str, Any]:
+    """Put a saved state into an adapter that was made as the saved one; gives the note that was saved with it."""
+    tensors, about = read_folder(folder)
+    adapter.check_origin(about)
+    adapter.load_state(tensors, about["values"])
+    return dict(about.get("note", {}))
 
 
 def _kind_of_state(folder: Path) -> tuple[bool, str]:

@@ -1,22 +1,17 @@
 """Clean images of the source, from a folder: what methods are aligned to, warm up with, and what a guard asks about."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.evaluation.source import BATCH
-from testdg.guards import Guard, guard
 from testdg.guards.health import IMAGES
 from testdg.methods import Adapter
-from testdg.streaming.canvas import Canvas
 from testdg.streaming.frames import Folder
-from testdg.streaming.pictures import Unreadable, decode
+from testdg.streaming.pictures import Canvas, Unreadable, decode
 
 _PROBED = 0  # seed of the choice of a probe
 
@@ -84,19 +79,3 @@ class SourceFolder:
         if loose:
             raise UserError(f"--source {self.path}: {loose[0]} lies in no folder of a class, which the method needs")
         return {file: known[file.split("/")[0]] for file in self.files}
-
-
-def with_guard(adapter: Adapter, source: SourceFolder | None) -> Guard:
-    """Put a guard around an adapter; where `warm_up` shows it no clean pictures, a few of the folder are its probe."""
-    probe = None if source is None or adapter.awaits_source else source.probe(adapter)
-    return guard(adapter, probe)
-
-
-def warm_up(adapter: Any, source: SourceFolder | None) -> None:
-    """Let an adapter learn from clean pictures what it needs to."""
-    if not adapter.awaits_source:
-        return
-    if source is None:
-        told = f"{adapter.name} needs clean pictures of the source for {adapter.source_data}"
-        raise UserError(f"{told}: name a folder of them with --source, or choose another method")
-    adapter.warm_up(source.batches(adapter))

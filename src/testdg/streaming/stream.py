@@ -1,7 +1,5 @@
 """`adapt_stream`: pictures in, predictions out, one after the other, while the model adapts to them."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,9 +10,9 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from testdg.errors import UserError, visible
-from testdg.streaming.ahead import Loaded, Loader
+from testdg.streaming.ahead import Loader
 from testdg.streaming.frames import Frames, open_frames
-from testdg.streaming.predictor import Prediction
+from testdg.streaming.predictor import Item, Prediction
 from testdg.streaming.setup import Choices, Setup
 
 
@@ -78,14 +76,14 @@ class AdaptedStream:
             self.skipped = [*self.skipped, *answered.skipped][-1000:]
             yield answered
 
-    def _answer(self, loaded: Sequence[Loaded]) -> Answered:
+    def _answer(self, loaded: Sequence[Item]) -> Answered:
         good = [one for one in loaded if one.image is not None]
         skipped = [self._skip(one, one.reason) for one in loaded if one.image is None]
         images = [one.image for one in good if one.image is not None]
         found: list[tuple[Prediction, Tensor]] = []
         for places, batch in self.setup.canvas.batches(images) if images else ():
             try:
-                predictions = self.setup.predictor(batch, [good[place].item for place in places])
+                predictions = self.setup.predictor(batch, [good[place] for place in places])
             except UserError as error:
                 if self.setup.model.preprocessing.input_size is not None:  # then it is not their size
                     raise
@@ -95,10 +93,10 @@ class AdaptedStream:
         found.sort(key=lambda pair: pair[0].index)
         return Answered([one for one, _ in found], [image for _, image in found], skipped)
 
-    def _skip(self, one: Loaded, reason: str) -> Skipped:
+    def _skip(self, one: Item, reason: str) -> Skipped:
         if self.strict:
-            raise UserError(f"{visible(one.item.file)} cannot be used: {reason}; without strict it would be skipped")
-        return Skipped(one.item.index, one.item.file, reason)
+            raise UserError(f"{visible(one.file)} cannot be used: {reason}; without strict it would be skipped")
+        return Skipped(one.index, one.file, reason)
 
 
 def adapt_stream(

@@ -1,7 +1,5 @@
 """Frames of a video file, by PyAV."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,15 @@ class Video(Frames):
     """The frames of a video, called `<file>#<number>`; what cannot be decoded is left out and told."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._damaged = path, 0
+        try:
+            import av
+        except ImportError as error:
+            told = f"{path} is no list of pictures, and a video needs PyAV: pip install 'testdg[video]'"
+            raise UserError(told) from error
+        self.path, self.av, self._damaged = path, av, 0
         self._remarks: list[str] = []
-        self.av = _pyav(path)
         with self._opened() as container:
-            stream = container.streams.video[0]
-            self.total = stream.frames or None
+            self.total = container.streams.video[0].frames or None
 
     def _opened(self) -> Any:
         try:
@@ -35,10 +36,8 @@ class Video(Frames):
             about = container.streams.video[0].codec_context
             check_picture_size(about.height, about.width)
         except (OSError, ValueError, self.av.FFmpegError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise UserError(
-                f"{self.path} is neither a list of pictures nor a video that can be read: {reason}"
-            ) from error
+            told = f"{self.path} is neither a list of pictures nor a video that can be read"
+            raise UserError(f"{told}: {getattr(error, 'strerror', None) or error}") from error
         return container
 
     def __iter__(self) -> Iterator[Frame | None]:
@@ -48,7 +47,10 @@ class Video(Frames):
             for frame in self._decoded(container):
                 yield Frame(f"{self.path.name}#{number:06}", _pixels(frame))
                 number += 1
-        self._note(number)
+        if self._damaged:
+            self._remarks.append(f"{self._damaged} parts of {self.path} are damaged and were left out")
+        if self.total is not None and number < self.total:
+            self._remarks.append(f"{self.path} ends early: {number} of {self.total} frames could be decoded")
 
     def _decoded(self, container: Any) -> Iterator[Any]:
         """Frames of one packet after the other; packets that cannot be decoded are counted, up to a limit."""
@@ -66,12 +68,6 @@ class Video(Frames):
                 continue
             yield from found
 
-    def _note(self, number: int) -> None:
-        if self._damaged:
-            self._remarks.append(f"{self._damaged} parts of {self.path} are damaged and were left out")
-        if self.total is not None and number < self.total:
-            self._remarks.append(f"{self.path} ends early: {number} of {self.total} frames could be decoded")
-
     def remarks(self) -> list[str]:
         """Whether the video ended early, or was damaged."""
         return self._remarks
@@ -81,13 +77,3 @@ def _pixels(frame: Any) -> Any:
     """RGB, (H, W, 3), upright as the camera was held."""
     turns = round(float(getattr(frame, "rotation", 0) or 0) / 90) % 4
     return np.rot90(frame.to_ndarray(format="rgb24"), turns)
-
-
-def _pyav(path: Path) -> Any:
-    try:
-        import av
-    except ImportError as error:
-        raise UserError(
-            f"{path} is no list of pictures, and a video needs PyAV: pip install 'testdg[video]'"
-        ) from error
-    return av
