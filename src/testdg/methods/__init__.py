@@ -1,12 +1,15 @@
 """Methods: the Adapter contract and every method that keeps it."""
 
-from testdg.methods.adapter import Adapter
+from testdg.methods.adapter import Adapter, TeacherAdapter
 from testdg.methods.registry import adapt, find_method, methods, register
+from testdg.methods.search import Search
 from testdg.methods.settings import Settings, describe_settings, first_things_first, option, parse_settings
 
 __all__ = [
     "Adapter",
+    "Search",
     "Settings",
+    "TeacherAdapter",
     "adapt",
     "describe_settings",
     "find_method",

@@ -8,14 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.adapter import Adapter
+from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.blocks import hooked, pass_empty_image
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters, lacks_affine
 from testdg.methods.parts.waiting import Waiting
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
 

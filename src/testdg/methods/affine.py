@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from testdg.methods.adapter import Adapter
+from testdg.methods import Adapter, Settings, option
 from testdg.methods.parts.entropy import LOSSES, entropy, largest_entropy
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters, batch_norms, lacks_affine, use_batch_statistics
-from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
 OPTIMIZERS = "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"

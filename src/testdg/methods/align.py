@@ -9,14 +9,11 @@ import torch
 from torch import Tensor
 
 from testdg.distributed import sharing
-from testdg.methods.adapter import Adapter
+from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.alignment import BEGINNING, LEAST, first_images, follow, make_alignable, site_names
 from testdg.methods.parts.normalisation import batch_norms, use_stored_statistics
 from testdg.methods.parts.teacher import frozen_copy
 from testdg.methods.parts.waiting import Waiting
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 from testdg.models.alignment import Reads
 

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from testdg.methods import Search, option, register
 from testdg.methods.parts.plain_state import PlainState
-from testdg.methods.registry import register
 from testdg.methods.roid import Roid, RoidSettings
-from testdg.methods.search import Search
-from testdg.methods.settings import option
 
 VALUES = 38_400
 """Scale and shift of a ViT-B, which the published noise belongs to."""

@@ -7,16 +7,13 @@ import torch
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.adapter import TeacherAdapter
+from testdg.methods import Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
 from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
 from testdg.methods.parts.restore import restore, weights_and_biases
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import Following, following_loss, over_views
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
 
 
 @dataclass(frozen=True, kw_only=True)

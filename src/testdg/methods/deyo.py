@@ -7,11 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
+from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, symmetric_cross_entropy
 from testdg.methods.parts.restore import Anchor
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)

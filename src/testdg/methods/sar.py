@@ -9,12 +9,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings, ReliableSettings
 from testdg.methods.parts.entropy import masked_mean
 from testdg.methods.parts.restore import Anchor
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)

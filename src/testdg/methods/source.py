@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from testdg.methods.adapter import Adapter
-from testdg.methods.registry import register
+from testdg.methods import Adapter, register
 
 
 @register

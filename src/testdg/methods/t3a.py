@@ -7,12 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.methods.adapter import Adapter
+from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.entropy import entropy
 from testdg.methods.parts.teacher import frozen_copy
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
 from testdg.models import Output, VisionModel
 
 

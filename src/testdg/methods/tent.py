@@ -6,11 +6,9 @@ from typing import Any, ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from testdg.methods import Search, option, register
 from testdg.methods.affine import TENT_PRESETS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import LOSSES
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
+from testdg.methods import Search, Settings, option, register
 from testdg.methods.added_layers import AddedLayersAdapter, added_layers, watched
 from testdg.methods.dept.losses import Centre, Neighbours, Projection, agreement, imbalance, sameness, stage_weights
 from testdg.methods.dept.prompts import add_prompts, begin_as_tokens, refused
@@ -16,9 +17,6 @@ from testdg.methods.parts.blocks import AtHead, final_norm, run_to_head
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
 

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
+from testdg.methods import Search, register
 from testdg.methods.parts.graphs import Recorded
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import follow_statistics
-from testdg.methods.registry import register
-from testdg.methods.search import Search
 from testdg.methods.testdg.detection import ChangeDetector
 from testdg.methods.testdg.learning import discrimination_loss, domain_accuracy, invariance_loss, self_training_loss
 from testdg.methods.testdg.memory import Prototypes, Queue

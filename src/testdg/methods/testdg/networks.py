@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from testdg.methods.adapter import Adapter
+from testdg.methods import Adapter
 from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.methods.parts.normalisation import (
     batch_norms,

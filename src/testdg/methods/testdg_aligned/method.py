@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.distributed import sharing
+from testdg.methods import Search, option, register
 from testdg.methods.align import PRESETS as ALIGN_PRESETS
 from testdg.methods.align import Align, AlignSettings
 from testdg.methods.parts.alignment import first_images
@@ -20,10 +21,7 @@ from testdg.methods.parts.normalisation import batch_norms, follow_statistics
 from testdg.methods.parts.restore import Anchor
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.waiting import Waiting
-from testdg.methods.registry import register
-from testdg.methods.search import Search
 from testdg.methods.settings import Settings as BaseSettings
-from testdg.methods.settings import option
 from testdg.methods.testdg.learning import domain_features
 from testdg.methods.testdg_aligned.lean import lean_norms, passed_again
 from testdg.models import Output, VisionModel

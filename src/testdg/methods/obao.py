@@ -1,17 +1,16 @@
 """OBAO: a buffer of sure test images and a graph of class relations (Zhu et al., ECCV 2024)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.adapter import TeacherAdapter
-from testdg.methods.obao.class_graph import class_means, relation_loss, relations
-from testdg.methods.obao.memory import CertainMemory
+from testdg.errors import UserError
+from testdg.methods import Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.blocks import run_to_head
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean, symmetric_cross_entropy
 from testdg.methods.parts.learner import Learner
@@ -20,9 +19,6 @@ from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
 from testdg.methods.parts.restore import Anchor, restore, weights_and_biases
 from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
 
@@ -46,6 +42,88 @@ class ObaoSettings(Settings):
     flip: bool = option(True, "mirror every other augmented image; not for digits or text")
     batch_statistics: bool = option(True, "in a classifier, BatchNorm layers use the statistics of the batch")
     as_released: bool = option(False, "a full buffer takes new images even if they are less sure")
+
+
+def class_means(features: Tensor, labels: Tensor, kept: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Mean of the kept features (M, D) of each class, (C, D), and how many there are of it."""
+    members = F.one_hot(labels, classes).to(features.dtype) * kept[:, None]  # (M, C)
+    counts = members.sum(0)
+    return members.T @ features / counts.clamp(min=1)[:, None], counts
+
+
+def relations(rows: Tensor) -> Tensor:
+    """The graph of class relations: the cosine between all pairs of rows, (C, C)."""
+    unit = F.normalize(rows.float(), dim=1)
+    return unit @ unit.T
+
+
+def relation_loss(source: Tensor, current: Tensor, present: Tensor) -> Tensor:
+    """Minus the correlation, without centring, of two graphs over the classes that are present; 0 for less than two."""
+    pairs = present[:, None] & present
+    source, current = (torch.where(pairs, graph, 0.0) for graph in (source, current))
+    alike = (source * current).sum() / (source.square().sum() * current.square().sum()).clamp(min=1e-12).sqrt()
+    return torch.where(present.sum() > 1, -alike, 0.0)
+
+
+class CertainMemory(nn.Module):
+    """Images with pseudo-labels and entropies, in a fixed number of places; the least certain leave first.
+
+    An empty place has infinite entropy.
+    """
+
+    varying: ClassVar[tuple[str, ...]] = ("images",)
+    uncopied: ClassVar[tuple[str, ...]] = ("images",)
+    """They are written after the last pass of a step."""
+    images: Tensor
+    labels: Tensor
+    entropies: Tensor
+
+    def __init__(self, capacity: int, device: torch.device, strict: bool = True) -> None:
+        super().__init__()
+        self.strict = strict
+        self.register_buffer("images", torch.zeros(0, device=device))
+        self.register_buffer("labels", torch.zeros(capacity, dtype=torch.int64, device=device))
+        self.register_buffer("entropies", torch.full((capacity,), torch.inf, device=device))
+
+    def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
+        """Name the buffer if it holds neither nothing nor images in all places."""
+        images = buffers["images"]
+        if images is None or images.dtype != torch.float32:
+            return "images"
+        whole = images.ndim == 4 and len(images) == len(self.entropies)
+        return None if images.shape == (0,) or whole else "images"
+
+    def expect(self, images: Tensor) -> None:
+        """Refuse images of another size than those that are held."""
+        if len(self.images) and self.images.shape[1:] != images.shape[1:]:
+            had, got = (" x ".join(map(str, x.shape[2:])) for x in (self.images, images))
+            raise UserError(f"obao remembers images of one size, {had}; got {got}: resize them, or reset()")
+
+    def filled(self) -> Tensor:
+        """Number of images that are held."""
+        return self.entropies.isfinite().sum()
+
+    @torch.no_grad()
+    def add(self, images: Tensor, labels: Tensor, entropies: Tensor, kept: Tensor) -> None:
+        """Offer images; those that are kept take the places of the least certain ones.
+
+        A strict memory gives up a place only to a more certain image, another one always.
+        """
+        if not len(self.images):
+            self.images = torch.zeros(len(self.entropies), *images.shape[1:], device=images.device)
+        offered, order = torch.where(kept, entropies.float(), torch.inf).sort()
+        offered, order = offered[: len(self.entropies)], order[: len(self.entropies)]
+        held, places = self.entropies.topk(len(offered))
+        moves = offered < held if self.strict else offered.isfinite()
+        for mine, new in ((self.images, images), (self.labels, labels), (self.entropies, entropies.float())):
+            chosen = moves.view(-1, *[1] * (mine.ndim - 1))
+            mine[places] = torch.where(chosen, new[order], mine[places])
+
+    def draw(self, count: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Draw images and labels without replacement; `count` is at most the number that is held."""
+        keys = torch.rand(self.entropies.shape, generator=generator, device=self.entropies.device)
+        places = torch.where(self.entropies.isfinite(), keys, -1.0).topk(count).indices
+        return self.images[places], self.labels[places]
 
 
 @register
