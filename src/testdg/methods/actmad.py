@@ -62,7 +62,6 @@ class ActMAD(Adapter):
     }
     uncopied: ClassVar[tuple[str, ...]] = ("source",)
     """It never changes in a step."""
-    source: Tensor
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
@@ -74,12 +73,11 @@ class ActMAD(Adapter):
     def build(self) -> None:
         """Make the optimiser, and room for the moments of the source, layer after layer."""
         s, model = self.settings, self.model
-        chosen = list(model.parameters()) if s.trained == "all" else affine_parameters(model)
-        free = [parameter.requires_grad_(True) for parameter in chosen]
+        free = list(model.parameters()) if s.trained == "all" else affine_parameters(model)
         self.learner = Learner([{"params": free, "lr": s.learning_rate, "weight_decay": s.weight_decay}], "sgd")
         self.waiting = Waiting(s.least_images, ("images",))
         self.sizes = self._sizes()
-        self.register_buffer("source", torch.zeros(2, sum(self.sizes.values()), device=model.device))
+        self.source: Tensor = nn.Buffer(torch.zeros(2, sum(self.sizes.values()), device=model.device))
 
     def _sizes(self) -> dict[str, int]:
         """Activations of an image after each normalisation layer that runs."""
@@ -117,14 +115,11 @@ class ActMAD(Adapter):
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, and take one step towards the moments of the source once there are enough images."""
-        gathered = self.waiting.gather(images)
-        if gathered is None or gathered[0] is not images:
-            with torch.no_grad():
-                logits = self.infer(images)
-        if gathered is not None:
-            seen, moments = self.moments(gathered[0])
-            logits = seen if gathered[0] is images else logits
-            loss = self.settings.weight * moment_distance(moments, self.source, list(self.sizes.values()))
-            self.learner.step(loss)
-            self.diagnostics["loss"] = loss.detach()
+        return self.waiting.gather_for(self._learn, self.infer, images)
+
+    def _learn(self, images: Tensor) -> Tensor:
+        logits, moments = self.moments(images)
+        loss = self.settings.weight * moment_distance(moments, self.source, list(self.sizes.values()))
+        self.learner.step(loss)
+        self.diagnostics["loss"] = loss.detach()
         return logits

@@ -76,12 +76,11 @@ class AffineAdapter(Adapter):
         return affine_parameters(self.model)
 
     def build(self) -> None:
-        """Free the parameters and make the optimiser."""
+        """Make the optimiser."""
         s = self.settings
         if s.batch_statistics:
             use_batch_statistics(self.model)
-        free = [parameter.requires_grad_(True) for parameter in self.chosen()]
-        self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
+        self.learner = Learner([{"params": self.chosen(), "lr": s.learning_rate}], s.optimizer)
 
 
 class EarlierAffineAdapter(AffineAdapter):

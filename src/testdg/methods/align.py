@@ -6,16 +6,22 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from testdg.distributed import sharing
+from testdg.errors import UserError
 from testdg.methods import Adapter, Search, Settings, option, register
-from testdg.methods.parts.alignment import BEGINNING, LEAST, first_images, follow, make_alignable, site_names
-from testdg.methods.parts.normalisation import batch_norms, use_stored_statistics
-from testdg.methods.parts.teacher import frozen_copy
+from testdg.methods.parts.blocks import prefix_tokens, transformer_blocks
+from testdg.methods.parts.normalisation import RunningBatchNorm, batch_norms, follow_statistics, replace_batch_norms
 from testdg.methods.parts.waiting import Waiting
+from testdg.methods.parts.weights import frozen_copy
 from testdg.models import VisionModel
-from testdg.models.alignment import Reads
+from testdg.models.alignment import Alignment, Reads
+
+LEAST = 64
+"""Source images without which a sketch is noise."""
+BEGINNING = 100.0
+"""Images that the source counts for when a stream begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,26 @@ class AlignSettings(Settings):
 
 PRESETS: dict[str, dict[str, Any]] = {"streets": {"norm_memory": 0}, "folder-weather": {"norm_memory": 0}}
 """Pictures one by one: BatchNorm layers take the statistics of the picture at hand."""
+
+
+def site_names(model: VisionModel, sites: int) -> list[str]:
+    """Blocks that divide the depth of a transformer evenly: of 12 blocks, for two sites, the fifth and the ninth."""
+    blocks = transformer_blocks(model)
+    names = {block: name for name, block in model.network.named_modules()}
+    chosen = sorted({len(blocks) * k // (sites + 1) for k in range(1, sites + 1)}) if blocks else []
+    return [names[blocks[place]] for place in chosen]
+
+
+def first_images(batches: Iterable[Tensor], images: int) -> list[Tensor]:
+    """So many source images, batch by batch; fewer than `LEAST` are refused."""
+    taken: list[Tensor] = []
+    for batch in batches:
+        taken.append(batch[: images - sum(map(len, taken))])
+        if sum(map(len, taken)) >= images:
+            break
+    if (seen := sum(map(len, taken))) < LEAST:
+        raise UserError(f"alignment needs at least {LEAST} source images; got {seen}")
+    return taken
 
 
 @register
@@ -67,7 +93,6 @@ class Align(Adapter):
     Settings = AlignSettings
     settings: AlignSettings
     search = Search(values={"sites": (1, 2, 3, 4), "memory": (400, 800, 1600)})
-    begun: Tensor
     presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
 
     @classmethod
@@ -76,18 +101,14 @@ class Align(Adapter):
         return None if site_names(model, 1) or batch_norms(model) else "it has neither transformer blocks nor BatchNorm"
 
     def build(self) -> None:
-        """Prepare the model."""
-        s = self.settings
+        """Put an alignment after blocks of a transformer, and let BatchNorm layers follow the stream."""
+        s, model = self.settings, self.model
         self.beginning = Waiting(s.source_images, ("images",))
-        self.register_buffer("begun", torch.zeros((), dtype=torch.bool, device=self.model.device))
-        make_alignable(
-            self.model,
-            sites=s.sites,
-            class_token=s.class_token,
-            memory=s.memory,
-            norm_memory=s.norm_memory,
-            threshold=s.threshold,
-        )
+        self.begun: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool, device=model.device))
+        replace_batch_norms(model, RunningBatchNorm, s.norm_memory)
+        if names := site_names(model, s.sites):
+            prefix = prefix_tokens(model, names[0])
+            Alignment(model, names, prefix=prefix, class_token=s.class_token, memory=s.memory, threshold=s.threshold)
 
     def source_images(self) -> int:
         """How many images the source is measured on; BatchNorm layers know it already."""
@@ -125,12 +146,22 @@ class Align(Adapter):
 
     @torch.no_grad()
     def step(self, images: Tensor) -> Tensor:
-        """Predict with the statistics of the stream."""
+        """Predict with the statistics of the stream, and remember them; nothing is, where `to_host` refuses the batch.
+
+        One pass. The first batch of a new domain is passed again, with its own statistics.
+        """
         if (early := self.begin(images)) is not None:
             return early
-        followed = follow(self.model, images, self.to_host)
-        self.diagnostics.update(change=followed.changed, gap=followed.gap)
-        return followed.output.logits
+        if batch_norms(self.model):  # they follow in the pass itself
+            self.to_host()
+        with follow_statistics(self.model):
+            output = self.model.run(images)
+        changed, gap = False, 0.0
+        if (alignment := self.model.alignment) is not None:
+            (gap,) = self.to_host(alignment.propose(output.logits))
+            output, changed = alignment.settle(lambda: self.model.run(images), output, gap)
+        self.diagnostics.update(change=changed, gap=gap)
+        return output.logits
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict with what is remembered, or with the images' own statistics where they are of another domain."""
@@ -156,7 +187,7 @@ class Align(Adapter):
     def as_predicts(self, model: VisionModel) -> VisionModel:
         """A copy of a model that predicts as `infer` does."""
         model = frozen_copy(model)
-        use_stored_statistics(model)
+        replace_batch_norms(model, nn.BatchNorm2d)
         if model.alignment is not None:
             model.alignment.reads = self._reads
         return model

@@ -14,10 +14,9 @@ from testdg.methods.added_layers import AddedLayer, AddedLayersAdapter, add_laye
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.multiscale import FOUR_RATIOS, choose_pixels, multiscale_probabilities
-from testdg.methods.parts.restore import restore
-from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods.parts.views import FOUR_RATIOS, choose_pixels, multiscale_probabilities
 from testdg.methods.parts.warm_up import supervised, train_on_source
+from testdg.methods.parts.weights import ema_update, frozen_copy, restore
 from testdg.models import VisionModel
 from testdg.models.blocks import first, width_of, with_first
 

@@ -14,8 +14,8 @@ from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.blocks import hooked, pass_empty_image
 from testdg.methods.parts.entropy import masked_mean
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.restore import Anchor, restore, weights_and_biases
 from testdg.methods.parts.views import following_loss, over_views
+from testdg.methods.parts.weights import Anchor, restore, weights_and_biases
 from testdg.models import Output, VisionModel
 
 BINS = 9
@@ -205,8 +205,6 @@ class ContinualMAE(Adapter):
         nn.init.trunc_normal_(self.decoder.weight, std=0.02, generator=self.generator)
         nn.init.zeros_(self.decoder.get_parameter("bias"))
         weights = weights_and_biases(self.model)
-        for weight in weights:
-            weight.requires_grad_(True)
         self.source = Anchor(weights)
         self.augment = Augmentation(flip=s.flip, move=s.move and self.model.task == "classification")
         self.learner = Learner([{"params": [*weights, *self.decoder.parameters(), self.token], "lr": s.learning_rate}])

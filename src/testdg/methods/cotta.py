@@ -9,11 +9,16 @@ from torch import Tensor
 from testdg.data.augmentation import Augmentation
 from testdg.methods import Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
 from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
-from testdg.methods.parts.restore import restore, weights_and_biases
-from testdg.methods.parts.teacher import ema_update, frozen_copy
-from testdg.methods.parts.views import Following, following_loss, over_views
+from testdg.methods.parts.views import (
+    Following,
+    choose_pixels,
+    following_loss,
+    multiscale_probabilities,
+    over_views,
+    sure_pixels,
+)
+from testdg.methods.parts.weights import ema_update, frozen_copy, restore, weights_and_biases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +78,7 @@ class Cotta(TeacherAdapter):
         if s.batch_statistics:
             for model in (self.model, self.teacher, self.anchor):
                 use_batch_statistics(model)
-        free = [parameter.requires_grad_(True) for parameter in weights_and_biases(self.model)]
-        self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
+        self.learner = Learner([{"params": weights_and_biases(self.model), "lr": s.learning_rate}], s.optimizer)
         self.augment = Augmentation(flip=s.flip)
 
     def step(self, images: Tensor) -> Tensor:

@@ -45,14 +45,11 @@ def distance(one: Tensor, other: Tensor, weight: float = 1.0) -> Tensor:
 class Coreset(nn.Module):
     """A list of elements in a fixed number of places; the first `count` are taken."""
 
-    statistics: Tensor
-    prompts: Tensor
-
     def __init__(self, places: int, features: int, prompts: torch.Size, device: torch.device) -> None:
         super().__init__()
         self.count = 0
-        self.register_buffer("statistics", torch.zeros(places, 2, features, device=device))
-        self.register_buffer("prompts", torch.zeros(places, *prompts, device=device))
+        self.statistics: Tensor = nn.Buffer(torch.zeros(places, 2, features, device=device))
+        self.prompts: Tensor = nn.Buffer(torch.zeros(places, *prompts, device=device))
 
     @property
     def full(self) -> bool:
@@ -113,8 +110,6 @@ class DPCore(Adapter):
     settings: DPCoreSettings
     search = Search(rates=(0.03, 0.1, 0.3, 1), values={"threshold": (0.6, 0.8, 0.95)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet-c": {"source_entropy": 2.4539}}
-    source: Tensor
-    initial: Tensor
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
@@ -125,8 +120,8 @@ class DPCore(Adapter):
         """Make the first prompt, the empty list, and room for the statistics of the source."""
         s, model = self.settings, self.model
         self.others = class_tokens(model)
-        self.register_buffer("initial", draw_prompts(model, s.prompts, self.generator))
-        self.register_buffer("source", torch.zeros(2, model.feature_size, device=model.device))
+        self.initial: Tensor = nn.Buffer(draw_prompts(model, s.prompts, self.generator))
+        self.source: Tensor = nn.Buffer(torch.zeros(2, model.feature_size, device=model.device))
         self.coreset = Coreset(s.elements, model.feature_size, self.initial.shape, model.device)
         self.waiting = Waiting(s.least_images, ("images",))
 
@@ -144,14 +139,7 @@ class DPCore(Adapter):
 
     def step(self, images: Tensor) -> Tensor:
         """Predict by the prompt that is learnt or refined on the batch; a small batch, by the mix of prompts."""
-        gathered = self.waiting.gather(images)
-        if gathered is not None and gathered[0] is images:
-            return self._learn(images)
-        with torch.no_grad():
-            logits = self.infer(images)
-        if gathered is not None:
-            self._learn(gathered[0])
-        return logits
+        return self.waiting.gather_for(self._learn, self.infer, images)
 
     def _learn(self, images: Tensor) -> Tensor:
         """Refine what is known, where that brings the batch near enough to the source; else begin a new element."""

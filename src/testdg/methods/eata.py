@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, AffineAdapter, ReliableSettings
 from testdg.methods.parts.entropy import largest_entropy, masked_mean
-from testdg.methods.parts.restore import Anchor
+from testdg.methods.parts.weights import Anchor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +31,10 @@ class EataSettings(ReliableSettings):
 class Importance(nn.Module):
     """How much the source predictions depend on each parameter (the diagonal of their Fisher information)."""
 
-    fisher: Tensor
-
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         super().__init__()
         self.anchor = Anchor(parameters)
-        self.register_buffer("fisher", torch.zeros_like(_flat(self.anchor.values())))
+        self.fisher: Tensor = nn.Buffer(torch.zeros_like(_flat(self.anchor.values())))
 
     def estimate(self, predict: Callable[[Tensor], Tensor], batches: Iterable[Tensor]) -> None:
         """Average the squared gradient of the cross-entropy to the predicted classes over batches of images."""
@@ -83,12 +81,11 @@ class Eata(AffineAdapter):
         "cifar100-c": {"optimizer": "adam", "redundancy": 0.1, "fisher_weight": 1.0, "as_released": True},
         "imagenet-c": {"as_released": True},
     }
-    usual: Tensor
 
     def build(self) -> None:
         """Make the optimiser, the running mean prediction (zero before the first) and the importance."""
         super().build()
-        self.register_buffer("usual", torch.zeros(self.model.classes, device=self.model.device))
+        self.usual: Tensor = nn.Buffer(torch.zeros(self.model.classes, device=self.model.device))
         self.importance = Importance(self.learner.parameters_) if self.settings.fisher else None
 
     def source_images(self) -> int:

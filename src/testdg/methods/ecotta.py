@@ -17,8 +17,8 @@ from testdg.methods.added_layers import AddedLayer, AddedLayersAdapter, add_laye
 from testdg.methods.parts.blocks import convolution_blocks, shapes, transformer_blocks
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.multiscale import FOUR_RATIOS, multiscale_probabilities
 from testdg.methods.parts.normalisation import use_batch_statistics
+from testdg.methods.parts.views import FOUR_RATIOS, multiscale_probabilities
 from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.models import VisionModel
 from testdg.models.blocks import first, with_first

@@ -57,22 +57,13 @@ class Evolution(PlainState):
 
     plain = ("waited",)
     uncopied = ("covariance", "basis")  # replaced, never written in place
-    weights: Tensor
-    mean: Tensor
-    sigma: Tensor
-    path: Tensor
-    move: Tensor
-    longer: Tensor
-    covariance: Tensor
-    basis: Tensor
-    scales: Tensor
 
     def __init__(self, size: int, population: int | None = None, device: torch.device | None = None) -> None:
         super().__init__()
         self.population = population or default_population(size)
         weights = recombination_weights(self.population)
         self.effective = float(1 / weights.square().sum())
-        self.register_buffer("weights", weights.float().to(device), persistent=False)
+        self.weights: Tensor = nn.Buffer(weights.float().to(device), persistent=False)
         ratio = self.effective / size
         self.path_share = (4 + ratio) / (size + 4 + 2 * ratio)
         self.rank_one = 2 / ((size + 1.3) ** 2 + self.effective)
@@ -80,13 +71,14 @@ class Evolution(PlainState):
         self.rank_many = min(1 - self.rank_one, rank_many)
         self.patience = 1 / ((self.rank_one + self.rank_many) * size * 10)
         self.waited = 0  # generations since the basis was computed
-        for name in ("mean", "path", "move"):
-            self.register_buffer(name, torch.zeros(size, device=device))
-        for name in ("covariance", "basis"):
-            self.register_buffer(name, torch.eye(size, device=device))
-        self.register_buffer("scales", torch.ones(size, device=device))
-        self.register_buffer("sigma", torch.ones((), device=device))
-        self.register_buffer("longer", torch.zeros((), device=device))
+        self.mean: Tensor = nn.Buffer(torch.zeros(size, device=device))
+        self.path: Tensor = nn.Buffer(torch.zeros(size, device=device))
+        self.move: Tensor = nn.Buffer(torch.zeros(size, device=device))
+        self.covariance: Tensor = nn.Buffer(torch.eye(size, device=device))
+        self.basis: Tensor = nn.Buffer(torch.eye(size, device=device))
+        self.scales: Tensor = nn.Buffer(torch.ones(size, device=device))
+        self.sigma: Tensor = nn.Buffer(torch.ones((), device=device))
+        self.longer: Tensor = nn.Buffer(torch.zeros((), device=device))
 
     def ask(self, generator: Generator) -> Tensor:
         """Candidates (population, size); the first two lie along the last move of the mean, forwards and backwards."""
@@ -182,39 +174,29 @@ class FOA(Adapter):
     source_labels = False
     least_source_images = 2
     differs_from_source = "prompts are added, and features are shifted"
+    needs_features = True
     Settings = FOASettings
     settings: FOASettings
     search = Search(values={"statistics_weight": (0.1, 0.4, 1.0, 4.0), "shift": (0.0, 0.5, 1.0)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet-c": {"statistics_weight": 0.4}}
-    source: Tensor
-    best: Tensor
-    usual: Tensor
-    begun: Tensor
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
         """Prompts stand beside a class token."""
         return None if class_tokens(model) else "it has no class token that prompts could stand beside"
 
-    def needs_features(self) -> bool:
-        """The shift is one of features."""
-        return True
-
+    @torch.no_grad()
     def build(self) -> None:
         """Make the first prompts, the evolution, and room for the statistics."""
         s, model, device = self.settings, self.model, self.model.device
         self.others = class_tokens(model)
-        self.register_buffer("best", draw_prompts(model, s.prompts, self.generator))
+        self.best: Tensor = nn.Buffer(draw_prompts(model, s.prompts, self.generator))
         self.evolution = Evolution(self.best.numel(), s.population, device)
         self.waiting = Waiting(s.least_images, ("images",))
-        self.register_buffer("source", torch.zeros(2, self._width(), device=device))
-        self.register_buffer("usual", torch.zeros(model.feature_size, device=device))
-        self.register_buffer("begun", torch.zeros((), dtype=torch.bool, device=device))
-
-    @torch.no_grad()
-    def _width(self) -> int:
-        """Numbers in all class tokens of an image."""
-        return see_class_tokens(self.model, self.model.empty_image()).tokens.shape[1]
+        width = see_class_tokens(model, model.empty_image()).tokens.shape[1]
+        self.source: Tensor = nn.Buffer(torch.zeros(2, width, device=device))
+        self.usual: Tensor = nn.Buffer(torch.zeros(model.feature_size, device=device))
+        self.begun: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool, device=device))
 
     @torch.no_grad()
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -225,13 +207,7 @@ class FOA(Adapter):
     @torch.no_grad()
     def step(self, images: Tensor) -> Tensor:
         """Predict by the best of the candidates that are tried on the batch; a small batch, by the last winner."""
-        gathered = self.waiting.gather(images)
-        early = self.infer(images) if gathered is None or gathered[0] is not images else None
-        if gathered is None:
-            assert early is not None
-            return early
-        logits = self._search(gathered[0])
-        return logits if early is None else early
+        return self.waiting.gather_for(self._search, self.infer, images)
 
     def _search(self, images: Tensor) -> Tensor:
         """Try a generation of prompts and the last winner; all that is kept changes after the last pass."""

@@ -14,11 +14,9 @@ from testdg.methods import Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.blocks import run_to_head
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean, symmetric_cross_entropy
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
 from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
-from testdg.methods.parts.restore import Anchor, restore, weights_and_biases
-from testdg.methods.parts.teacher import ema_update, frozen_copy
-from testdg.methods.parts.views import following_loss
+from testdg.methods.parts.views import choose_pixels, following_loss, multiscale_probabilities, sure_pixels
+from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy, restore, weights_and_biases
 from testdg.models import VisionModel
 
 
@@ -74,16 +72,13 @@ class CertainMemory(nn.Module):
     varying: ClassVar[tuple[str, ...]] = ("images",)
     uncopied: ClassVar[tuple[str, ...]] = ("images",)
     """They are written after the last pass of a step."""
-    images: Tensor
-    labels: Tensor
-    entropies: Tensor
 
     def __init__(self, capacity: int, device: torch.device, strict: bool = True) -> None:
         super().__init__()
         self.strict = strict
-        self.register_buffer("images", torch.zeros(0, device=device))
-        self.register_buffer("labels", torch.zeros(capacity, dtype=torch.int64, device=device))
-        self.register_buffer("entropies", torch.full((capacity,), torch.inf, device=device))
+        self.images: Tensor = nn.Buffer(torch.zeros(0, device=device))
+        self.labels: Tensor = nn.Buffer(torch.zeros(capacity, dtype=torch.int64, device=device))
+        self.entropies: Tensor = nn.Buffer(torch.full((capacity,), torch.inf, device=device))
 
     def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
         """Name the buffer if it holds neither nothing nor images in all places."""
@@ -145,6 +140,7 @@ class Obao(TeacherAdapter):
     )
     tasks = ("classification", "segmentation")
     source_data = "the mean features of the classes (graph=weight goes without)"
+    needs_features = True
     Settings = ObaoSettings
     settings: ObaoSettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"margin": (0.05, 0.1, 0.2)})
@@ -163,7 +159,6 @@ class Obao(TeacherAdapter):
         "acdc": {"learning_rate": 1e-4, "margin": 0.02, "relation": 0.01, "restore": 0.01},
     }
     checks_input_late = True
-    source_graph: Tensor
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> dict[str, str]:
@@ -174,10 +169,6 @@ class Obao(TeacherAdapter):
             return {"learning rate 0 is the source": "BatchNorm layers use the statistics of the batch"}
         return {}
 
-    def needs_features(self) -> bool:
-        """The relations of the classes are theirs."""
-        return True
-
     def build(self) -> None:
         """Make the teacher, the buffer (for maps, the anchor), the source graph and the optimiser."""
         s, model = self.settings, self.model
@@ -186,14 +177,11 @@ class Obao(TeacherAdapter):
         if s.batch_statistics and not self.dense:
             use_batch_statistics(model)
             use_batch_statistics(self.teacher)
-        head = model.head_layer
-        fixed = set() if self.dense else set(head.parameters())
+        fixed = set() if self.dense else set(model.head_layer.parameters())
         free = [p for p in weights_and_biases(model) if p not in fixed]
-        for parameter in free:
-            parameter.requires_grad_(True)
         self.source = Anchor(free if s.restore else [])
         self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
-        self.register_buffer("source_graph", relations(model.head_weight.detach()))
+        self.source_graph: Tensor = nn.Buffer(relations(model.head_weight.detach()))
         self.memory = CertainMemory(0 if self.dense else s.capacity, model.device, strict=not s.as_released)
         self.augment = Augmentation(flip=s.flip)
         self.limit = largest_entropy(model.classes, s.margin)
@@ -244,8 +232,11 @@ class Obao(TeacherAdapter):
 
     def _step_maps(self, images: Tensor) -> Tensor:
         """Follow the teacher's labels as CoTTA does, and learn from the sure pixels of the student's coarse map."""
+        assert self.anchor is not None
         self.to_host()
-        taught = self._label_pixels(images)
+        with torch.no_grad():  # the teacher's: of one view where the source is sure of a pixel, else mean of fourteen
+            plain, mean = multiscale_probabilities(self.teacher, images)
+            taught = choose_pixels(sure_pixels(self.anchor, images, self.settings.threshold), plain, mean)
         output = run_to_head(self.model, images)
         following = following_loss(output.logits, taught, "hard")
         labels, sure = output.scores.argmax(1), entropy(output.scores.detach()) < self.limit
@@ -253,13 +244,6 @@ class Obao(TeacherAdapter):
         features = output.features.movedim(1, -1).flatten(0, -2)  # (N h w, D)
         self._learn(following, replay, self._relation_loss(features, labels.flatten(), sure.flatten()))
         return taught
-
-    @torch.no_grad()
-    def _label_pixels(self, images: Tensor) -> Tensor:
-        """The teacher's log-probabilities: of one view where the source is sure of a pixel, else mean of fourteen."""
-        assert self.anchor is not None
-        plain, mean = multiscale_probabilities(self.teacher, images)
-        return choose_pixels(sure_pixels(self.anchor, images, self.settings.threshold), plain, mean)
 
     def _relation_loss(self, features: Tensor, labels: Tensor, kept: Tensor) -> Tensor:
         means, counts = class_means(features.float(), labels, kept, self.model.classes)

@@ -5,13 +5,13 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, symmetric_cross_entropy
-from testdg.methods.parts.restore import Anchor
+from testdg.methods.parts.weights import Anchor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +87,13 @@ class Roid(AffineAdapter):
         "cifar100-c": {"learning_rate": 1e-3, "optimizer": "adam"},
         "imagenet-c": {"learning_rate": 2.5e-4, "optimizer": "sgd"},
     }
-    usual: Tensor
 
     def build(self) -> None:
         """Make the optimiser, the source values and the running mean prediction, which starts uniform."""
         super().build()
         classes = self.model.classes
         self.anchor = Anchor(self.learner.parameters_)
-        self.register_buffer("usual", torch.full((classes,), 1 / classes, device=self.model.device))
+        self.usual: Tensor = nn.Buffer(torch.full((classes,), 1 / classes, device=self.model.device))
         self.augment = Augmentation(noise=0.0, blur=0.0, flip=self.settings.flip)
 
     def infer(self, images: Tensor) -> Tensor:

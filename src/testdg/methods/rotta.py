@@ -15,13 +15,14 @@ from testdg.methods import Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.entropy import entropy, soft_cross_entropy
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import (
+    SlowBatchNorm,
     affine_parameters,
     batch_norms,
     follow_statistics,
     lacks_affine,
-    use_slow_statistics,
+    replace_batch_norms,
 )
-from testdg.methods.parts.teacher import frozen_copy
+from testdg.methods.parts.weights import frozen_copy
 from testdg.models import VisionModel
 
 
@@ -58,14 +59,13 @@ class BalancedMemory(nn.Module):
 
     varying: ClassVar[tuple[str, ...]] = ("images",)
     uncopied: ClassVar[tuple[str, ...]] = ("images",)
-    images: Tensor
 
     def __init__(self, capacity: int, classes: int, device: torch.device) -> None:
         super().__init__()
         self.capacity, self.classes = capacity, classes
         self.items: list[Item] = []
         self.new: dict[int, Tensor] = {}
-        self.register_buffer("images", torch.zeros(0, device=device))
+        self.images: Tensor = nn.Buffer(torch.zeros(0, device=device))
 
     def __len__(self) -> int:
         """Number of remembered images."""
@@ -172,10 +172,10 @@ class Rotta(TeacherAdapter):
         if s.as_released and not batch_norms(self.model):
             remedy = "as_released=false trains its other normalisation layers"
             raise UserError(f"{self.name} as released cannot adapt {self.model.name}: it has no BatchNorm; {remedy}")
-        use_slow_statistics(self.model, s.statistics)
+        replace_batch_norms(self.model, SlowBatchNorm, s.statistics)
         self.teacher = frozen_copy(self.model)
         layers = batch_norms(self.model) if s.as_released else None
-        free = [parameter.requires_grad_(True) for parameter in affine_parameters(self.model, layers)]
+        free = affine_parameters(self.model, layers)
         self.averaged = affine_parameters(self.teacher, batch_norms(self.teacher) if s.as_released else None)
         self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
         self.memory = BalancedMemory(s.capacity, self.model.classes, self.model.device)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings, ReliableSettings
 from testdg.methods.parts.entropy import masked_mean
-from testdg.methods.parts.restore import Anchor
+from testdg.methods.parts.weights import Anchor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,6 @@ class Sar(EarlierAffineAdapter):
         "digits-c": {"learning_rate": 1e-3, "optimizer": "adam"},
         "imagenet-c": {"learning_rate": 1e-3},
     }
-    usual: Tensor
 
     def build(self) -> None:
         """Make the optimiser, the source values and the running mean of the entropy (infinite before the first)."""
@@ -76,7 +75,7 @@ class Sar(EarlierAffineAdapter):
         s, classes = self.settings, self.model.classes
         self.anchor = Anchor(self.learner.parameters_)
         self.collapsed = s.recovery if s.as_released else s.recovery * math.log(classes) / math.log(1000)
-        self.register_buffer("usual", torch.tensor(torch.inf, device=self.model.device))
+        self.usual: Tensor = nn.Buffer(torch.tensor(torch.inf, device=self.model.device))
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, take a sharpness-aware step on reliable predictions, and go back if the model has collapsed."""

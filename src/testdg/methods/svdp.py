@@ -11,10 +11,8 @@ from testdg.errors import UserError
 from testdg.methods import Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.blocks import run_to_head
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
-from testdg.methods.parts.restore import restore, weights_and_biases
-from testdg.methods.parts.teacher import ema_update, frozen_copy
-from testdg.methods.parts.views import following_loss
+from testdg.methods.parts.views import choose_pixels, following_loss, multiscale_probabilities, sure_pixels
+from testdg.methods.parts.weights import ema_update, frozen_copy, restore, weights_and_biases
 from testdg.models import Output, VisionModel
 
 
@@ -113,10 +111,9 @@ class Svdp(TeacherAdapter):
         if s.as_released:
             torch.nn.init.normal_(self.prompts.offsets, generator=self.generator)
         self.teacher_prompts = frozen_copy(self.prompts)
-        weights = [parameter.requires_grad_(True) for parameter in weights_and_biases(model)]
         self.learner = Learner(
             [
-                {"params": weights, "lr": s.learning_rate},
+                {"params": weights_and_biases(model), "lr": s.learning_rate},
                 {"params": self.prompts.parameters(), "lr": s.prompt_learning_rate},
             ]
         )

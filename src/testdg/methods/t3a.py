@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.entropy import entropy
-from testdg.methods.parts.teacher import frozen_copy
+from testdg.methods.parts.weights import frozen_copy
 from testdg.models import Output, VisionModel
 
 
@@ -38,6 +38,7 @@ class T3A(Adapter):
         "NeurIPS 2021"
     )
     differs_from_source = "templates take the place of the classifier"
+    needs_features = True
     Settings = T3ASettings
     settings: T3ASettings
     search = Search(values={"supports": (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)})
@@ -49,12 +50,6 @@ class T3A(Adapter):
     }
     uncopied: ClassVar[tuple[str, ...]] = ("features",)
     """They are replaced, or written after the last pass."""
-    features: Tensor
-    entropies: Tensor
-
-    def needs_features(self) -> bool:
-        """Templates are made of them."""
-        return True
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
@@ -67,11 +62,9 @@ class T3A(Adapter):
 
         Where all supports are kept, their sum is all that matters, so that M is 1 and the entropies say nothing.
         """
-        places, device = self.settings.supports or 1, self.model.device
-        self.register_buffer(
-            "features", torch.zeros(self.model.classes, places, self.model.feature_size, device=device)
-        )
-        self.register_buffer("entropies", torch.full((self.model.classes, places), torch.inf, device=device))
+        shape, device = (self.model.classes, self.settings.supports or 1), self.model.device
+        self.features: Tensor = nn.Buffer(torch.zeros(*shape, self.model.feature_size, device=device))
+        self.entropies: Tensor = nn.Buffer(torch.full(shape, torch.inf, device=device))
         rows, bias = self.model.head_weight.float(), self.model.head_layer.bias
         self._add(rows, F.linear(rows, rows, bias if isinstance(bias, Tensor) else None))
 

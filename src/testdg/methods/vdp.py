@@ -14,8 +14,8 @@ from testdg.errors import UserError
 from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.plain_state import PlainState
-from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss
+from testdg.methods.parts.weights import ema_update, frozen_copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,16 +98,12 @@ class Homeostasis(nn.Module):
     That is how much each value of a tensor mattered in finished domains, and where it stood at the end of the last one.
     """
 
-    importance: Tensor
-    path: Tensor
-    anchor: Tensor
-
     def __init__(self, values: Tensor, damping: float) -> None:
         super().__init__()
         self.damping = damping
-        for name in ("importance", "path"):
-            self.register_buffer(name, torch.zeros_like(values, requires_grad=False))
-        self.register_buffer("anchor", values.detach().clone())
+        self.importance: Tensor = nn.Buffer(torch.zeros_like(values, requires_grad=False))
+        self.path: Tensor = nn.Buffer(torch.zeros_like(values, requires_grad=False))
+        self.anchor: Tensor = nn.Buffer(values.detach().clone())
 
     def penalty(self, values: Tensor) -> Tensor:
         """Sum of importance times squared distance from the end of the last domain."""

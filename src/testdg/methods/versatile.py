@@ -12,8 +12,7 @@ from testdg.errors import UserError
 from testdg.methods import Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters
-from testdg.methods.parts.restore import Anchor
-from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +34,10 @@ class VersatileSettings(Settings):
 class RunningMean(nn.Module):
     """A running mean of tensors; one that is not finite is left out."""
 
-    value: Tensor
-
     def __init__(self, start: Tensor, momentum: float) -> None:
         super().__init__()
         self.momentum = momentum
-        self.register_buffer("value", start)
+        self.value: Tensor = nn.Buffer(start)
 
     def update(self, value: Tensor) -> Tensor:
         """Take a tensor in and give the mean."""
@@ -130,8 +127,6 @@ class Versatile(TeacherAdapter):
         chosen = list(model.parameters()) if s.trained == "all" else affine_parameters(model)
         if not chosen:
             raise UserError(f"versatile finds no normalisation layer in {model.name}: use trained=all")
-        for parameter in chosen:
-            parameter.requires_grad_(True)
         self.augment = Augmentation(flip=s.flip)
         self.anchor = Anchor(chosen)
         self.learner = Learner([{"params": chosen, "lr": s.learning_rate}], s.optimizer)

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.restore import Anchor, restore
-from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.views import following_loss, over_views
 from testdg.methods.parts.warm_up import supervised, train_on_source
+from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy, restore
 from testdg.models import VisionModel
 
 
@@ -102,7 +101,6 @@ class ViDA(Adapter):
     Settings = ViDASettings
     settings: ViDASettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"restore": (0.0, 0.01, 0.1)})
-    scales: Tensor
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"loss": "symmetric", "learning_rate": 1e-3, "flip": False, "source_images": 0},
         "cifar10-c": {"threshold": 0.05, "restore": 0.1, "as_released": True},
@@ -136,11 +134,11 @@ class ViDA(Adapter):
         self.teacher, self.teacher_adapters = frozen_copy(self.model), frozen_copy(self.adapters)
         self.source = Anchor(list(self.model.parameters()) if s.restore else [])
         self.source_adapters = frozen_copy(self.adapters)  # a warm-up moves them, so they are state
-        self.register_buffer("scales", torch.ones(2, device=self.model.device))
+        self.scales: Tensor = nn.Buffer(torch.ones(2, device=self.model.device))
         self.augment = Augmentation(flip=s.flip, move=self.model.task == "classification")
         self.learner = Learner(
             [
-                {"params": self.model.requires_grad_(True).parameters(), "lr": s.learning_rate},
+                {"params": self.model.parameters(), "lr": s.learning_rate},
                 {"params": self.adapters.parameters(), "lr": s.adapter_learning_rate},
             ],
             s.optimizer,

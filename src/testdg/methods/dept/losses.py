@@ -62,11 +62,9 @@ def imbalance(logits: Tensor) -> Tensor:
 class Centre(nn.Module):
     """Cross-entropy between projected features of student and teacher, the teacher's less a running mean."""
 
-    value: Tensor
-
     def __init__(self, width: int, device: torch.device) -> None:
         super().__init__()
-        self.register_buffer("value", torch.zeros(wide(width), device=device))
+        self.value: Tensor = nn.Buffer(torch.zeros(wide(width), device=device))
 
     def loss(self, student: Tensor, teacher: Tensor) -> Tensor:
         """Mean over the images; (N, wide) each."""
@@ -83,14 +81,12 @@ class Neighbours(PlainState):
     plain = ("count",)
     uncopied: ClassVar[tuple[str, ...]] = ("features", "predictions")
     """They are replaced, never written in place."""
-    features: Tensor
-    predictions: Tensor
 
     def __init__(self, capacity: int, width: int, classes: int, device: torch.device) -> None:
         super().__init__()
         self.count = 0
-        self.register_buffer("features", torch.zeros(capacity, width, device=device))
-        self.register_buffer("predictions", torch.zeros(capacity, classes, device=device))
+        self.features: Tensor = nn.Buffer(torch.zeros(capacity, width, device=device))
+        self.predictions: Tensor = nn.Buffer(torch.zeros(capacity, classes, device=device))
 
     def add(self, features: Tensor, predictions: Tensor) -> None:
         """Take entries (M, D) and (M, C) in, over the oldest ones; of more than fit, the last."""

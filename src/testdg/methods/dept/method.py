@@ -15,8 +15,8 @@ from testdg.methods.dept.losses import Centre, Neighbours, Projection, agreement
 from testdg.methods.dept.prompts import add_prompts, begin_as_tokens, refused
 from testdg.methods.parts.blocks import AtHead, final_norm, run_to_head
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
+from testdg.methods.parts.weights import ema_update, frozen_copy
 from testdg.models import VisionModel
 
 
@@ -67,6 +67,7 @@ class Dept(AddedLayersAdapter):
     needs = "a plain vision transformer or a SegFormer"
     source_data = "the first training of prompts and classifier (source_images=0 goes without)"
     differs_from_source = "prompts are trained on source images first"
+    needs_features = True
     Settings = DeptSettings
     settings: DeptSettings
     search = Search(rates=(1e-3, 0.01, 0.1, 1), values={"momentum": (0.99, 0.997, 0.999)})
@@ -80,15 +81,10 @@ class Dept(AddedLayersAdapter):
         """Prompts need transformer blocks of one width."""
         return refused(model)
 
-    def needs_features(self) -> bool:
-        """Neighbours are found by them."""
-        return True
-
     def build(self) -> None:
         """Put the prompts into the model; make projections, teacher, the ring of neighbours and the optimiser."""
         s, model, device = self.settings, self.model, self.model.device
         add_prompts(model, s.stages, s.prompts, self.generator)
-        head = model.head_layer.requires_grad_(True)
         size = model.head_weight.shape[1]
         widths = [prompts.get_parameter("tokens").shape[1] for prompts in added_layers(model)]
         widths += [] if size == widths[-1] else [size]  # features and last prompts share one where they can
@@ -98,7 +94,7 @@ class Dept(AddedLayersAdapter):
         self.centre = Centre(size, device)
         self.bank = Neighbours(s.capacity, size, model.classes, device)
         self.augment = Augmentation(flip=s.flip, move=model.task == "classification")
-        tuned = [*added_layers(model).parameters(), *head.parameters()]
+        tuned = [*added_layers(model).parameters(), *model.head_layer.parameters()]
         self.tuned = len(tuned)
         free = [*tuned, *self.projections.parameters()]
         self.learner = Learner([{"params": free, "lr": s.learning_rate, "weight_decay": 1e-4}], "sgd")

@@ -15,16 +15,14 @@ OptimizerName = Literal["adam", "sgd", "momentum"]
 class Learner(nn.Module):
     """Adam, Nesterov SGD or SGD with plain momentum 0.9 on named parameters, fused where the device has it.
 
-    A step whose loss or gradient is not finite changes nothing and is counted in `skipped`. The decision stays
-    on the device, so the host never waits.
+    Gradients may reach the parameters from now on. A step whose loss or gradient is not finite changes nothing and is
+    counted in `skipped`. The decision stays on the device, so the host never waits.
     """
-
-    skipped: Tensor
 
     def __init__(self, groups: Iterable[dict[str, Any]], optimizer: OptimizerName = "adam") -> None:
         super().__init__()
         groups = [{**group, "params": list(group["params"])} for group in groups]
-        self.parameters_ = [p for group in groups for p in group["params"]]
+        self.parameters_ = [p.requires_grad_(True) for group in groups for p in group["params"]]
         device = self.parameters_[0].device
         self.fused = device.type in ("cpu", "cuda")
         optimizer_class: Any = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
@@ -36,7 +34,7 @@ class Learner(nn.Module):
         if optimizer != "adam":  # it would leave its momentum unwritten where the first step is skipped
             for parameter in self.parameters_:
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        self.register_buffer("skipped", torch.zeros((), dtype=torch.int64, device=device))
+        self.skipped: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
 
     def step(self, loss: Tensor, when: Tensor | None = None) -> Tensor:
         """Move the parameters one step down the gradient of a loss; where `when` is a False flag, not at all.

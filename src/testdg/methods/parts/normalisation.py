@@ -1,6 +1,6 @@
 """What methods do with normalisation layers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -136,30 +136,11 @@ class RunningBatchNorm(SlowBatchNorm):
         return mean, variance + share * (1 - share) * gap.square()
 
 
-def use_mixed_statistics(model: VisionModel, images: float) -> None:
-    """Put a MixedBatchNorm, for which the source counts as so many images, in the place of each such layer."""
-    _replace(model, lambda layer: MixedBatchNorm(layer.num_features, layer.eps, images, device=model.device))
-
-
-def use_slow_statistics(model: VisionModel, share: float) -> None:
-    """Put a SlowBatchNorm with the same values in the place of each BatchNorm layer with scale and shift."""
-    _replace(model, lambda layer: SlowBatchNorm(layer.num_features, layer.eps, share, device=model.device))
-
-
-def use_running_statistics(model: VisionModel, images: float) -> None:
-    """Put a RunningBatchNorm, with a memory of so many images, in the place of each such layer."""
-    _replace(model, lambda layer: RunningBatchNorm(layer.num_features, layer.eps, images, device=model.device))
-
-
-def use_stored_statistics(model: VisionModel) -> None:
-    """Put an ordinary BatchNorm layer back into the place of each that follows a stream."""
-    _replace(model, lambda layer: nn.BatchNorm2d(layer.num_features, layer.eps, device=model.device))
-
-
-def _replace(model: VisionModel, make: Callable[[nn.BatchNorm2d], nn.BatchNorm2d]) -> None:
+def replace_batch_norms(model: VisionModel, kind: type[nn.BatchNorm2d], momentum: float = 0.1) -> None:
+    """Put a layer of this kind with the same values in the place of each BatchNorm layer with scale and shift."""
     for name, layer in model.norm_layers():
         if isinstance(layer, nn.BatchNorm2d) and layer.affine and layer.track_running_stats:
-            fresh = make(layer)
+            fresh = kind(layer.num_features, layer.eps, momentum, device=model.device)
             fresh.load_state_dict(layer.state_dict())
             parent, _, own = name.rpartition(".")
             setattr(model.get_submodule(parent), own, fresh.eval().requires_grad_(False))

@@ -11,16 +11,14 @@ from testdg.data.augmentation import Augmentation
 from testdg.distributed import sharing
 from testdg.methods import Search, option, register
 from testdg.methods.align import PRESETS as ALIGN_PRESETS
-from testdg.methods.align import Align, AlignSettings
-from testdg.methods.parts.alignment import first_images
+from testdg.methods.align import Align, AlignSettings, first_images
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entropy
 from testdg.methods.parts.graphs import Function, Recorded
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import batch_norms, follow_statistics
-from testdg.methods.parts.restore import Anchor
-from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.waiting import Waiting
+from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy
 from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.testdg.learning import domain_features
 from testdg.methods.testdg_aligned.lean import lean_norms, passed_again
@@ -102,12 +100,6 @@ class TestDGAligned(Align):
             "source_share": 0.5,
         },
     }
-    source_mean: Tensor
-    source_std: Tensor
-    class_prototypes: Tensor
-    drift: Tensor
-    mix: Tensor
-    spread: Tensor
 
     def build(self) -> None:
         """Make the teacher, what is known of the source, and the optimiser."""
@@ -120,12 +112,12 @@ class TestDGAligned(Align):
         self.teacher = frozen_copy(self.model)
         self.source = Anchor(list(self.model.parameters()))
         width, classes = self.model.feature_size, self.model.classes
-        self.register_buffer("source_mean", torch.zeros(width, device=device))
-        self.register_buffer("source_std", torch.ones(width, device=device))
-        self.register_buffer("class_prototypes", torch.zeros(classes, width, device=device))
-        self.register_buffer("drift", torch.zeros(width, device=device))
-        self.register_buffer("spread", torch.full((), LEAST_CLASSES, device=device))
-        self.register_buffer("mix", torch.full((classes,), 1 / classes, device=device))
+        self.source_mean: Tensor = nn.Buffer(torch.zeros(width, device=device))
+        self.source_std: Tensor = nn.Buffer(torch.ones(width, device=device))
+        self.class_prototypes: Tensor = nn.Buffer(torch.zeros(classes, width, device=device))
+        self.drift: Tensor = nn.Buffer(torch.zeros(width, device=device))
+        self.spread: Tensor = nn.Buffer(torch.full((), LEAST_CLASSES, device=device))
+        self.mix: Tensor = nn.Buffer(torch.full((classes,), 1 / classes, device=device))
         self.waiting = Waiting(s.gather)
         self.augment = Augmentation(s.augmentation, move=False)
         self.learner = Learner([{"params": self.model.parameters(), "lr": s.learning_rate}])
@@ -137,6 +129,7 @@ class TestDGAligned(Align):
         graphs = isinstance(settings, TestDGAlignedSettings) and settings.cuda_graphs
         return "a CUDA graph is of one process, so leave out cuda_graphs" if graphs else None
 
+    @property
     def needs_features(self) -> bool:
         """L_inv compares them."""
         return self.settings.invariance_weight > 0
