@@ -1,7 +1,7 @@
 """Alignment to the source: no gradient, one pass; the statistics of the stream are moved to those of clean images."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from testdg.distributed import sharing
 from testdg.errors import UserError
 from testdg.methods import Adapter, Search, Settings, option, register
-from testdg.methods.parts.blocks import prefix_tokens, transformer_blocks
+from testdg.methods.parts.blocks import holding, prefix_tokens, transformer_blocks
 from testdg.methods.parts.normalisation import RunningBatchNorm, batch_norms, follow_statistics, replace_batch_norms
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.parts.weights import frozen_copy
@@ -168,17 +168,10 @@ class Align(Adapter):
         with self.reading(self.model):
             return self.model(images).logits  # type: ignore[no-any-return]
 
-    @contextmanager
-    def reading(self, model: VisionModel) -> Iterator[None]:
+    def reading(self, model: VisionModel) -> AbstractContextManager[None]:
         """Let a model read what predictions read in the passes within."""
-        alignment = model.alignment
-        if alignment is not None:
-            alignment.reads = self._reads
-        try:
-            yield
-        finally:
-            if alignment is not None:
-                alignment.reads = "memory"
+        aligned = [] if model.alignment is None else [model.alignment]
+        return holding(aligned, "reads", self._reads, usual="memory")
 
     def adapted_model(self) -> VisionModel:
         """The model with its alignment; BatchNorm layers are ordinary ones again, with the statistics of the stream."""

@@ -1,7 +1,7 @@
 """BECoTTA: a mixture of low-rank experts behind every block, chosen for each image (Lee et al., ICML 2024)."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from testdg.methods import Search, Settings, option, register
 from testdg.methods.added_layers import AddedLayer, AddedLayersAdapter, add_layers, added_layers
-from testdg.methods.parts.blocks import transformer_blocks
+from testdg.methods.parts.blocks import holding, transformer_blocks
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.views import FOUR_RATIOS, choose_pixels, multiscale_probabilities
@@ -109,17 +109,9 @@ def add_experts(
     add_layers(model, added)
 
 
-@contextmanager
-def noisy_routers(model: VisionModel, generator: Generator | None) -> Iterator[None]:
+def noisy_routers(model: VisionModel, generator: Generator | None) -> AbstractContextManager[None]:
     """Let the routers of a model add noise to their scores in the passes within, unless there is no generator."""
-    layers = [layer for layer in added_layers(model) if isinstance(layer, Experts)]
-    for layer in layers:
-        layer.noise = generator
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.noise = None
+    return holding(added_layers(model), "noise", generator, usual=None)
 
 
 @register

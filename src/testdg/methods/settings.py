@@ -27,29 +27,27 @@ class Settings:
 
 def make_settings(settings_class: type[S], values: Mapping[str, Any]) -> S:
     """Build settings from keyword arguments; a wrong name, type or range is one clear sentence."""
-    known = {f.name: f for f in fields(settings_class)}
-    hints = typing.get_type_hints(settings_class)
-    checked = {}
-    for name, value in values.items():
-        if name not in known:
-            raise unknown("setting", name, known)
-        checked[name] = _check(known[name], hints[name], value)
-    return settings_class(**checked)
+    return settings_class(**{name: _check(*_look_up(settings_class, name), value) for name, value in values.items()})
 
 
 def parse_settings(settings_class: type[Settings], pairs: list[str]) -> dict[str, Any]:
     """Read `key=value` texts by the types of the settings."""
-    hints = typing.get_type_hints(settings_class)
-    known = {f.name: f for f in fields(settings_class)}
     values = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise UserError(f"--set takes key=value; got {pair!r}")
-        if name not in known:
-            raise unknown("setting", name, known)
-        values[name] = _check(known[name], hints[name], _read(name, hints[name], text))
+        about, hint = _look_up(settings_class, name)
+        values[name] = _check(about, hint, _read(name, hint, text))
     return values
+
+
+def _look_up(settings_class: type[Settings], name: str) -> tuple[Field[Any], Any]:
+    """A setting and its type."""
+    known = {f.name: f for f in fields(settings_class)}
+    if name not in known:
+        raise unknown("setting", name, known)
+    return known[name], typing.get_type_hints(settings_class)[name]
 
 
 def describe_settings(settings_class: type[Settings]) -> list[dict[str, Any]]:

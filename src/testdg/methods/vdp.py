@@ -71,13 +71,11 @@ class JumpDetector(PlainState):
     def update(self, confidence: float) -> bool:
         """Take the mean confidence of a batch; True where a new domain begins."""
         past = [*self.past, confidence][-self.history - self.recent :]
-        jumps = self._significant if self.significance else self._far
-        changed = jumps(past[: -self.recent], past[-self.recent :])
+        old, new = past[: -self.recent], past[-self.recent :]
+        far = any(abs(_mean(new) - value) > self.threshold for value in old)
+        changed = self._significant(old, new) if self.significance else far
         self.past = past[-self.recent :] if changed else past
         return changed
-
-    def _far(self, old: Sequence[float], new: Sequence[float]) -> bool:
-        return any(abs(_mean(new) - value) > self.threshold for value in old)
 
     def _significant(self, old: Sequence[float], new: Sequence[float]) -> bool:
         if len(old) < min(3, self.history):  # no spread to speak of yet

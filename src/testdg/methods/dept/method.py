@@ -12,12 +12,13 @@ from testdg.data.augmentation import Augmentation
 from testdg.methods import Search, Settings, option, register
 from testdg.methods.added_layers import AddedLayersAdapter, added_layers, watched
 from testdg.methods.dept.losses import Centre, Neighbours, Projection, agreement, imbalance, sameness, stage_weights
-from testdg.methods.dept.prompts import add_prompts, begin_as_tokens, refused
-from testdg.methods.parts.blocks import AtHead, final_norm, run_to_head
+from testdg.methods.dept.prompts import add_prompts, begin_as_tokens
+from testdg.methods.parts.blocks import AtHead, final_norm, run_to_head, transformer_blocks
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
 from testdg.methods.parts.weights import ema_update, frozen_copy
 from testdg.models import VisionModel
+from testdg.models.blocks import width_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,12 @@ class Dept(AddedLayersAdapter):
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
         """Prompts need transformer blocks of one width."""
-        return refused(model)
+        blocks = transformer_blocks(model)
+        if not blocks:
+            return "it has no transformer blocks that prompts could pass through"
+        if model.task == "classification" and len({width_of(block) for block in blocks}) > 1:
+            return "its blocks are of different widths (prompts need a plain vision transformer)"
+        return None
 
     def build(self) -> None:
         """Put the prompts into the model; make projections, teacher, the ring of neighbours and the optimiser."""

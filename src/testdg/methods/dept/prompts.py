@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from testdg.methods.added_layers import AddedLayer, add_layers, added_layers
-from testdg.methods.parts.blocks import transformer_blocks
+from testdg.methods.parts.blocks import holding, transformer_blocks
 from testdg.models import VisionModel
 from testdg.models.blocks import first, is_attention, width_of, with_first
 
@@ -106,12 +106,8 @@ def add_prompts(model: VisionModel, stages: int, count: int, generator: Generato
 @torch.no_grad()
 def begin_as_tokens(model: VisionModel, images: Tensor) -> None:
     """Add to the prompts of a ViT's stages the mean of the tokens that enter, so that a frozen network knows them."""
-    stages = [prompts for prompts in added_layers(model) if isinstance(prompts, StagePrompts)]
-    for prompts in stages:
-        prompts.begins = True
-    model(images)
-    for prompts in stages:
-        prompts.begins = False
+    with holding(added_layers(model), "begins", True, usual=False):
+        model(images)
 
 
 def _stages(model: VisionModel, blocks: list[nn.Module], stages: int) -> list[list[nn.Module]]:
@@ -122,13 +118,3 @@ def _stages(model: VisionModel, blocks: list[nn.Module], stages: int) -> list[li
     stages = min(stages, len(blocks))
     cuts = [len(blocks) * k // stages for k in range(stages + 1)]
     return [blocks[start:end] for start, end in pairwise(cuts)]
-
-
-def refused(model: VisionModel) -> str | None:
-    """Why there is no place for prompts; None where there is."""
-    blocks = transformer_blocks(model)
-    if not blocks:
-        return "it has no transformer blocks that prompts could pass through"
-    if model.task == "classification" and len({width_of(block) for block in blocks}) > 1:
-        return "its blocks are of different widths (prompts need a plain vision transformer)"
-    return None

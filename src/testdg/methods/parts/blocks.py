@@ -1,6 +1,6 @@
 """The blocks of a network, found by structure, and what enters and leaves its classifier."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -65,6 +65,19 @@ def hooked(*hooks: tuple[nn.Module, Callable[..., Any]]) -> Iterator[None]:
         for module, hook in hooks:
             handles.enter_context(module.register_forward_hook(hook))
         yield
+
+
+@contextmanager
+def holding(modules: Iterable[nn.Module], name: str, value: Any, usual: Any) -> Iterator[None]:
+    """Give an attribute of some modules another value than the usual one in the passes within."""
+    modules = list(modules)
+    for module in modules:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module in modules:
+            setattr(module, name, usual)
 
 
 @torch.no_grad()

@@ -1,12 +1,13 @@
 """What methods do with normalisation layers."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
 from testdg.distributed import sharing
+from testdg.methods.parts.blocks import holding
 from testdg.models import VisionModel
 
 
@@ -146,14 +147,7 @@ def replace_batch_norms(model: VisionModel, kind: type[nn.BatchNorm2d], momentum
             setattr(model.get_submodule(parent), own, fresh.eval().requires_grad_(False))
 
 
-@contextmanager
-def follow_statistics(model: VisionModel) -> Iterator[None]:
+def follow_statistics(model: VisionModel) -> AbstractContextManager[None]:
     """Let the statistics of SlowBatchNorm layers move in the passes within."""
     layers = [layer for layer in batch_norms(model) if isinstance(layer, SlowBatchNorm)]
-    for layer in layers:
-        layer.train()
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.eval()
+    return holding(layers, "training", True, usual=False)
