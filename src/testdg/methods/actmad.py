@@ -36,18 +36,12 @@ def moment_distance(found: Tensor, wanted: Tensor, sizes: list[int]) -> Tensor:
 
 @register
 class ActMAD(Adapter):
-    """Match mean and variance of every single activation after the normalisation layers to those of the source.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "actmad", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 22.0 %
-    """
+    """Match mean and variance of every single activation after the normalisation layers to those of the source."""
 
     name = "actmad"
     title = "ActMAD"
     citation = "Mirza et al., ActMAD: Activation Matching to Align Distributions for Test-Time-Training, CVPR 2023"
+    example_error = 22.0
     needs = "normalisation layers and a fixed input size"
     source_data = "measuring mean and variance of every activation"
     source_labels = False

@@ -39,6 +39,8 @@ class Adapter(Stateful):
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     citation: ClassVar[str] = ""
+    example_error: ClassVar[float | None] = None
+    """Error (%) that its example ends with, which `register` adds to the description; None for one that has its own."""
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     needs: ClassVar[str] = ""
     source_data: ClassVar[str] = ""

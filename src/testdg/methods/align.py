@@ -70,18 +70,12 @@ def first_images(batches: Iterable[Tensor], images: int) -> list[Tensor]:
 
 @register
 class Align(Adapter):
-    """Move the tokens in the middle of a transformer (and BatchNorm statistics) from the stream to the source.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "align", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 9.5 %
-    """
+    """Move the tokens in the middle of a transformer (and BatchNorm statistics) from the stream to the source."""
 
     name = "align"
     title = "Align"
     citation = "this library; kin: AdaBN, alpha-BN, FOA, NEO"
+    example_error = 9.5
     tasks = ("classification", "segmentation")
     shares_batches = True
     needs = "a transformer, or BatchNorm"

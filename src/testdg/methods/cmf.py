@@ -55,20 +55,14 @@ class MomentumFilter(PlainState):
 
 @register
 class CMF(Roid):
-    """Learn as ROID does, and stay near a hidden model that remembers the stream and leans to the source.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "cmf", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 30.0 %
-    """
+    """Learn as ROID does, and stay near a hidden model that remembers the stream and leans to the source."""
 
     name = "cmf"
     title = "CMF"
     citation = (
         "Lee and Chang, Continual Momentum Filtering on Parameter Space for Online Test-time Adaptation, ICLR 2024"
     )
+    example_error = 30.0
     Settings = CMFSettings
     settings: CMFSettings
     search = Search(

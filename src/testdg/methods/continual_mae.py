@@ -161,14 +161,7 @@ def _outputs(model: VisionModel) -> dict[str, Tensor]:
 
 @register
 class ContinualMAE(Adapter):
-    """Hide the tokens on which augmented views disagree; learn to predict and to reconstruct without them.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "continual_mae", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 21.5 %
-    """
+    """Hide the tokens on which augmented views disagree; learn to predict and to reconstruct without them."""
 
     name = "continual_mae"
     title = "Continual-MAE"
@@ -176,6 +169,7 @@ class ContinualMAE(Adapter):
         "Liu et al., Continual-MAE: Adaptive Distribution Masked Autoencoders for Continual Test-Time Adaptation, "
         "CVPR 2024"
     )
+    example_error = 21.5
     tasks = ("classification", "segmentation")
     needs = "patch tokens"
     Settings = ContinualMAESettings

@@ -39,18 +39,12 @@ class CottaSettings(Settings):
 
 @register
 class Cotta(TeacherAdapter):
-    """Follow an averaged teacher, which looks at many views where the source is unsure; restore weights at random.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "cotta", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 23.0 %
-    """
+    """Follow an averaged teacher, which looks at many views where the source is unsure; restore weights at random."""
 
     name = "cotta"
     title = "CoTTA"
     citation = "Wang et al., Continual Test-Time Domain Adaptation, CVPR 2022"
+    example_error = 23.0
     tasks = ("classification", "segmentation")
     differs_from_source = "an unsure prediction is a mean over views"
     Settings = CottaSettings

@@ -89,18 +89,12 @@ class Coreset(nn.Module):
 
 @register
 class DPCore(Adapter):
-    """Bring features to the statistics of the source by prompts, which are kept for when a domain comes back.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "dpcore", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 10.0 %
-    """
+    """Bring features to the statistics of the source by prompts, which are kept for when a domain comes back."""
 
     name = "dpcore"
     title = "DPCore"
     citation = "Zhang et al., DPCore: Dynamic Prompt Coreset for Continual Test-Time Adaptation, ICML 2025"
+    example_error = 10.0
     needs = "a class token"
     source_data = "measuring the features that prompts bring back"
     source_labels = False

@@ -190,14 +190,7 @@ def begin_as_identity(model: VisionModel, images: Tensor) -> None:
 
 @register
 class Ecotta(AddedLayersAdapter):
-    """Train small networks beside a frozen one on sure predictions, and keep what they change small.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "ecotta", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 12.0 %
-    """
+    """Train small networks beside a frozen one on sure predictions, and keep what they change small."""
 
     name = "ecotta"
     title = "EcoTTA"
@@ -205,6 +198,7 @@ class Ecotta(AddedLayersAdapter):
         "Song et al., EcoTTA: Memory-Efficient Continual Test-time Adaptation via Self-distilled Regularization, "
         "CVPR 2023"
     )
+    example_error = 12.0
     tasks = ("classification", "segmentation")
     needs = "transformer or convolution blocks"
     source_data = "warming up the meta networks, without which the network breaks"

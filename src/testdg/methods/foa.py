@@ -157,18 +157,12 @@ def fitness(seen: Seen, source: Tensor, weight: float) -> Tensor:
 
 @register
 class FOA(Adapter):
-    """Find prompts for the frozen network by CMA-ES, and shift its last features to the source.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "foa", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 15.5 %
-    """
+    """Find prompts for the frozen network by CMA-ES, and shift its last features to the source."""
 
     name = "foa"
     title = "FOA"
     citation = "Niu et al., Test-Time Model Adaptation with Only Forward Passes, ICML 2024"
+    example_error = 15.5
     needs = "a class token"
     source_data = "measuring its class tokens"
     source_labels = False

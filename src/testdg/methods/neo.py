@@ -27,18 +27,12 @@ class NEOSettings(Settings):
 
 @register
 class NEO(Adapter):
-    """Move the mean of the features that enter the classifier to where it belongs.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "neo", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 15.0 %
-    """
+    """Move the mean of the features that enter the classifier to where it belongs."""
 
     name = "neo"
     title = "NEO"
     citation = "Murphy et al., NEO: No-Optimization Test-Time Adaptation through Latent Re-Centering, ICLR 2026"
+    example_error = 15.0
     differs_from_source = "features are re-centred"
     source_data = "the mean of its features (anchor=zero goes without)"
     source_labels = False

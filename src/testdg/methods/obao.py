@@ -123,14 +123,7 @@ class CertainMemory(nn.Module):
 
 @register
 class Obao(TeacherAdapter):
-    """Follow a teacher, replay sure images of the stream, and keep the relations between the classes.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "obao", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 23.0 %
-    """
+    """Follow a teacher, replay sure images of the stream, and keep the relations between the classes."""
 
     name = "obao"
     title = "OBAO"
@@ -138,6 +131,7 @@ class Obao(TeacherAdapter):
         "Zhu et al., Reshaping the Online Data Buffering and Organizing Mechanism for Continual Test-Time Adaptation, "
         "ECCV 2024"
     )
+    example_error = 23.0
     tasks = ("classification", "segmentation")
     source_data = "the mean features of the classes (graph=weight goes without)"
     needs_features = True

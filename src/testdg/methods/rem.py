@@ -95,18 +95,12 @@ def ranking(views: Sequence[Tensor], margin: float) -> Tensor:
 
 @register
 class REM(EarlierAffineAdapter):
-    """Predict an image without its most attended patches as with them, but less surely.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "rem", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 21.5 %
-    """
+    """Predict an image without its most attended patches as with them, but less surely."""
 
     name = "rem"
     title = "REM"
     citation = "Han et al., Ranked Entropy Minimization for Continual Test-Time Adaptation, ICML 2025"
+    example_error = 21.5
     needs = "a class token that attends to patches"
     Settings = REMSettings
     settings: REMSettings

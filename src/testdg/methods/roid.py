@@ -58,14 +58,7 @@ def _spread(values: Tensor) -> Tensor:
 
 @register
 class Roid(AffineAdapter):
-    """Learn from certain and diverse images, stay near the source, and correct the prediction by class frequencies.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "roid", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 30.0 %
-    """
+    """Learn from certain and diverse images, stay near the source, and correct the prediction by class frequencies."""
 
     name = "roid"
     title = "ROID"
@@ -73,6 +66,7 @@ class Roid(AffineAdapter):
         "Marsden et al., Universal Test-time Adaptation through Weight Ensembling, Diversity Weighting, and Prior "
         "Correction, WACV 2024"
     )
+    example_error = 30.0
     differs_from_source = "logits are multiplied by the class frequencies of the batch"
     Settings = RoidSettings
     settings: RoidSettings

@@ -132,18 +132,12 @@ def timeliness(ages: Tensor) -> Tensor:
 
 @register
 class Rotta(TeacherAdapter):
-    """Learn from a memory that is balanced over classes, and let BatchNorm statistics follow it slowly.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "rotta", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 22.5 %
-    """
+    """Learn from a memory that is balanced over classes, and let BatchNorm statistics follow it slowly."""
 
     name = "rotta"
     title = "RoTTA"
     citation = "Yuan et al., Robust Test-Time Adaptation in Dynamic Scenarios, CVPR 2023"
+    example_error = 22.5
     needs = "normalisation layers"
     Settings = RottaSettings
     settings: RottaSettings

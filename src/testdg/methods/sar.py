@@ -47,18 +47,12 @@ def at_the_peak(
 
 @register
 class Sar(EarlierAffineAdapter):
-    """Go to flat minima of the entropy of reliable predictions, and back to the source after a collapse.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "sar", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 21.5 %
-    """
+    """Go to flat minima of the entropy of reliable predictions, and back to the source after a collapse."""
 
     name = "sar"
     title = "SAR"
     citation = "Niu et al., Towards Stable Test-Time Adaptation in Dynamic Wild World, ICLR 2023"
+    example_error = 21.5
     Settings = SarSettings
     settings: SarSettings
     search = Search(

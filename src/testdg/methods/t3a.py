@@ -22,14 +22,7 @@ class T3ASettings(Settings):
 
 @register
 class T3A(Adapter):
-    """Predict by the product with class templates: means of the features that the source classifier is surest of.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "t3a", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 20.5 %
-    """
+    """Predict by the product with class templates: means of the features that the source classifier is surest of."""
 
     name = "t3a"
     title = "T3A"
@@ -37,6 +30,7 @@ class T3A(Adapter):
         "Iwasawa and Matsuo, Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization, "
         "NeurIPS 2021"
     )
+    example_error = 20.5
     differs_from_source = "templates take the place of the classifier"
     needs_features = True
     Settings = T3ASettings

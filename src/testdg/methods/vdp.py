@@ -124,18 +124,12 @@ class Homeostasis(nn.Module):
 
 @register
 class VDP(Adapter):
-    """Learn two patches of pixels that follow their own moving average; the network never changes.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "vdp", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 22.5 %
-    """
+    """Learn two patches of pixels that follow their own moving average; the network never changes."""
 
     name = "vdp"
     title = "VDP"
     citation = "Gan et al., Decorate the Newcomers: Visual Domain Prompt for Continual Test Time Adaptation, AAAI 2023"
+    example_error = 22.5
     tasks = ("classification", "segmentation")
     needs = "images at least as large as a prompt"
     reconstruction = True

@@ -91,14 +91,7 @@ def _spread(values: Tensor) -> Tensor:
 
 @register
 class Versatile(TeacherAdapter):
-    """Follow a teacher whose unsure labels the source corrects, and stay near the source.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "versatile", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 22.5 %
-    """
+    """Follow a teacher whose unsure labels the source corrects, and stay near the source."""
 
     name = "versatile"
     title = "Versatile"
@@ -106,6 +99,7 @@ class Versatile(TeacherAdapter):
         "Yang et al., A Versatile Framework for Continual Test-Time Domain Adaptation: Balancing Discriminability and "
         "Generalizability, CVPR 2024"
     )
+    example_error = 22.5
     needs = "normalisation layers, unless all parameters are trained"
     reconstruction = True
     Settings = VersatileSettings

@@ -82,18 +82,12 @@ def allotment(uncertainty: Tensor, threshold: float, as_released: bool = False) 
 
 @register
 class ViDA(Adapter):
-    """Follow a teacher with the whole model and two adapters beside each attention linear.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "vida", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 22.5 %
-    """
+    """Follow a teacher with the whole model and two adapters beside each attention linear."""
 
     name = "vida"
     title = "ViDA"
     citation = "Liu et al., ViDA: Homeostatic Visual Domain Adapter for Continual Test Time Adaptation, ICLR 2024"
+    example_error = 22.5
     tasks = ("classification", "segmentation")
     needs = "attention or convolutions"
     source_data = "warming up the adapters (source_images=0 goes without: they start as nothing)"

@@ -69,14 +69,7 @@ PICTURES: dict[str, Any] = {
 
 @register
 class TestDGAligned(Align):
-    """Follow a teacher, both aligned to the source, and keep features at the source's class prototypes.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "testdg_aligned", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 9.5 %
-    """
+    """Follow a teacher, both aligned to the source, and keep features at the source's class prototypes."""
 
     __test__ = False
 
@@ -86,6 +79,7 @@ class TestDGAligned(Align):
         "this library, on the ground of Lee et al., TestDG: Test-time Domain Generalization for Continual Test-time "
         "Adaptation, TMLR 2026"
     )
+    example_error = 9.5
     source_data = "measuring what its statistics and features should be"
     Settings = TestDGAlignedSettings
     settings: TestDGAlignedSettings
