@@ -2,8 +2,7 @@
 
 from testdg.methods.adapter import Adapter, TeacherAdapter
 from testdg.methods.registry import adapt, find_method, methods, register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, describe_settings, first_things_first, option, parse_settings
+from testdg.methods.settings import Search, Settings, describe_settings, first_things_first, option, parse_settings
 
 __all__ = [
     "Adapter",

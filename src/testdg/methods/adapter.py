@@ -15,13 +15,11 @@ from torch import Tensor, nn
 from testdg.distributed import sharing, size
 from testdg.errors import UserError, unknown
 from testdg.methods.inputs import accept_images, refusing_small, require_range, require_same
-from testdg.methods.misfit import MARK
 from testdg.methods.parts.weights import frozen_copy, uses_batch
-from testdg.methods.search import Search
+from testdg.methods.settings import Search, make_settings
 from testdg.methods.settings import Settings as BaseSettings
-from testdg.methods.settings import make_settings
 from testdg.methods.state import read_folder, write_folder
-from testdg.methods.stateful import Stateful
+from testdg.methods.stateful import MARK, Stateful
 from testdg.models import VisionModel, load_model
 
 

@@ -11,9 +11,9 @@ from torch import Generator, Tensor, nn
 from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.blocks import class_tokens, hooked, transformer_blocks
 from testdg.methods.parts.entropy import entropy
-from testdg.methods.parts.plain_state import PlainState
 from testdg.methods.parts.prompts import draw_prompts, moments, prompted
 from testdg.methods.parts.waiting import Waiting
+from testdg.methods.stateful import PlainState
 from testdg.models import Output, VisionModel
 
 SMOOTHING = 0.3

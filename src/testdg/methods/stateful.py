@@ -4,17 +4,37 @@ import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.misfit import WARM, misfit
 from testdg.methods.parts.learner import Learner
 from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.undo import Undo
 from testdg.models import VisionModel
+
+MARK = "model"
+"""Where a warm-up keeps the fingerprint of the model that it was made with."""
+WARM = "warm."
+Tensors = Mapping[str, Tensor]
+
+
+class PlainState(nn.Module):
+    """A module that keeps some attributes in its state: numbers, or lists of them."""
+
+    plain: ClassVar[tuple[str, ...]]
+    """Their names."""
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The values, ready for JSON."""
+        return {name: getattr(self, name) for name in self.plain}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Put back what `get_extra_state` gave."""
+        for name in self.plain:
+            setattr(self, name, type(getattr(self, name))(state[name]))
 
 
 class Stateful(nn.Module):
@@ -147,3 +167,65 @@ class Stateful(nn.Module):
         self._undo = Undo(self)
         self.tensors_replaced()
         return self
+
+
+@runtime_checkable
+class Varying(Protocol):
+    """A module with buffers that come and go, or grow: it knows itself which values they may have."""
+
+    varying: tuple[str, ...]
+
+    def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
+        """Name the first of those buffers that cannot be; None where all can."""
+
+
+def misfit(module: nn.Module, generator: torch.Generator, tensors: Tensors) -> str | None:
+    """Say which tensor of a state does not fit a module with learners and a generator; None where all fit."""
+    plain = {name: value for name, value in tensors.items() if not name.startswith(WARM)}
+    if (reason := _misfit(module, generator, plain)) is not None:
+        return reason
+    warm = {name.removeprefix(WARM): value for name, value in tensors.items() if name.startswith(WARM)}
+    if not warm:
+        return None
+    mark = warm.pop(MARK, None)
+    if mark is None or (mark.dtype, mark.ndim) != (torch.uint8, 1):
+        return f"{WARM}{MARK} is missing or no fingerprint"
+    reason = _misfit(module, generator, {**plain, **warm})
+    return None if reason is None else f"{WARM}{reason}"
+
+
+def _misfit(module: nn.Module, generator: torch.Generator, tensors: Tensors) -> str | None:
+    expected = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+    expected["generator"] = generator.get_state()
+    seen: set[str] = set()
+    for name, submodule in module.named_modules():
+        start = f"{name}." if name else ""
+        if isinstance(submodule, Varying):
+            seen.update(start + key for key in submodule.varying)
+            if (key := submodule.misfit({key: tensors.get(start + key) for key in submodule.varying})) is not None:
+                return f"{start}{key} has {_shape(tensors.get(start + key))}, which cannot be"
+        if isinstance(submodule, Learner):
+            start += "moments."
+            own = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+            seen.update(start + key for key in own)
+            if (reason := submodule.misfit(own)) is not None:
+                return start + reason
+    expected = {name: value for name, value in expected.items() if name not in seen}
+    return _first_difference(expected, {name: value for name, value in tensors.items() if name not in seen})
+
+
+def _first_difference(expected: Tensors, tensors: Tensors) -> str | None:
+    if (unknown := next((name for name in tensors if name not in expected), None)) is not None:
+        return f"{unknown} is none of its tensors"
+    for name, value in expected.items():
+        if name not in tensors:
+            return f"{name} is missing"
+        if tensors[name].shape != value.shape:
+            return f"{name} has {_shape(tensors[name])}, not {_shape(value)}"
+        if tensors[name].dtype != value.dtype:
+            return f"{name} is {tensors[name].dtype}, not {value.dtype}"
+    return None
+
+
+def _shape(value: Tensor | None) -> str:
+    return "no value" if value is None else f"shape {tuple(value.shape)}"

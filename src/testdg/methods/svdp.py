@@ -94,13 +94,7 @@ class Svdp(TeacherAdapter):
     settings: SvdpSettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"restore": (0.001, 0.01, 0.1)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "acdc": {
-            "prompts": 51,
-            "learning_rate": 3e-4,
-            "prompt_learning_rate": 1e-2,
-            "scale": 0.01,
-            "as_released": True,
-        },
+        "acdc": {"prompts": 51, "learning_rate": 3e-4, "prompt_learning_rate": 1e-2, "scale": 0.01, "as_released": True}
     }
 
     def build(self) -> None:

@@ -13,9 +13,9 @@ from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
 from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.plain_state import PlainState
 from testdg.methods.parts.views import following_loss
 from testdg.methods.parts.weights import ema_update, frozen_copy
+from testdg.methods.stateful import PlainState
 
 
 @dataclass(frozen=True, kw_only=True)

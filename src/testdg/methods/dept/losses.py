@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from testdg.methods.parts.plain_state import PlainState
+from testdg.methods.stateful import PlainState
 
 NARROW = 256
 """Width of the bottleneck of a projection."""

@@ -87,12 +87,7 @@ class TestDGAligned(Align):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"learning_rate": 5e-4, "momentum": 0.99, "gather": 20},
         "streets": {**ALIGN_PRESETS["streets"], **PICTURES},
-        "folder-weather": {
-            **ALIGN_PRESETS["folder-weather"],
-            **PICTURES,
-            "learning_rate": 4e-4,
-            "source_share": 0.5,
-        },
+        "folder-weather": {**ALIGN_PRESETS["folder-weather"], **PICTURES, "learning_rate": 4e-4, "source_share": 0.5},
     }
 
     def build(self) -> None:
