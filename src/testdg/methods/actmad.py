@@ -54,8 +54,7 @@ class ActMAD(Adapter):
         "cifar100-c": {"trained": "all", "learning_rate": 1e-3, "weight_decay": 5e-4},
         "imagenet-c": {"trained": "all", "learning_rate": 2.5e-4, "weight_decay": 5e-4},
     }
-    uncopied: ClassVar[tuple[str, ...]] = ("source",)
-    """It never changes in a step."""
+    uncopied = ("source",)  # it never changes in a step
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:

@@ -94,10 +94,7 @@ class StageMetaNetwork(MetaNetwork):
     """A meta network on one stage of a SegFormer; next stage and decoder get what becomes of the stage's output."""
 
     stage: int
-
-    def __init__(self, *shape: int, generator: Generator, device: torch.device) -> None:
-        super().__init__(*shape, generator=generator, device=device)
-        self.adapted: Tensor | None = None
+    adapted: Tensor | None = None
 
     def start(self, _: nn.Module, __: Any, output: Tensor) -> None:
         """After the very first convolution, which belongs to no part."""
@@ -272,7 +269,9 @@ class Ecotta(AddedLayersAdapter):
     def step(self, images: Tensor) -> Tensor:
         """Predict, and take one step on the meta networks."""
         s = self.settings
-        labels = self._label_pixels(images) if self._released else None
+        labels = None
+        if self._released:  # log-probabilities, mean over eight views
+            labels = multiscale_probabilities(self.model, images, FOUR_RATIOS)[1].clamp(min=1e-12).log()
         with watched(self.model) as seen:
             logits = self.infer(images)
         distance = torch.stack([values[0] for values in seen]).sum()
@@ -284,7 +283,3 @@ class Ecotta(AddedLayersAdapter):
         self.learner.step(loss + s.regularisation * distance)
         self.diagnostics.update(loss=loss.detach(), distance=distance.detach(), learnt_from=reliable.float().mean())
         return logits if labels is None else labels
-
-    def _label_pixels(self, images: Tensor) -> Tensor:
-        """Log-probabilities, mean over eight views."""
-        return multiscale_probabilities(self.model, images, FOUR_RATIOS)[1].clamp(min=1e-12).log()

@@ -69,9 +69,7 @@ class CertainMemory(nn.Module):
     An empty place has infinite entropy.
     """
 
-    varying: ClassVar[tuple[str, ...]] = ("images",)
-    uncopied: ClassVar[tuple[str, ...]] = ("images",)
-    """They are written after the last pass of a step."""
+    varying = uncopied = ("images",)  # written after the last pass of a step
 
     def __init__(self, capacity: int, device: torch.device, strict: bool = True) -> None:
         super().__init__()

@@ -57,8 +57,7 @@ class BalancedMemory(nn.Module):
     until `write` is called, so that a step that fails has written nothing.
     """
 
-    varying: ClassVar[tuple[str, ...]] = ("images",)
-    uncopied: ClassVar[tuple[str, ...]] = ("images",)
+    varying = uncopied = ("images",)
 
     def __init__(self, capacity: int, classes: int, device: torch.device) -> None:
         super().__init__()

@@ -42,8 +42,7 @@ class T3A(Adapter):
         "cifar100-c": {"supports": 50},
         "imagenet-c": {"supports": 20},
     }
-    uncopied: ClassVar[tuple[str, ...]] = ("features",)
-    """They are replaced, or written after the last pass."""
+    uncopied = ("features",)  # replaced, or written after the last pass
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:

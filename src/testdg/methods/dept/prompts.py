@@ -50,15 +50,12 @@ class KeyPrompts(StagePrompts):
     """
 
     heads: int
-
-    def __init__(self, count: int, width: int, generator: Generator, device: torch.device) -> None:
-        super().__init__(count, width, generator, device)
-        self.projected: list[tuple[Tensor, Tensor]] = []
+    projected: list[tuple[Tensor, Tensor]]
 
     def attach(self, block: nn.Module) -> None:
         """Look at the query, key and value of a block, and replace what enters its output projection."""
         attention: Any = next(module for module in block.modules() if hasattr(module, "num_attention_heads"))
-        self.heads = attention.num_attention_heads
+        self.heads, self.projected = attention.num_attention_heads, []
         outer = next(module for module in block.modules() if is_attention(module))
         *projections, output = (layer for layer in outer.modules() if isinstance(layer, nn.Linear))
         for layer in projections:

@@ -116,7 +116,10 @@ class TestDG(Networks):
         diagnostics: Tensors = {}
         if output is None:
             output = self._encode(images, self._run if self.rules.predict == "student" else self._run_first)
-        augmented = None if len(self.prototypes) or not self.learns_domains else self._augmented(images)
+        augmented = None
+        if self.learns_domains and not len(self.prototypes):  # what the first domain is compared with
+            with torch.no_grad():
+                augmented = self._teach(self.augment(images, self.generator))
         before = self._step_1(diagnostics, output, taught, augmented)
         again = None if self.amplifier_learns else output  # what the pass depends on has not moved
         after = self._step_2(diagnostics, images, again, taught, augmented, before)
@@ -157,11 +160,6 @@ class TestDG(Networks):
         s = self.settings
         chosen = select(s.selection, embeddings, s.prototypes, self.gamma, self.generator)
         return {"chosen": chosen, "prototype_mmd2": selection_mmd2(embeddings, chosen, self.gamma)}
-
-    @torch.no_grad()
-    def _augmented(self, images: Tensor) -> Output:
-        """What the first domain is compared with: the teacher's pass over augmented images."""
-        return self._teach(self.augment(images, self.generator))
 
     def _reference(self, augmented: Output | None) -> Tensor:
         """Prototypes; in the first domain, embeddings of augmented images by the extractor as it is now."""
