@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.methods import Adapter, Search, Settings, option, register
-from testdg.methods.parts.blocks import hooked, pass_empty_image
+from testdg.methods.parts.blocks import pass_empty_image
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters, lacks_affine
 from testdg.methods.parts.waiting import Waiting
 from testdg.models import VisionModel
+from testdg.models.heads import watching
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +70,11 @@ class ActMAD(Adapter):
         free = list(model.parameters()) if s.trained == "all" else affine_parameters(model)
         self.learner = Learner([{"params": free, "lr": s.learning_rate, "weight_decay": s.weight_decay}], "sgd")
         self.waiting = Waiting(s.least_images, ("images",))
-        self.sizes = self._sizes()
+        names = {layer: name for name, layer in model.norm_layers()}
+        self.sizes: dict[str, int] = {}  # activations of an image after each normalisation layer that runs
+        with watching(*names, note=lambda layer, _, output: self.sizes.update({names[layer]: output[0].numel()})):
+            pass_empty_image(model)
         self.source: Tensor = nn.Buffer(torch.zeros(2, sum(self.sizes.values()), device=model.device))
-
-    def _sizes(self) -> dict[str, int]:
-        """Activations of an image after each normalisation layer that runs."""
-        names = {layer: name for name, layer in self.model.norm_layers()}
-        sizes: dict[str, int] = {}
-        with hooked(*((layer, lambda own, _, out: sizes.update({names[own]: out[0].numel()})) for layer in names)):
-            pass_empty_image(self.model)
-        return sizes
 
     def moments(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and mean and unbiased variance over images of each activation, (2, activations)."""
@@ -90,7 +86,7 @@ class ActMAD(Adapter):
             by_layer[layer] = torch.stack([mean, variance])
 
         layers = [self.model.get_submodule(name) for name in self.sizes]
-        with hooked(*((layer, note) for layer in layers)):
+        with watching(*layers, note=note):
             logits: Tensor = self.model(images).logits
         return logits, torch.cat([by_layer[layer] for layer in layers], 1)
 

@@ -16,6 +16,7 @@ from testdg.distributed import sharing, size
 from testdg.errors import UserError, unknown
 from testdg.methods.inputs import accept_images, refusing_small, require_range, require_same
 from testdg.methods.parts.weights import frozen_copy, uses_batch
+from testdg.methods.registry import find_method
 from testdg.methods.settings import Search, make_settings
 from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.state import read_folder, write_folder
@@ -244,8 +245,6 @@ class Adapter(Stateful):
     @classmethod
     def load(cls, folder: str | Path, model: str | nn.Module) -> Adapter:
         """Bring a saved adapter back, around the model that it was made from."""
-        from testdg.methods.registry import find_method
-
         tensors, about = read_folder(Path(folder))
         if missing := {"method", "settings", "values"} - about.keys():
             raise UserError(f"{folder} is not a saved adapter: state.json has no {sorted(missing)[0]!r}")

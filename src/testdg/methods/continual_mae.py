@@ -226,4 +226,4 @@ class ContinualMAE(Adapter):
         def means(view: Tensor) -> Tensor:
             return self.patches.run(self.model, view).features.float().mean(1)
 
-        return over_views(means, images, s.views, s.views_at_once, self.augment, self.generator).var(0)
+        return over_views(means, lambda: self.augment(images, self.generator), s.views, s.views_at_once).var(0)

@@ -98,7 +98,8 @@ class Cotta(TeacherAdapter):
             return self.infer(images)
         of_batch = s.batch_statistics and batch_norms(self.model)  # a view has the statistics of its own pass
         at_once = 1 if of_batch else s.views_at_once
-        return over_views(self.infer, images, s.views, at_once, self.augment, self.generator).float().mean(0)
+        views = over_views(self.infer, lambda: self.augment(images, self.generator), s.views, at_once)
+        return views.float().mean(0)
 
     @torch.no_grad()
     def _label_pixels(self, images: Tensor) -> Tensor:

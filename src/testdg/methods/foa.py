@@ -9,12 +9,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from testdg.methods import Adapter, Search, Settings, option, register
-from testdg.methods.parts.blocks import class_tokens, hooked, transformer_blocks
+from testdg.methods.parts.blocks import class_tokens, transformer_blocks
 from testdg.methods.parts.entropy import entropy
 from testdg.methods.parts.prompts import draw_prompts, moments, prompted
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.stateful import PlainState
 from testdg.models import Output, VisionModel
+from testdg.models.heads import watching
 
 SMOOTHING = 0.3
 """Share of the newest answer to whether the last move of the mean should have been longer."""
@@ -143,7 +144,7 @@ def see_class_tokens(model: VisionModel, images: Tensor) -> Seen:
 
     blocks = transformer_blocks(model)[1:]
     norms = [next(layer for layer in block.modules() if isinstance(layer, nn.LayerNorm)) for block in blocks]
-    with hooked(*((norm, note) for norm in norms)):
+    with watching(*norms, note=note):
         output: Output = model(images)
     features = output.features.float()
     return Seen(output.logits.float(), features, torch.cat([*(class_tokens[norm] for norm in norms), features], 1))

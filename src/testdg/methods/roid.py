@@ -96,11 +96,9 @@ class Roid(AffineAdapter):
 
     def beyond_weights(self) -> str | None:
         """The correction looks at all predictions of a batch."""
-        return (
-            "it corrects predictions by the batch at hand"
-            if self.settings.prior_correction
-            else super().beyond_weights()
-        )
+        if self.settings.prior_correction:
+            return "it corrects predictions by the batch at hand"
+        return super().beyond_weights()
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, take one step on the weighted images, and go a little back to the source."""

@@ -143,9 +143,7 @@ class Rotta(TeacherAdapter):
     search = Search(rates=(0.01, 0.1, 1, 10), values={"momentum": (0.99, 0.997, 0.999)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"flip": False, "momentum": 0.99, "update_every": 20, "capacity": 40},
-        "cifar10-c": {"learning_rate": 1e-3},
-        "cifar100-c": {"learning_rate": 1e-3},
-        "imagenet-c": {"learning_rate": 1e-3},
+        **{name: {"learning_rate": 1e-3} for name in ("cifar10-c", "cifar100-c", "imagenet-c")},
     }
     checks_input_late = True
 

@@ -115,7 +115,7 @@ class Svdp(TeacherAdapter):
     def step(self, images: Tensor) -> Tensor:
         """Place the prompts, predict with the teacher, follow it, move it, and put some weights back."""
         s = self.settings
-        unsure = self._uncertainty(images, self.generator)
+        unsure = dropout_uncertainty(self.teacher, images, s.passes, s.dropout, self.generator)
         taught = self._label_pixels(images, unsure)
         with torch.set_grad_enabled(not s.as_released):
             decorated = self.prompts(images, unsure, self.model.std)
@@ -134,10 +134,6 @@ class Svdp(TeacherAdapter):
         share = 1 - self.settings.momentum + self.settings.scale * uncertainty.mean()
         return torch.where(share.isfinite(), share, 0.0).clamp(0, 1)
 
-    def _uncertainty(self, images: Tensor, generator: Generator) -> Tensor:
-        s = self.settings
-        return dropout_uncertainty(self.teacher, images, s.passes, s.dropout, generator)
-
     @torch.no_grad()
     def _label_pixels(self, images: Tensor, unsure: Tensor) -> Tensor:
         """The teacher's log-probabilities: of one view where the source is sure of a pixel, else mean of fourteen.
@@ -153,8 +149,8 @@ class Svdp(TeacherAdapter):
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict one view with the teacher and its prompts; dropout draws the same numbers every time."""
-        generator = torch.Generator(images.device).manual_seed(self.settings.seed)
-        unsure = self._uncertainty(images, generator)
+        s, generator = self.settings, torch.Generator(images.device).manual_seed(self.settings.seed)
+        unsure = dropout_uncertainty(self.teacher, images, s.passes, s.dropout, generator)
         return super().infer(self.teacher_prompts(images, unsure, self.model.std))
 
     def adapted_model(self) -> VisionModel:

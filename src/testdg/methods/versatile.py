@@ -133,19 +133,14 @@ class Versatile(TeacherAdapter):
         s = self.settings
         with torch.no_grad():
             taught = self.infer(images)
-            labels, weights = self._label(taught.float().softmax(1), self.source(images).logits.float().softmax(1))
+            teacher, source = taught.float().softmax(1), self.source(images).logits.float().softmax(1)
+            labels, reliable = correct(teacher, source, self.thresholds.update(teacher))  # the means take it in first
+            weights = diversity_weights(labels, self.usual.update(labels.mean(0)), s.diversity_temperature)
+            weights = weights * torch.where(reliable, 1.0, s.unreliable_weight)
         log_p = self.model(self.augment(images, self.generator)).logits.float().log_softmax(1)
         loss = -(weights * (labels * log_p).sum(1)).mean()
         self.learner.step(loss)
         ema_update(self.teacher, self.model, s.momentum)
         self.anchor.pull(s.alignment)
-        self.diagnostics["loss"] = loss.detach()
+        self.diagnostics.update(reliable=reliable.float().mean(), loss=loss.detach())
         return taught
-
-    def _label(self, teacher: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Labels and weights of a batch; the running means take it in first."""
-        s = self.settings
-        labels, reliable = correct(teacher, source, self.thresholds.update(teacher))
-        weights = diversity_weights(labels, self.usual.update(labels.mean(0)), s.diversity_temperature)
-        self.diagnostics["reliable"] = reliable.float().mean()
-        return labels, weights * torch.where(reliable, 1.0, s.unreliable_weight)

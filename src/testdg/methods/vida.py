@@ -142,7 +142,7 @@ class ViDA(Adapter):
         """Share the work between the adapters by the teacher's uncertainty, predict with it, and follow it."""
         s = self.settings
         with torch.no_grad():
-            views = over_views(self.infer, images, s.views, s.views_at_once, self.augment, self.generator)
+            views = over_views(self.infer, lambda: self.augment(images, self.generator), s.views, s.views_at_once)
             unsure = uncertainty(views)
             self.scales.copy_(allotment(unsure, s.threshold, s.as_released))
             taught = self.infer(images)

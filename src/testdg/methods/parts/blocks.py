@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from testdg.models import VisionModel
 from testdg.models.blocks import first, is_attention, width_of
+from testdg.models.heads import watching
 
 LISTS = (nn.ModuleList, nn.Sequential)
 
@@ -24,11 +25,7 @@ class AtHead(NamedTuple):
 def run_to_head(model: VisionModel, images: Tensor) -> AtHead:
     """Run a model and look at its classifier, which in a segmentation model is a layer over a coarser map."""
     seen: list[Tensor] = []
-
-    def note(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.extend((inputs[0], output))
-
-    with hooked((model.head_layer, note)):
+    with watching(model.head_layer, note=lambda _, entered, left: seen.extend((entered, left))):
         logits = model(images).logits
     return AtHead(logits, *seen)
 

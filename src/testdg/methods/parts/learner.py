@@ -95,17 +95,17 @@ class Learner(nn.Module):
         if unknown := sorted(moments.keys() - known):
             return f"{unknown[0]} is no moment of its optimiser"
         for i, parameter in enumerate(self.parameters_):
-            shapes = {name: torch.Size() if name == "step" else parameter.shape for name in self.moment_names}
-            wanted = {f"{i}.{name}": shape for name, shape in shapes.items()}
-            if not moments.keys() & wanted.keys() and "step" in self.moment_names:
+            own = {name: moments.get(f"{i}.{name}") for name in self.moment_names}
+            if "step" in own and all(value is None for value in own.values()):
                 continue
-            for name, shape in wanted.items():
-                if name not in moments:
-                    return f"{name} is missing"
-                if moments[name].shape != shape:
-                    return f"{name} has shape {tuple(moments[name].shape)}, not {tuple(shape)}"
-                if moments[name].dtype != parameter.dtype:
-                    return f"{name} is {moments[name].dtype}, not {parameter.dtype}"
+            for name, value in own.items():
+                shape = torch.Size() if name == "step" else parameter.shape
+                if value is None:
+                    return f"{i}.{name} is missing"
+                if value.shape != shape:
+                    return f"{i}.{name} has shape {tuple(value.shape)}, not {tuple(shape)}"
+                if value.dtype != parameter.dtype:
+                    return f"{i}.{name} is {value.dtype}, not {parameter.dtype}"
         return None
 
     def held(self) -> list[Tensor]:

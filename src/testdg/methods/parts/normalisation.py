@@ -46,6 +46,14 @@ def _share(images: Tensor, memory: float) -> float:
     return sharing.count(images) / (memory + sharing.count(images))
 
 
+def _normalised(layer: nn.modules.batchnorm._BatchNorm, images: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Images by the mean and variance of their channels, with the scale and shift of a layer."""
+    scale = (variance + layer.eps).rsqrt() * (1.0 if layer.weight is None else layer.weight)
+    shift = (0.0 if layer.bias is None else layer.bias) - mean * scale
+    channels = (-1, *[1] * (images.ndim - 2))
+    return images * scale.view(channels) + shift.view(channels)
+
+
 class _OfBatch(nn.modules.batchnorm._BatchNorm):
     """BatchNorm by the batch at hand, of which a process may have a share only."""
 
@@ -53,14 +61,7 @@ class _OfBatch(nn.modules.batchnorm._BatchNorm):
         """(N, C, ...) to the same."""
         if not sharing.shared() or not self.training:
             return super().forward(images)
-        mean, variance = _moments(images)
-        scale = (variance + self.eps).rsqrt() * (1.0 if self.weight is None else self.weight)
-        shift = (0.0 if self.bias is None else self.bias) - mean * scale
-        return images * _as_channels(scale, images) + _as_channels(shift, images)
-
-
-def _as_channels(values: Tensor, images: Tensor) -> Tensor:
-    return values.view(-1, *[1] * (images.ndim - 2))
+        return _normalised(self, images, *_moments(images))
 
 
 _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -85,9 +86,7 @@ class MixedBatchNorm(nn.BatchNorm2d):
         share = _share(images, self.momentum)
         gap = (mean - self.running_mean).square()
         variance = self.running_var.lerp(variance, share) + share * (1 - share) * gap
-        scale = self.weight * (variance + self.eps).rsqrt()
-        shift = self.bias - self.running_mean.lerp(mean, share) * scale
-        return images * scale[:, None, None] + shift[:, None, None]
+        return _normalised(self, images, self.running_mean.lerp(mean, share), variance)
 
 
 class SlowBatchNorm(nn.BatchNorm2d):
@@ -108,8 +107,7 @@ class SlowBatchNorm(nn.BatchNorm2d):
             mean, variance = self.followed(images)
             self.running_mean.copy_(mean.detach())
             self.running_var.copy_(variance.detach())
-        scale = self.weight * (variance + self.eps).rsqrt()
-        return images * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
+        return _normalised(self, images, mean, variance)
 
     def followed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance with a batch."""

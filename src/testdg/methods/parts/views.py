@@ -5,9 +5,8 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Tensor
 
-from testdg.data.augmentation import Augmentation
 from testdg.methods.parts.entropy import soft_cross_entropy, symmetric_cross_entropy
 from testdg.models import Output
 
@@ -21,23 +20,16 @@ Predict = Callable[[Tensor], Output]
 
 
 @torch.no_grad()
-def over_views(
-    predict: Callable[[Tensor], Tensor],
-    images: Tensor,
-    views: int,
-    at_once: int,
-    augment: Augmentation,
-    generator: Generator,
-) -> Tensor:
-    """Logits of several augmented views, (views, N, C, ...); `at_once` of them share one pass.
+def over_views(predict: Callable[[Tensor], Tensor], draw: Callable[[], Tensor], views: int, at_once: int) -> Tensor:
+    """Logits of several views of the same images, (views, N, C, ...); `at_once` of them share one pass.
 
     Views are drawn one after the other, so `at_once` changes time and memory, but no random number.
     """
     logits = []
     for start in range(0, views, at_once):
         count = min(at_once, views - start)
-        batch = torch.cat([augment(images, generator) for _ in range(count)])
-        logits.append(torch.unflatten(predict(batch), 0, (count, len(images))))
+        batch = torch.cat([draw() for _ in range(count)])
+        logits.append(torch.unflatten(predict(batch), 0, (count, -1)))
     return torch.cat(logits)
 
 

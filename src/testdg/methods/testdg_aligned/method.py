@@ -133,17 +133,14 @@ class TestDGAligned(Align):
         images = first_images((batch for batch, _ in batches), self.settings.source_images)
         self.measure(images)
         if self.model.head is not None:
-            self._measure_features(images)
+            outputs = [self.model.run(batch) for batch in images]
+            features = torch.cat([domain_features(output.features) for output in outputs])
+            shares = torch.cat([class_shares(output.logits) for output in outputs])
+            self.source_mean.copy_(features.mean(0))
+            self.source_std.copy_(features.std(0).clamp(min=1e-6))
+            sums = torch.einsum("nc,nd->cd", shares, self._standardised(features))
+            self.class_prototypes.copy_(sums / (shares.sum(0) + SHRINKAGE)[:, None])
         self.teacher.load_state_dict(self.model.state_dict())
-
-    def _measure_features(self, images: list[Tensor]) -> None:
-        outputs = [self.model.run(batch) for batch in images]
-        features = torch.cat([domain_features(output.features) for output in outputs])
-        shares = torch.cat([class_shares(output.logits) for output in outputs])
-        self.source_mean.copy_(features.mean(0))
-        self.source_std.copy_(features.std(0).clamp(min=1e-6))
-        sums = torch.einsum("nc,nd->cd", shares, self._standardised(features))
-        self.class_prototypes.copy_(sums / (shares.sum(0) + SHRINKAGE)[:, None])
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict with the teacher."""
