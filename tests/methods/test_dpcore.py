@@ -11,7 +11,7 @@ from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.methods.dpcore import Coreset, DPCore, distance
-from testdg.methods.parts.prompts import moments
+from testdg.methods.prompted import moments
 from testdg.models import VisionModel
 from testdg.testing import stream
 

@@ -22,7 +22,7 @@ from testdg.methods.foa import (
     see_class_tokens,
 )
 from testdg.methods.parts.blocks import class_tokens
-from testdg.methods.parts.prompts import draw_prompts, moments, prompted
+from testdg.methods.prompted import draw_prompts, moments, prompted
 from testdg.models import TinyViT, VisionModel
 from testdg.testing import stream
 

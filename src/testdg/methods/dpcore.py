@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods import Adapter, Search, Settings, option, register
+from testdg.methods import Search, Settings, option, register
 from testdg.methods.parts.blocks import class_tokens
 from testdg.methods.parts.entropy import entropy
-from testdg.methods.parts.prompts import draw_prompts, moments, prompted
 from testdg.methods.parts.waiting import Waiting
-from testdg.models import Output, VisionModel
+from testdg.methods.prompted import PromptedAdapter, draw_prompts, moments, prompted
+from testdg.models import Output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,27 +88,19 @@ class Coreset(nn.Module):
 
 
 @register
-class DPCore(Adapter):
+class DPCore(PromptedAdapter):
     """Bring features to the statistics of the source by prompts, which are kept for when a domain comes back."""
 
     name = "dpcore"
     title = "DPCore"
     citation = "Zhang et al., DPCore: Dynamic Prompt Coreset for Continual Test-Time Adaptation, ICML 2025"
     example_error = 10.0
-    needs = "a class token"
     source_data = "measuring the features that prompts bring back"
-    source_labels = False
-    least_source_images = 2
     differs_from_source = "prompts are added"
     Settings = DPCoreSettings
     settings: DPCoreSettings
     search = Search(rates=(0.03, 0.1, 0.3, 1), values={"threshold": (0.6, 0.8, 0.95)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet-c": {"source_entropy": 2.4539}}
-
-    @classmethod
-    def refuses(cls, model: VisionModel) -> str | None:
-        """Prompts stand beside a class token."""
-        return None if class_tokens(model) else "it has no class token that prompts could stand beside"
 
     def build(self) -> None:
         """Make the first prompt, the empty list, and room for the statistics of the source."""
@@ -131,11 +123,7 @@ class DPCore(Adapter):
             raise UserError(f"dpcore needs two source images with an entropy below {limit}; got {len(features)}")
         self.source.copy_(moments(features))
 
-    def step(self, images: Tensor) -> Tensor:
-        """Predict by the prompt that is learnt or refined on the batch; a small batch, by the mix of prompts."""
-        return self.waiting.gather_for(self._learn, self.infer, images)
-
-    def _learn(self, images: Tensor) -> Tensor:
+    def learn(self, images: Tensor) -> Tensor:
         """Refine what is known, where that brings the batch near enough to the source; else begin a new element."""
         s = self.settings
         with torch.no_grad():
@@ -188,7 +176,3 @@ class DPCore(Adapter):
         weight = self.settings.deviation_weight if len(images) > 1 else 0.0
         shares = self.coreset.weigh(moments(output.features.float()), self.settings.temperature, weight)
         return self.see(images, self.coreset.mix(shares)).logits
-
-    def beyond_weights(self) -> str | None:
-        """Prompts are tokens, not weights."""
-        return "it adds tokens to those of the image"

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from testdg.methods import Adapter, Search, Settings, option, register
+from testdg.methods import Search, Settings, option, register
 from testdg.methods.parts.blocks import class_tokens, transformer_blocks
 from testdg.methods.parts.entropy import entropy
-from testdg.methods.parts.prompts import draw_prompts, moments, prompted
 from testdg.methods.parts.waiting import Waiting
+from testdg.methods.prompted import PromptedAdapter, draw_prompts, moments, prompted
 from testdg.methods.stateful import PlainState
 from testdg.models import Output, VisionModel
 from testdg.models.heads import watching
@@ -157,28 +157,20 @@ def fitness(seen: Seen, source: Tensor, weight: float) -> Tensor:
 
 
 @register
-class FOA(Adapter):
+class FOA(PromptedAdapter):
     """Find prompts for the frozen network by CMA-ES, and shift its last features to the source."""
 
     name = "foa"
     title = "FOA"
     citation = "Niu et al., Test-Time Model Adaptation with Only Forward Passes, ICML 2024"
     example_error = 15.5
-    needs = "a class token"
     source_data = "measuring its class tokens"
-    source_labels = False
-    least_source_images = 2
     differs_from_source = "prompts are added, and features are shifted"
     needs_features = True
     Settings = FOASettings
     settings: FOASettings
     search = Search(values={"statistics_weight": (0.1, 0.4, 1.0, 4.0), "shift": (0.0, 0.5, 1.0)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet-c": {"statistics_weight": 0.4}}
-
-    @classmethod
-    def refuses(cls, model: VisionModel) -> str | None:
-        """Prompts stand beside a class token."""
-        return None if class_tokens(model) else "it has no class token that prompts could stand beside"
 
     @torch.no_grad()
     def build(self) -> None:
@@ -200,12 +192,8 @@ class FOA(Adapter):
         self.source.copy_(moments(tokens))
 
     @torch.no_grad()
-    def step(self, images: Tensor) -> Tensor:
-        """Predict by the best of the candidates that are tried on the batch; a small batch, by the last winner."""
-        return self.waiting.gather_for(self._search, self.infer, images)
-
-    def _search(self, images: Tensor) -> Tensor:
-        """Try a generation of prompts and the last winner; all that is kept changes after the last pass."""
+    def learn(self, images: Tensor) -> Tensor:
+        """Predict by the best of a generation and the last winner; all that is kept changes after the last pass."""
         with torch.autocast(images.device.type, enabled=False):
             candidates = torch.cat([self.evolution.ask(self.generator), self.best.flatten()[None]])
         tried = [self._see(images, prompts.view_as(self.best)) for prompts in candidates]
@@ -237,7 +225,3 @@ class FOA(Adapter):
     def infer(self, images: Tensor) -> Tensor:
         """Predict with the last winner and the shift."""
         return self._see(images, self.best).logits + self._shift()
-
-    def beyond_weights(self) -> str | None:
-        """Prompts are tokens, not weights."""
-        return "it adds tokens to those of the image"

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.methods.graphs import Function, Recorded
 from testdg.methods.parts.learner import Learner
 from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.undo import Undo
@@ -52,6 +53,7 @@ class Stateful(nn.Module):
         super().__init__()
         self.batches = self.images = 0
         self.diagnostics: dict[str, Tensor | float | bool] = {}
+        self.recorded: dict[str, Recorded] = {}  # dropped where tensors of the state become other ones
         self._warm: dict[str, Tensor] = {}
         self._torn = False
 
@@ -59,9 +61,6 @@ class Stateful(nn.Module):
         """Note the state as it is, all parts made: `reset` comes back to it."""
         self._undo = Undo(self)
         self._source = {key: value.cpu().clone() for key, value in self.tensors().items()}, self.values()
-
-    def tensors_replaced(self) -> None:
-        """Called after tensors of the state became other ones (a state was loaded, or moved to another device)."""
 
     def learners(self) -> dict[str, Learner]:
         """The optimisers of the method, by attribute name."""
@@ -112,7 +111,7 @@ class Stateful(nn.Module):
             self._warm = {name: value.cpu().clone() for name, value in warm.items()}
         self.generator.set_state(tensors["generator"].cpu())
         self._torn = False
-        self.tensors_replaced()
+        self.recorded = {}
 
     def _put_values(self, values: Mapping[str, Any]) -> str | None:
         """Put back the plain values of a state; where they do not fit, say why and leave all as it was."""
@@ -137,6 +136,12 @@ class Stateful(nn.Module):
     def keep(self, tensors: Iterable[Tensor]) -> None:
         """Have tensors back if the step fails: for weights and moments that are written before its last pass."""
         self._undo.keep(tensors)
+
+    def record(self, name: str, part: Function, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
+        """Run a part of a step, as a CUDA graph where the setting `cuda_graphs` asks for it."""
+        if not getattr(self.settings, "cuda_graphs", False):
+            return part(*inputs)
+        return self.recorded.setdefault(name, Recorded(part, self.generator))(key, *inputs)
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
@@ -165,7 +170,7 @@ class Stateful(nn.Module):
             self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
             self._source[0]["generator"] = self.generator.get_state()  # another device has another kind of state
         self._undo = Undo(self)
-        self.tensors_replaced()
+        self.recorded = {}
         return self
 
 

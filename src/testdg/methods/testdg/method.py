@@ -7,7 +7,6 @@ from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods import Search, register
-from testdg.methods.parts.graphs import Recorded
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import follow_statistics
 from testdg.methods.testdg.detection import ChangeDetector
@@ -70,7 +69,6 @@ class TestDG(Networks):
         if self.amplifier is not None:
             group = {"params": self.amplifier.parameters(), "lr": s.amplifier_learning_rate}
             self.amplifier_learner = Learner([group], s.optimizer)
-        self.recorded: dict[str, Recorded] = {}
         self.requires_grad_(False)
 
     # One batch
@@ -83,23 +81,20 @@ class TestDG(Networks):
         recording = self.settings.cuda_graphs and images.device.type == "cuda"
         output = None if recording else self._encode(images, self._run_first)
         if output is None:
-            seen = self._recorded("observe", self._observe)(None, images)
+            seen = self.record("observe", self._observe, images)
         else:
             seen = self._observe(images, output.logits.detach())
         (confidence,) = self.to_host(seen["confidence"])
         self.diagnostics.update(confidence=confidence)
-        self._notice_change(confidence, recording)
+        self._notice_change(confidence)
         self.queue.count(len(images) * self.cells)
         if output is None:
             key = len(self.prototypes), self.asks_for_invariance
-            diagnostics = self._recorded("learn", self._learn)(key, images, seen["taught"])
+            diagnostics = self.record("learn", self._learn, images, seen["taught"], key=key)
         else:
             diagnostics = self._learn(images, seen["taught"], output)
         self.diagnostics.update(diagnostics)
         return seen["prediction"]
-
-    def _recorded(self, name: str, part: Callable[..., Tensors]) -> Recorded:
-        return self.recorded.setdefault(name, Recorded(part, self.generator))
 
     @torch.no_grad()
     def _observe(self, images: Tensor, own: Tensor | None = None) -> Tensors:
@@ -145,11 +140,11 @@ class TestDG(Networks):
 
     # 3.1, 3.2: a new domain turns the queue into prototypes
 
-    def _notice_change(self, confidence: float, recording: bool) -> None:
+    def _notice_change(self, confidence: float) -> None:
         changed = self.detector.update(confidence)
         if changed and len(self.queue):
             embeddings, positions = self.queue.content()
-            picked = self._recorded("select", self._select)(None, embeddings) if recording else self._select(embeddings)
+            picked = self.record("select", self._select, embeddings)
             chosen = picked.pop("chosen")
             self.prototypes.add(embeddings[chosen], positions[chosen])
             self.queue.clear()
@@ -262,7 +257,3 @@ class TestDG(Networks):
         diagnostics["prototype_drift"] = (moved - previous).norm(dim=1).mean()
         diagnostics["chamfer"] = chamfer(after, moved)
         self.prototypes.move(moved)
-
-    def tensors_replaced(self) -> None:
-        """Drop recordings of steps on the old tensors."""
-        self.recorded = {}

@@ -1,6 +1,6 @@
 """TestDG aligned: self-training and domain-invariant learning on features that are aligned to the source."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +14,6 @@ from testdg.methods.align import PRESETS as ALIGN_PRESETS
 from testdg.methods.align import Align, AlignSettings, first_images
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entropy
-from testdg.methods.parts.graphs import Function, Recorded
 from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import batch_norms, follow_statistics
 from testdg.methods.parts.waiting import Waiting
@@ -110,7 +109,6 @@ class TestDGAligned(Align):
         self.waiting = Waiting(s.gather)
         self.augment = Augmentation(s.augmentation, move=False)
         self.learner = Learner([{"params": self.model.parameters(), "lr": s.learning_rate}])
-        self.recorded: dict[str, Recorded] = {}
 
     @classmethod
     def refuses_sharing(cls, settings: BaseSettings) -> str | None:
@@ -153,26 +151,19 @@ class TestDGAligned(Align):
             return early
         if batch_norms(self.model):  # they follow in the pass itself
             self.to_host()
-        seen = self._call("observe", images)
+        seen = self.record("observe", self._observe, images)
         (gap,) = self.to_host(seen["gap"])
         taught, changed = self._remember(images, seen, gap)
         self.diagnostics.update(change=changed, gap=gap)
         with self.waiting.gathered(images, taught) as gathered:
             if gathered is not None:
-                self.diagnostics.update(self._call("learn", *gathered, key=self.teacher_momentum))
+                self.diagnostics.update(self.record("learn", self._learn, *gathered, key=self.teacher_momentum))
         return taught
 
     @property
     def teacher_momentum(self) -> float:
         """It follows faster when the stream has just begun."""
         return min(FIRST_MOMENTUM, self.settings.momentum) if self.batches < FIRST else self.settings.momentum
-
-    def _call(self, name: str, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
-        """Run a part of the step, as a CUDA graph where that is asked for."""
-        functions: dict[str, Function] = {"observe": self._observe, "mirror": self._mirror, "learn": self._learn}
-        if not self.settings.cuda_graphs or inputs[0].device.type != "cuda":
-            return functions[name](*inputs)
-        return self.recorded.setdefault(name, Recorded(functions[name], self.generator))(key, *inputs)
 
     @torch.no_grad()
     def _observe(self, images: Tensor) -> dict[str, Tensor]:
@@ -199,7 +190,7 @@ class TestDGAligned(Align):
             if changed and self.model.alignment is not None:
                 self.model.alignment.move(before, alignment.stream())
         if self.settings.mirror:
-            other = self._call("mirror", images)["logits"]
+            other = self.record("mirror", self._mirror, images)["logits"]
             logits = torch.stack([logits.float().log_softmax(1), other.float().log_softmax(1)]).logsumexp(0)
         return logits, changed
 
@@ -257,10 +248,6 @@ class TestDGAligned(Align):
 
     def _standardised(self, features: Tensor) -> Tensor:
         return (domain_features(features) - self.source_mean) / self.source_std
-
-    def tensors_replaced(self) -> None:
-        """Drop recordings of steps on the old tensors."""
-        self.recorded = {}
 
     def adapted_model(self) -> VisionModel:
         """The teacher with its alignment."""
