@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods import Adapter, Search, Settings, option, register
+from testdg.methods import Adapter, Learner, Search, Settings, option, register
 from testdg.methods.parts.blocks import pass_empty_image
-from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters, lacks_affine
 from testdg.methods.parts.waiting import Waiting
 from testdg.models import VisionModel

@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from testdg.methods import Adapter, Settings, option
+from testdg.methods import Adapter, Learner, Settings, option
 from testdg.methods.parts.entropy import LOSSES, entropy, largest_entropy
-from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters, batch_norms, lacks_affine, use_batch_statistics
 from testdg.models import VisionModel
 

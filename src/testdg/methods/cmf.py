@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from testdg.methods import Search, option, register
+from testdg.methods import PlainState, Search, option, register
 from testdg.methods.roid import Roid, RoidSettings
-from testdg.methods.stateful import PlainState
 
 VALUES = 38_400
 """Scale and shift of a ViT-B, which the published noise belongs to."""

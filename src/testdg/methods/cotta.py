@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods import Search, Settings, TeacherAdapter, option, register
-from testdg.methods.parts.learner import Learner
+from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
 from testdg.methods.parts.views import (
     Following,

@@ -8,12 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from testdg.methods import Search, Settings, option, register
+from testdg.methods import PlainState, Search, Settings, option, register
 from testdg.methods.parts.blocks import class_tokens, transformer_blocks
 from testdg.methods.parts.entropy import entropy
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.prompted import PromptedAdapter, draw_prompts, moments, prompted
-from testdg.methods.stateful import PlainState
 from testdg.models import Output, VisionModel
 from testdg.models.heads import watching
 

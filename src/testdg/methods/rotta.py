@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
-from testdg.methods import Search, Settings, TeacherAdapter, option, register
+from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.entropy import entropy, soft_cross_entropy
-from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import (
     SlowBatchNorm,
     affine_parameters,

@@ -11,11 +11,9 @@ from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
-from testdg.methods import Adapter, Search, Settings, option, register
-from testdg.methods.parts.learner import Learner
+from testdg.methods import Adapter, Learner, PlainState, Search, Settings, option, register
 from testdg.methods.parts.views import following_loss
 from testdg.methods.parts.weights import ema_update, frozen_copy
-from testdg.methods.stateful import PlainState
 
 
 @dataclass(frozen=True, kw_only=True)

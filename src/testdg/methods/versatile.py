@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
-from testdg.methods import Search, Settings, TeacherAdapter, option, register
-from testdg.methods.parts.learner import Learner
+from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.normalisation import affine_parameters
 from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy
 

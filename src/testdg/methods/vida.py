@@ -8,9 +8,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods import Adapter, Search, Settings, option, register
+from testdg.methods import Adapter, Learner, Search, Settings, option, register
 from testdg.methods.parts.bottleneck import Bottleneck
-from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.views import following_loss, over_views
 from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy, restore

@@ -9,14 +9,12 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods import Search, Settings, option, register
+from testdg.methods import Learner, PlainState, Search, Settings, option, register
 from testdg.methods.added_layers import AddedLayersAdapter, added_layers, watched
 from testdg.methods.dept.prompts import add_prompts, begin_as_tokens
 from testdg.methods.parts.blocks import AtHead, final_norm, run_to_head, transformer_blocks
-from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
 from testdg.methods.parts.weights import ema_update, frozen_copy
-from testdg.methods.stateful import PlainState
 from testdg.models import VisionModel
 from testdg.models.blocks import width_of
 

@@ -6,7 +6,7 @@ Both live in tensors of fixed size that are changed in place; how much of them i
 import torch
 from torch import Generator, Tensor, nn
 
-from testdg.methods.stateful import PlainState
+from testdg.methods import PlainState
 
 
 class Queue(PlainState):

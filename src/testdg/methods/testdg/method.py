@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods import Search, register
-from testdg.methods.parts.learner import Learner
+from testdg.methods import Learner, Search, register
 from testdg.methods.parts.normalisation import follow_statistics
 from testdg.methods.testdg.detection import ChangeDetector
 from testdg.methods.testdg.learning import discrimination_loss, domain_accuracy, invariance_loss, self_training_loss

@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.distributed import sharing
-from testdg.methods import Search, option, register
+from testdg.methods import Learner, Search, option, register
 from testdg.methods.align import PRESETS as ALIGN_PRESETS
 from testdg.methods.align import Align, AlignSettings, first_images
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entropy
-from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import batch_norms, follow_statistics
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy
