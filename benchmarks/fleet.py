@@ -33,8 +33,8 @@ from torch import Tensor
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.methods import find_method
-from testdg.methods.misfit import WARM
 from testdg.methods.state import TENSORS
+from testdg.methods.stateful import WARM
 from testdg.models import VisionModel, load_model
 from testdg.streaming.camera import Seen
 from testdg.streaming.fleet import News, adapt_fleet

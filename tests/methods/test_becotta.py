@@ -15,8 +15,7 @@ from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.methods.added_layers import added_layers
-from testdg.methods.becotta.experts import Experts, add_experts, noisy_routers
-from testdg.methods.becotta.method import RANKS, Becotta
+from testdg.methods.becotta import RANKS, Becotta, Experts, add_experts, noisy_routers
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream
 

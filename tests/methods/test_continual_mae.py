@@ -9,8 +9,7 @@ from passes import counted, segformer
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.methods.continual_mae.hog import hog
-from testdg.methods.continual_mae.method import ContinualMAE
+from testdg.methods.continual_mae import ContinualMAE, hog
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.methods.added_layers import added_layers, watched
-from testdg.methods.dept.losses import (
+from testdg.methods.dept.method import (
     Centre,
+    Dept,
     Neighbours,
     Projection,
     agreement,
@@ -23,7 +24,6 @@ from testdg.methods.dept.losses import (
     sameness,
     stage_weights,
 )
-from testdg.methods.dept.method import Dept
 from testdg.methods.dept.prompts import StagePrompts, add_prompts
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import check_adapter, stream

@@ -10,9 +10,8 @@ from passes import counted
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.methods.dpcore.coreset import Coreset, distance
-from testdg.methods.dpcore.method import DPCore
-from testdg.methods.parts.prompts import moments
+from testdg.methods.dpcore import Coreset, DPCore, distance
+from testdg.methods.prompted import moments
 from testdg.models import VisionModel
 from testdg.testing import stream
 

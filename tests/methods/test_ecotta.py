@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.methods.added_layers import added_layers, watched
-from testdg.methods.ecotta.meta_networks import MetaNetwork, add_to_segformer, partition
-from testdg.methods.ecotta.method import Ecotta
+from testdg.methods.ecotta import Ecotta, MetaNetwork, add_to_segformer, partition
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import check_adapter, stream

@@ -12,11 +12,17 @@ from testdg_cases import hugging_face
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.methods.foa.evolution import Evolution, default_population, recombination_weights
-from testdg.methods.foa.fitness import Seen, fitness, see_class_tokens
-from testdg.methods.foa.method import FOA
+from testdg.methods.foa import (
+    FOA,
+    Evolution,
+    Seen,
+    default_population,
+    fitness,
+    recombination_weights,
+    see_class_tokens,
+)
 from testdg.methods.parts.blocks import class_tokens
-from testdg.methods.parts.prompts import draw_prompts, moments, prompted
+from testdg.methods.prompted import draw_prompts, moments, prompted
 from testdg.models import TinyViT, VisionModel
 from testdg.testing import stream
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from testdg.methods.vdp.jumps import JumpDetector
+from testdg.methods.vdp import JumpDetector
 
 
 def changes(detector: JumpDetector, confidences: Iterable[float]) -> list[int]:

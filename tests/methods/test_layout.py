@@ -1,4 +1,4 @@
-"""Each method's own modules lie in its folder; `parts` holds what several methods share."""
+"""Each method's own code lies in its file or folder; `parts` holds what several methods share."""
 
 import ast
 from pathlib import Path

@@ -12,8 +12,7 @@ from map_cases import any_size
 from testdg_cases import hugging_face
 from torch import Tensor, nn
 
-from testdg.methods.continual_mae.hog import hog
-from testdg.methods.continual_mae.masking import Patches, choose_hidden, find_patches, replace
+from testdg.methods.continual_mae import Patches, choose_hidden, find_patches, hog, replace
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 
 

@@ -14,9 +14,7 @@ from passes import confident, counted, segformer
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.methods.obao.class_graph import class_means, relation_loss, relations
-from testdg.methods.obao.memory import CertainMemory
-from testdg.methods.obao.method import Obao
+from testdg.methods.obao import CertainMemory, Obao, class_means, relation_loss, relations
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from testdg.errors import UserError
 from testdg.methods.parts.blocks import entering
 from testdg.methods.parts.entropy import largest_entropy
-from testdg.methods.rem.attention import LastAttention, least_attended, without
-from testdg.methods.rem.method import REM, consistency, ranking
+from testdg.methods.rem import REM, LastAttention, consistency, least_attended, ranking, without
 from testdg.models import TinyViT, VisionModel
 from testdg.testing import stream
 

@@ -13,8 +13,7 @@ from torch import nn
 
 from testdg.errors import UserError
 from testdg.methods.parts.normalisation import SlowBatchNorm
-from testdg.methods.rotta.memory import BalancedMemory
-from testdg.methods.rotta.method import Rotta, timeliness
+from testdg.methods.rotta import BalancedMemory, Rotta, timeliness
 from testdg.models import VisionModel
 from testdg.testing import CHECKS, check_adapter, stream
 

@@ -12,10 +12,9 @@ from testdg.methods.parts.normalisation import (
     RunningBatchNorm,
     batch_norms,
     follow_statistics,
-    use_running_statistics,
-    use_stored_statistics,
+    replace_batch_norms,
 )
-from testdg.methods.parts.teacher import uses_batch
+from testdg.methods.parts.weights import uses_batch
 from testdg.models import VisionModel, load_model
 from testdg.testing import stream
 
@@ -100,7 +99,7 @@ def test_gradients_do_not_pass_through_the_statistics() -> None:
 
 
 def test_statistics_move_within_only(cnn: VisionModel) -> None:
-    use_running_statistics(cnn, 16)
+    replace_batch_norms(cnn, RunningBatchNorm, 16)
     batch = torch.rand(6, 3, 32, 32)
     before = cnn.fingerprint()
     cnn.run(batch)
@@ -115,10 +114,10 @@ def test_layers_are_exchanged_without_a_change_of_the_prediction(cnn: VisionMode
     batch = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = cnn(batch).logits
-        use_running_statistics(cnn, 16)
+        replace_batch_norms(cnn, RunningBatchNorm, 16)
         assert {type(norm) for norm in batch_norms(cnn)} == {RunningBatchNorm}
         torch.testing.assert_close(cnn(batch).logits, expected)
-        use_stored_statistics(cnn)
+        replace_batch_norms(cnn, nn.BatchNorm2d)
         assert {type(norm) for norm in batch_norms(cnn)} == {nn.BatchNorm2d}
         assert torch.equal(cnn(batch).logits, expected)
 

@@ -3,8 +3,7 @@ import pytest
 from testdg.experiments.tuning import configurations
 from testdg.experiments.variants import Variant, all_variants
 from testdg.methods import find_method
-from testdg.methods.search import BUDGET, Search
-from testdg.methods.settings import make_settings
+from testdg.methods.settings import BUDGET, Search, make_settings
 
 VARIANTS = {one.key: one for task in ("classification", "segmentation") for one in all_variants(task)}
 

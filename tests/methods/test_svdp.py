@@ -12,9 +12,8 @@ from passes import confident, counted, segformer
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.methods.parts.restore import weights_and_biases
-from testdg.methods.svdp.method import Svdp
-from testdg.methods.svdp.prompts import SparsePrompts, dropout_uncertainty, variation
+from testdg.methods.parts.weights import weights_and_biases
+from testdg.methods.svdp import SparsePrompts, Svdp, dropout_uncertainty, variation
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream
 

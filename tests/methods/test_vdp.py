@@ -12,9 +12,7 @@ from passes import counted, segformer
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.vdp.homeostasis import Homeostasis
-from testdg.methods.vdp.method import VDP
-from testdg.methods.vdp.prompts import Prompts
+from testdg.methods.vdp import VDP, Homeostasis, Prompts
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import check_adapter, snapshot, stream
 

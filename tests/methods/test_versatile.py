@@ -11,8 +11,7 @@ from passes import counted
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.versatile.labels import AdaptiveThresholds, RunningMean, correct, diversity_weights
-from testdg.methods.versatile.method import Versatile
+from testdg.methods.versatile import AdaptiveThresholds, RunningMean, Versatile, correct, diversity_weights
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import stream
 

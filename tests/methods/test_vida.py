@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.methods import Adapter
-from testdg.methods.vida.domain_adapters import DomainAdapters, allotment, uncertainty
-from testdg.methods.vida.method import ViDA
+from testdg.methods.vida import DomainAdapters, ViDA, allotment, uncertainty
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import check_adapter, same_state, stream
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from testdg.methods.parts.alignment import site_names
+from testdg.methods.align import site_names
 from testdg.methods.parts.blocks import prefix_tokens
 from testdg.models import Preprocessing, TinyCNN, load_model
 from testdg.models.segformer import random_segformer

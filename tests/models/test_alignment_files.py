@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.methods.parts.alignment import prefix_tokens, site_names
+from testdg.methods.align import site_names
+from testdg.methods.parts.blocks import prefix_tokens
 from testdg.models import VisionModel, load_model
 from testdg.models.alignment import FILE, Alignment, detach
 

@@ -28,7 +28,7 @@ from testdg.experiments.tuning import (
     usual_values,
 )
 from testdg.experiments.variants import find_variants, willing
-from testdg.methods.search import BUDGET
+from testdg.methods.settings import BUDGET
 from testdg.report.tuning import tuning_csv, tuning_markdown, tuning_plain, tuning_text
 
 Ends = Sequence[Complete | Failed]

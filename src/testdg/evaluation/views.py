@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from testdg.methods import Adapter
-from testdg.methods.parts.multiscale import FOUR_RATIOS, RATIOS
+from testdg.methods.parts.views import FOUR_RATIOS, RATIOS
 
 Size = tuple[int, int]
 """Height and width."""

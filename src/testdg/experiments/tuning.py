@@ -15,7 +15,7 @@ from testdg.experiments.engine import Complete, Failed
 from testdg.experiments.grid import SOURCE, Cell, Grid
 from testdg.experiments.tuned import Chosen
 from testdg.experiments.variants import Variant
-from testdg.methods.search import BUDGET, RATE, is_ordered
+from testdg.methods.settings import BUDGET, RATE, is_ordered
 from testdg.scores import Metric
 
 IMAGES = 4000

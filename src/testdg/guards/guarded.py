@@ -22,7 +22,7 @@ from testdg.guards.mix import MIXED, Mix, spread
 from testdg.guards.state import PREFIX, Action, Decision, OnDecision, copied, own_tensors, own_values, put_back
 from testdg.methods import Adapter, find_method
 from testdg.methods.inputs import require_range
-from testdg.methods.parts.teacher import frozen_copy
+from testdg.methods.parts.weights import frozen_copy
 from testdg.methods.state import read_folder
 
 PAUSE = 1000

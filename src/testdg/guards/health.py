@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from testdg.methods.parts.graphs import Recorded
+from testdg.methods.graphs import Recorded
 from testdg.models import VisionModel
 from testdg.models.alignment import confidence
 from testdg.models.blocks import watching

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from testdg.methods.parts.graphs import Recorded
+from testdg.methods.graphs import Recorded
 
 FLAT = 0.003
 """Deviation of all pixels below which an image is one colour: less than a step of eight bits."""

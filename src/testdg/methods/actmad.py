@@ -8,15 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.adapter import Adapter
-from testdg.methods.parts.blocks import hooked, pass_empty_image
-from testdg.methods.parts.learner import Learner
+from testdg.methods import Adapter, Learner, Search, Settings, option, register
+from testdg.methods.parts.blocks import pass_empty_image
 from testdg.methods.parts.normalisation import affine_parameters, lacks_affine
 from testdg.methods.parts.waiting import Waiting
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
+from testdg.models.heads import watching
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,18 +36,12 @@ def moment_distance(found: Tensor, wanted: Tensor, sizes: list[int]) -> Tensor:
 
 @register
 class ActMAD(Adapter):
-    """Match mean and variance of every single activation after the normalisation layers to those of the source.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "actmad", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 22.0 %
-    """
+    """Match mean and variance of every single activation after the normalisation layers to those of the source."""
 
     name = "actmad"
     title = "ActMAD"
     citation = "Mirza et al., ActMAD: Activation Matching to Align Distributions for Test-Time-Training, CVPR 2023"
+    example_error = 22.0
     needs = "normalisation layers and a fixed input size"
     source_data = "measuring mean and variance of every activation"
     source_labels = False
@@ -63,9 +54,7 @@ class ActMAD(Adapter):
         "cifar100-c": {"trained": "all", "learning_rate": 1e-3, "weight_decay": 5e-4},
         "imagenet-c": {"trained": "all", "learning_rate": 2.5e-4, "weight_decay": 5e-4},
     }
-    uncopied: ClassVar[tuple[str, ...]] = ("source",)
-    """It never changes in a step."""
-    source: Tensor
+    uncopied = ("source",)  # it never changes in a step
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
@@ -77,20 +66,14 @@ class ActMAD(Adapter):
     def build(self) -> None:
         """Make the optimiser, and room for the moments of the source, layer after layer."""
         s, model = self.settings, self.model
-        chosen = list(model.parameters()) if s.trained == "all" else affine_parameters(model)
-        free = [parameter.requires_grad_(True) for parameter in chosen]
+        free = list(model.parameters()) if s.trained == "all" else affine_parameters(model)
         self.learner = Learner([{"params": free, "lr": s.learning_rate, "weight_decay": s.weight_decay}], "sgd")
         self.waiting = Waiting(s.least_images, ("images",))
-        self.sizes = self._sizes()
-        self.register_buffer("source", torch.zeros(2, sum(self.sizes.values()), device=model.device))
-
-    def _sizes(self) -> dict[str, int]:
-        """Activations of an image after each normalisation layer that runs."""
-        names = {layer: name for name, layer in self.model.norm_layers()}
-        sizes: dict[str, int] = {}
-        with hooked(*((layer, lambda own, _, out: sizes.update({names[own]: out[0].numel()})) for layer in names)):
-            pass_empty_image(self.model)
-        return sizes
+        names = {layer: name for name, layer in model.norm_layers()}
+        self.sizes: dict[str, int] = {}  # activations of an image after each normalisation layer that runs
+        with watching(*names, note=lambda layer, _, output: self.sizes.update({names[layer]: output[0].numel()})):
+            pass_empty_image(model)
+        self.source: Tensor = nn.Buffer(torch.zeros(2, sum(self.sizes.values()), device=model.device))
 
     def moments(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and mean and unbiased variance over images of each activation, (2, activations)."""
@@ -102,7 +85,7 @@ class ActMAD(Adapter):
             by_layer[layer] = torch.stack([mean, variance])
 
         layers = [self.model.get_submodule(name) for name in self.sizes]
-        with hooked(*((layer, note) for layer in layers)):
+        with watching(*layers, note=note):
             logits: Tensor = self.model(images).logits
         return logits, torch.cat([by_layer[layer] for layer in layers], 1)
 
@@ -120,14 +103,11 @@ class ActMAD(Adapter):
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, and take one step towards the moments of the source once there are enough images."""
-        gathered = self.waiting.gather(images)
-        if gathered is None or gathered[0] is not images:
-            with torch.no_grad():
-                logits = self.infer(images)
-        if gathered is not None:
-            seen, moments = self.moments(gathered[0])
-            logits = seen if gathered[0] is images else logits
-            loss = self.settings.weight * moment_distance(moments, self.source, list(self.sizes.values()))
-            self.learner.step(loss)
-            self.diagnostics["loss"] = loss.detach()
+        return self.waiting.gather_for(self._learn, self.infer, images)
+
+    def _learn(self, images: Tensor) -> Tensor:
+        logits, moments = self.moments(images)
+        loss = self.settings.weight * moment_distance(moments, self.source, list(self.sizes.values()))
+        self.learner.step(loss)
+        self.diagnostics["loss"] = loss.detach()
         return logits

@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from testdg.distributed import sharing, size
 from testdg.errors import UserError, unknown
 from testdg.methods.inputs import accept_images, refusing_small, require_range, require_same
-from testdg.methods.misfit import MARK
-from testdg.methods.parts.teacher import frozen_copy, uses_batch
-from testdg.methods.search import Search
+from testdg.methods.parts.weights import frozen_copy, uses_batch
+from testdg.methods.registry import find_method
+from testdg.methods.settings import Search, make_settings
 from testdg.methods.settings import Settings as BaseSettings
-from testdg.methods.settings import make_settings
 from testdg.methods.state import read_folder, write_folder
-from testdg.methods.stateful import Stateful
+from testdg.methods.stateful import MARK, Stateful
 from testdg.models import VisionModel, load_model
 
 
@@ -39,6 +38,8 @@ class Adapter(Stateful):
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     citation: ClassVar[str] = ""
+    example_error: ClassVar[float | None] = None
+    """Error (%) that its example ends with, which `register` adds to the description; None for one that has its own."""
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     needs: ClassVar[str] = ""
     source_data: ClassVar[str] = ""
@@ -69,12 +70,13 @@ class Adapter(Stateful):
             raise UserError(
                 f"{self.name} is for {' and '.join(self.tasks)}; {self.model.name} is for {self.model.task}"
             )
-        if self.model.head is None and self.needs_features():
+        if self.model.head is None and self.needs_features:
             others = "name one with head=..., or take a method that needs no features, such as tent or cotta"
             raise UserError(f"{self.name} needs the layer that gives the logits of {self.model.name}: {others}")
         if (reason := self.refuses(self.model)) is not None:
             raise UserError(f"{self.name} cannot adapt {self.model.name}: {reason}")
-        self.origin = {"fingerprint": self.model.fingerprint(), "preprocessing": _plain(self.model)}
+        preprocessing = json.loads(json.dumps(self.model.preprocessing.describe()))  # as a saved state gives it back
+        self.origin = {"fingerprint": self.model.fingerprint(), "preprocessing": preprocessing}
         self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
         self._range: Tensor | None = None
         self.build()
@@ -105,6 +107,7 @@ class Adapter(Stateful):
         """Learn from prepared source images and their labels, once, before the stream."""
         raise UserError(f"{self.name} learns nothing from source data: leave out warm_up")
 
+    @property
     def needs_features(self) -> bool:
         """Whether the method looks at what enters the classifier, or at its weight."""
         return False
@@ -196,7 +199,7 @@ class Adapter(Stateful):
             raise UserError(f"{self.name} has begun already: make a new adapter and warm that one up")
         if MARK not in warm or not torch.equal(warm[MARK].cpu(), self._mark()):
             raise UserError(f"this warm-up was made with another model than {self.model.name}: warm this adapter up")
-        self.load_state({**self._source[0], **_without_mark(warm)}, self._source[1])
+        self._go_back(warm)
         self._warm = dict(warm)
 
     @property
@@ -217,7 +220,11 @@ class Adapter(Stateful):
 
     def reset(self) -> None:
         """Go back to the source (after `warm_up`, to what that gave), bit for bit."""
-        self.load_state({**self._source[0], **_without_mark(self._warm)}, self._source[1])
+        self._go_back(self._warm)
+
+    def _go_back(self, warm: Mapping[str, Tensor]) -> None:
+        learnt = {name: value for name, value in warm.items() if name != MARK}
+        self.load_state({**self._source[0], **learnt}, self._source[1])
 
     def save(self, folder: str | Path, note: Mapping[str, Any] | None = None) -> None:
         """Write everything that the next batch depends on: safetensors and JSON, replaced in one step.
@@ -238,8 +245,6 @@ class Adapter(Stateful):
     @classmethod
     def load(cls, folder: str | Path, model: str | nn.Module) -> Adapter:
         """Bring a saved adapter back, around the model that it was made from."""
-        from testdg.methods.registry import find_method
-
         tensors, about = read_folder(Path(folder))
         if missing := {"method", "settings", "values"} - about.keys():
             raise UserError(f"{folder} is not a saved adapter: state.json has no {sorted(missing)[0]!r}")
@@ -311,13 +316,10 @@ class Adapter(Stateful):
         """Change nothing: which layers are in training mode is the method's business, so `eval()` is harmless."""
         return self
 
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(self.settings).items())
-
     def __repr__(self) -> str:
         """Method, model and settings on one line."""
-        return f"{type(self).__name__}({self.model.name}, {self.extra_repr()})"
+        settings = ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(self.settings).items())
+        return f"{type(self).__name__}({self.model.name}, {settings})"
 
 
 class TeacherAdapter(Adapter):
@@ -332,12 +334,3 @@ class TeacherAdapter(Adapter):
     def adapted_model(self) -> VisionModel:
         """The teacher."""
         return frozen_copy(self.teacher)
-
-
-def _without_mark(warm: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value for name, value in warm.items() if name != MARK}
-
-
-def _plain(model: VisionModel) -> Any:
-    """The preprocessing of a model, as JSON gives it back."""
-    return json.loads(json.dumps(model.preprocessing.describe()))

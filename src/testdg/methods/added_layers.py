@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.adapter import Adapter
-from testdg.methods.parts.teacher import frozen_copy
+from testdg.methods import Adapter
+from testdg.methods.parts.weights import frozen_copy
 from testdg.models import VisionModel, load_model
 
 IN_MODEL = "parts"

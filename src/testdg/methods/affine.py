@@ -6,11 +6,9 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from testdg.methods.adapter import Adapter
+from testdg.methods import Adapter, Learner, Settings, option
 from testdg.methods.parts.entropy import LOSSES, entropy, largest_entropy
-from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import affine_parameters, batch_norms, lacks_affine, use_batch_statistics
-from testdg.methods.settings import Settings, option
 from testdg.models import VisionModel
 
 OPTIMIZERS = "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
@@ -77,12 +75,11 @@ class AffineAdapter(Adapter):
         return affine_parameters(self.model)
 
     def build(self) -> None:
-        """Free the parameters and make the optimiser."""
+        """Make the optimiser."""
         s = self.settings
         if s.batch_statistics:
             use_batch_statistics(self.model)
-        free = [parameter.requires_grad_(True) for parameter in self.chosen()]
-        self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
+        self.learner = Learner([{"params": self.chosen(), "lr": s.learning_rate}], s.optimizer)
 
 
 class EarlierAffineAdapter(AffineAdapter):

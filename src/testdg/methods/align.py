@@ -1,24 +1,27 @@
 """Alignment to the source: no gradient, one pass; the statistics of the stream are moved to those of clean images."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from testdg.distributed import sharing
-from testdg.methods.adapter import Adapter
-from testdg.methods.parts.alignment import BEGINNING, LEAST, first_images, follow, make_alignable, site_names
-from testdg.methods.parts.normalisation import batch_norms, use_stored_statistics
-from testdg.methods.parts.teacher import frozen_copy
+from testdg.errors import UserError
+from testdg.methods import Adapter, Search, Settings, option, register
+from testdg.methods.parts.blocks import holding, prefix_tokens, transformer_blocks
+from testdg.methods.parts.normalisation import RunningBatchNorm, batch_norms, follow_statistics, replace_batch_norms
 from testdg.methods.parts.waiting import Waiting
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
+from testdg.methods.parts.weights import frozen_copy
 from testdg.models import VisionModel
-from testdg.models.alignment import Reads
+from testdg.models.alignment import Alignment, Reads
+
+LEAST = 64
+"""Source images without which a sketch is noise."""
+BEGINNING = 100.0
+"""Images that the source counts for when a stream begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +48,34 @@ PRESETS: dict[str, dict[str, Any]] = {"streets": {"norm_memory": 0}, "folder-wea
 """Pictures one by one: BatchNorm layers take the statistics of the picture at hand."""
 
 
+def site_names(model: VisionModel, sites: int) -> list[str]:
+    """Blocks that divide the depth of a transformer evenly: of 12 blocks, for two sites, the fifth and the ninth."""
+    blocks = transformer_blocks(model)
+    names = {block: name for name, block in model.network.named_modules()}
+    chosen = sorted({len(blocks) * k // (sites + 1) for k in range(1, sites + 1)}) if blocks else []
+    return [names[blocks[place]] for place in chosen]
+
+
+def first_images(batches: Iterable[Tensor], images: int) -> list[Tensor]:
+    """So many source images, batch by batch; fewer than `LEAST` are refused."""
+    taken: list[Tensor] = []
+    for batch in batches:
+        taken.append(batch[: images - sum(map(len, taken))])
+        if sum(map(len, taken)) >= images:
+            break
+    if (seen := sum(map(len, taken))) < LEAST:
+        raise UserError(f"alignment needs at least {LEAST} source images; got {seen}")
+    return taken
+
+
 @register
 class Align(Adapter):
-    """Move the tokens in the middle of a transformer (and BatchNorm statistics) from the stream to the source.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "align", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 9.5 %
-    """
+    """Move the tokens in the middle of a transformer (and BatchNorm statistics) from the stream to the source."""
 
     name = "align"
     title = "Align"
     citation = "this library; kin: AdaBN, alpha-BN, FOA, NEO"
+    example_error = 9.5
     tasks = ("classification", "segmentation")
     shares_batches = True
     needs = "a transformer, or BatchNorm"
@@ -70,7 +87,6 @@ class Align(Adapter):
     Settings = AlignSettings
     settings: AlignSettings
     search = Search(values={"sites": (1, 2, 3, 4), "memory": (400, 800, 1600)})
-    begun: Tensor
     presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
 
     @classmethod
@@ -79,18 +95,14 @@ class Align(Adapter):
         return None if site_names(model, 1) or batch_norms(model) else "it has neither transformer blocks nor BatchNorm"
 
     def build(self) -> None:
-        """Prepare the model."""
-        s = self.settings
+        """Put an alignment after blocks of a transformer, and let BatchNorm layers follow the stream."""
+        s, model = self.settings, self.model
         self.beginning = Waiting(s.source_images, ("images",))
-        self.register_buffer("begun", torch.zeros((), dtype=torch.bool, device=self.model.device))
-        make_alignable(
-            self.model,
-            sites=s.sites,
-            class_token=s.class_token,
-            memory=s.memory,
-            norm_memory=s.norm_memory,
-            threshold=s.threshold,
-        )
+        self.begun: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool, device=model.device))
+        replace_batch_norms(model, RunningBatchNorm, s.norm_memory)
+        if names := site_names(model, s.sites):
+            prefix = prefix_tokens(model, names[0])
+            Alignment(model, names, prefix=prefix, class_token=s.class_token, memory=s.memory, threshold=s.threshold)
 
     def source_images(self) -> int:
         """How many images the source is measured on; BatchNorm layers know it already."""
@@ -128,29 +140,32 @@ class Align(Adapter):
 
     @torch.no_grad()
     def step(self, images: Tensor) -> Tensor:
-        """Predict with the statistics of the stream."""
+        """Predict with the statistics of the stream, and remember them; nothing is, where `to_host` refuses the batch.
+
+        One pass. The first batch of a new domain is passed again, with its own statistics.
+        """
         if (early := self.begin(images)) is not None:
             return early
-        followed = follow(self.model, images, self.to_host)
-        self.diagnostics.update(change=followed.changed, gap=followed.gap)
-        return followed.output.logits
+        if batch_norms(self.model):  # they follow in the pass itself
+            self.to_host()
+        with follow_statistics(self.model):
+            output = self.model.run(images)
+        changed, gap = False, 0.0
+        if (alignment := self.model.alignment) is not None:
+            (gap,) = self.to_host(alignment.propose(output.logits))
+            output, changed = alignment.settle(lambda: self.model.run(images), output, gap)
+        self.diagnostics.update(change=changed, gap=gap)
+        return output.logits
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict with what is remembered, or with the images' own statistics where they are of another domain."""
         with self.reading(self.model):
             return self.model(images).logits  # type: ignore[no-any-return]
 
-    @contextmanager
-    def reading(self, model: VisionModel) -> Iterator[None]:
+    def reading(self, model: VisionModel) -> AbstractContextManager[None]:
         """Let a model read what predictions read in the passes within."""
-        alignment = model.alignment
-        if alignment is not None:
-            alignment.reads = self._reads
-        try:
-            yield
-        finally:
-            if alignment is not None:
-                alignment.reads = "memory"
+        aligned = [] if model.alignment is None else [model.alignment]
+        return holding(aligned, "reads", self._reads, usual="memory")
 
     def adapted_model(self) -> VisionModel:
         """The model with its alignment; BatchNorm layers are ordinary ones again, with the statistics of the stream."""
@@ -159,7 +174,7 @@ class Align(Adapter):
     def as_predicts(self, model: VisionModel) -> VisionModel:
         """A copy of a model that predicts as `infer` does."""
         model = frozen_copy(model)
-        use_stored_statistics(model)
+        replace_batch_norms(model, nn.BatchNorm2d)
         if model.alignment is not None:
             model.alignment.reads = self._reads
         return model

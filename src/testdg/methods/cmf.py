@@ -6,11 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from testdg.methods.parts.plain_state import PlainState
-from testdg.methods.registry import register
+from testdg.methods import PlainState, Search, option, register
 from testdg.methods.roid import Roid, RoidSettings
-from testdg.methods.search import Search
-from testdg.methods.settings import option
 
 VALUES = 38_400
 """Scale and shift of a ViT-B, which the published noise belongs to."""
@@ -57,20 +54,14 @@ class MomentumFilter(PlainState):
 
 @register
 class CMF(Roid):
-    """Learn as ROID does, and stay near a hidden model that remembers the stream and leans to the source.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "cmf", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 30.0 %
-    """
+    """Learn as ROID does, and stay near a hidden model that remembers the stream and leans to the source."""
 
     name = "cmf"
     title = "CMF"
     citation = (
         "Lee and Chang, Continual Momentum Filtering on Parameter Space for Online Test-time Adaptation, ICLR 2024"
     )
+    example_error = 30.0
     Settings = CMFSettings
     settings: CMFSettings
     search = Search(

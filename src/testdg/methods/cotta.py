@@ -7,16 +7,17 @@ import torch
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.adapter import TeacherAdapter
-from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
+from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
-from testdg.methods.parts.restore import restore, weights_and_biases
-from testdg.methods.parts.teacher import ema_update, frozen_copy
-from testdg.methods.parts.views import Following, following_loss, over_views
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
+from testdg.methods.parts.views import (
+    Following,
+    choose_pixels,
+    following_loss,
+    multiscale_probabilities,
+    over_views,
+    sure_pixels,
+)
+from testdg.methods.parts.weights import ema_update, frozen_copy, restore, weights_and_biases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +38,12 @@ class CottaSettings(Settings):
 
 @register
 class Cotta(TeacherAdapter):
-    """Follow an averaged teacher, which looks at many views where the source is unsure; restore weights at random.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "cotta", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 23.0 %
-    """
+    """Follow an averaged teacher, which looks at many views where the source is unsure; restore weights at random."""
 
     name = "cotta"
     title = "CoTTA"
     citation = "Wang et al., Continual Test-Time Domain Adaptation, CVPR 2022"
+    example_error = 23.0
     tasks = ("classification", "segmentation")
     differs_from_source = "an unsure prediction is a mean over views"
     Settings = CottaSettings
@@ -76,8 +71,7 @@ class Cotta(TeacherAdapter):
         if s.batch_statistics:
             for model in (self.model, self.teacher, self.anchor):
                 use_batch_statistics(model)
-        free = [parameter.requires_grad_(True) for parameter in weights_and_biases(self.model)]
-        self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
+        self.learner = Learner([{"params": weights_and_biases(self.model), "lr": s.learning_rate}], s.optimizer)
         self.augment = Augmentation(flip=s.flip)
 
     def step(self, images: Tensor) -> Tensor:
@@ -103,7 +97,8 @@ class Cotta(TeacherAdapter):
             return self.infer(images)
         of_batch = s.batch_statistics and batch_norms(self.model)  # a view has the statistics of its own pass
         at_once = 1 if of_batch else s.views_at_once
-        return over_views(self.infer, images, s.views, at_once, self.augment, self.generator).float().mean(0)
+        views = over_views(self.infer, lambda: self.augment(images, self.generator), s.views, at_once)
+        return views.float().mean(0)
 
     @torch.no_grad()
     def _label_pixels(self, images: Tensor) -> Tensor:

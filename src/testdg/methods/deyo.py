@@ -7,11 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +86,7 @@ def shape_loss(
 
 @register
 class DeYO(EarlierAffineAdapter):
-    """Lower the entropy of sure predictions that fall apart when the object does.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "deyo", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 19.5 %
-    """
+    """Lower the entropy of sure predictions that fall apart when the object does."""
 
     name = "deyo"
     title = "DeYO"
@@ -103,6 +94,7 @@ class DeYO(EarlierAffineAdapter):
         "Lee et al., Entropy is not Enough for Test-Time Adaptation: From the Perspective of Disentangled Factors, "
         "ICLR 2024"
     )
+    example_error = 19.5
     Settings = DeYOSettings
     settings: DeYOSettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"least_difference": (0.1, 0.2, 0.4)})

@@ -8,12 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, AffineAdapter, ReliableSettings
 from testdg.methods.parts.entropy import largest_entropy, masked_mean
-from testdg.methods.parts.restore import Anchor
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import option
+from testdg.methods.parts.weights import Anchor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +31,10 @@ class EataSettings(ReliableSettings):
 class Importance(nn.Module):
     """How much the source predictions depend on each parameter (the diagonal of their Fisher information)."""
 
-    fisher: Tensor
-
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         super().__init__()
         self.anchor = Anchor(parameters)
-        self.register_buffer("fisher", torch.zeros_like(_flat(self.anchor.values())))
+        self.fisher: Tensor = nn.Buffer(torch.zeros_like(_flat(self.anchor.values())))
 
     def estimate(self, predict: Callable[[Tensor], Tensor], batches: Iterable[Tensor]) -> None:
         """Average the squared gradient of the cross-entropy to the predicted classes over batches of images."""
@@ -63,18 +59,12 @@ def _flat(tensors: Iterable[Tensor]) -> Tensor:
 
 @register
 class Eata(AffineAdapter):
-    """Lower the entropy of predictions that are reliable and unlike those before, without forgetting the source.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "eata", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 21.5 %
-    """
+    """Lower the entropy of predictions that are reliable and unlike those before, without forgetting the source."""
 
     name = "eata"
     title = "EATA"
     citation = "Niu et al., Efficient Test-Time Model Adaptation without Forgetting, ICML 2022"
+    example_error = 21.5
     source_data = "the Fisher information of the normalisation layers (fisher=false goes without)"
     Settings = EataSettings
     settings: EataSettings
@@ -85,12 +75,11 @@ class Eata(AffineAdapter):
         "cifar100-c": {"optimizer": "adam", "redundancy": 0.1, "fisher_weight": 1.0, "as_released": True},
         "imagenet-c": {"as_released": True},
     }
-    usual: Tensor
 
     def build(self) -> None:
         """Make the optimiser, the running mean prediction (zero before the first) and the importance."""
         super().build()
-        self.register_buffer("usual", torch.zeros(self.model.classes, device=self.model.device))
+        self.usual: Tensor = nn.Buffer(torch.zeros(self.model.classes, device=self.model.device))
         self.importance = Importance(self.learner.parameters_) if self.settings.fisher else None
 
     def source_images(self) -> int:

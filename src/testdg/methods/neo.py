@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from testdg.methods.adapter import Adapter
-from testdg.methods.parts.teacher import frozen_copy
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
+from testdg.methods import Adapter, Search, Settings, option, register
+from testdg.methods.parts.weights import frozen_copy
 from testdg.models import Output, VisionModel
 
 
@@ -30,38 +27,26 @@ class NEOSettings(Settings):
 
 @register
 class NEO(Adapter):
-    """Move the mean of the features that enter the classifier to where it belongs.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "neo", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 15.0 %
-    """
+    """Move the mean of the features that enter the classifier to where it belongs."""
 
     name = "neo"
     title = "NEO"
     citation = "Murphy et al., NEO: No-Optimization Test-Time Adaptation through Latent Re-Centering, ICLR 2026"
+    example_error = 15.0
     differs_from_source = "features are re-centred"
     source_data = "the mean of its features (anchor=zero goes without)"
     source_labels = False
+    needs_features = True
     Settings = NEOSettings
     settings: NEOSettings
     search = Search(values={"share": (None, 0.01, 0.03, 0.1, 0.3, 1.0), "anchor": ("zero", "source")})
-    mean: Tensor
-    home: Tensor
-    seen: Tensor
-
-    def needs_features(self) -> bool:
-        """The shift is one of features."""
-        return True
 
     def build(self) -> None:
         """Make the mean of the stream, the place that it is moved to, and the number of images seen."""
         width, device = self.model.feature_size, self.model.device
-        self.register_buffer("mean", torch.zeros(width, device=device))
-        self.register_buffer("home", torch.zeros(width, device=device))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64, device=device))
+        self.mean: Tensor = nn.Buffer(torch.zeros(width, device=device))
+        self.home: Tensor = nn.Buffer(torch.zeros(width, device=device))
+        self.seen: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
 
     def source_images(self) -> int:
         """As many as the mean of the source is taken from."""

@@ -6,11 +6,9 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
+from testdg.methods import Search, option, register
 from testdg.methods.affine import TENT_PRESETS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, masked_mean
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,18 +27,12 @@ def pseudo_label_loss(logits: Tensor, confidence: float) -> tuple[Tensor, Tensor
 
 @register
 class PseudoLabel(AffineAdapter):
-    """Train on the model's own most probable classes as if they were labels.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "pseudo_label", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 22.5 %
-    """
+    """Train on the model's own most probable classes as if they were labels."""
 
     name = "pseudo_label"
     title = "Pseudo-label"
     citation = "Lee, Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method, ICML workshop 2013"
+    example_error = 22.5
     tasks = ("classification", "segmentation")
     reconstruction = True
     Settings = PseudoLabelSettings

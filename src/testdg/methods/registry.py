@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from testdg.errors import UserError
@@ -16,12 +17,21 @@ if TYPE_CHECKING:
 
 _METHODS: Registry[type[Adapter]] = Registry("method", "testdg.methods")
 T = TypeVar("T", bound="type[Adapter]")
+EXAMPLE = """Examples:
+    >>> from testdg.evaluation import run
+    >>> result = run("digits-c", "{name}", images=100, domains=["snow", "frost"])
+    >>> print(f"error {{result.mean_score:.1f}} %")
+    error {error:.1f} %
+"""
 
 
 def register(method_class: T) -> T:
     """Make a method known under its `name` (a class decorator)."""
     if not method_class.name.islower() or not method_class.name.isidentifier():
         raise UserError(f"a method's name must be lower snake case; got {method_class.name!r}")
+    if (error := vars(method_class).get("example_error")) is not None:  # its own, not that of a method it is made from
+        example = EXAMPLE.format(name=method_class.name, error=error)
+        method_class.__doc__ = f"{cleandoc(method_class.__doc__ or '')}\n\n{example}"
     return _METHODS.add(method_class)
 
 

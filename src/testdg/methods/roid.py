@@ -5,15 +5,13 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
+from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, symmetric_cross_entropy
-from testdg.methods.parts.restore import Anchor
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import option
+from testdg.methods.parts.weights import Anchor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +58,7 @@ def _spread(values: Tensor) -> Tensor:
 
 @register
 class Roid(AffineAdapter):
-    """Learn from certain and diverse images, stay near the source, and correct the prediction by class frequencies.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "roid", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 30.0 %
-    """
+    """Learn from certain and diverse images, stay near the source, and correct the prediction by class frequencies."""
 
     name = "roid"
     title = "ROID"
@@ -75,6 +66,7 @@ class Roid(AffineAdapter):
         "Marsden et al., Universal Test-time Adaptation through Weight Ensembling, Diversity Weighting, and Prior "
         "Correction, WACV 2024"
     )
+    example_error = 30.0
     differs_from_source = "logits are multiplied by the class frequencies of the batch"
     Settings = RoidSettings
     settings: RoidSettings
@@ -89,14 +81,13 @@ class Roid(AffineAdapter):
         "cifar100-c": {"learning_rate": 1e-3, "optimizer": "adam"},
         "imagenet-c": {"learning_rate": 2.5e-4, "optimizer": "sgd"},
     }
-    usual: Tensor
 
     def build(self) -> None:
         """Make the optimiser, the source values and the running mean prediction, which starts uniform."""
         super().build()
         classes = self.model.classes
         self.anchor = Anchor(self.learner.parameters_)
-        self.register_buffer("usual", torch.full((classes,), 1 / classes, device=self.model.device))
+        self.usual: Tensor = nn.Buffer(torch.full((classes,), 1 / classes, device=self.model.device))
         self.augment = Augmentation(noise=0.0, blur=0.0, flip=self.settings.flip)
 
     def infer(self, images: Tensor) -> Tensor:
@@ -105,11 +96,9 @@ class Roid(AffineAdapter):
 
     def beyond_weights(self) -> str | None:
         """The correction looks at all predictions of a batch."""
-        return (
-            "it corrects predictions by the batch at hand"
-            if self.settings.prior_correction
-            else super().beyond_weights()
-        )
+        if self.settings.prior_correction:
+            return "it corrects predictions by the batch at hand"
+        return super().beyond_weights()
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, take one step on the weighted images, and go a little back to the source."""

@@ -9,12 +9,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings, ReliableSettings
 from testdg.methods.parts.entropy import masked_mean
-from testdg.methods.parts.restore import Anchor
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import option
+from testdg.methods.parts.weights import Anchor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +47,12 @@ def at_the_peak(
 
 @register
 class Sar(EarlierAffineAdapter):
-    """Go to flat minima of the entropy of reliable predictions, and back to the source after a collapse.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "sar", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 21.5 %
-    """
+    """Go to flat minima of the entropy of reliable predictions, and back to the source after a collapse."""
 
     name = "sar"
     title = "SAR"
     citation = "Niu et al., Towards Stable Test-Time Adaptation in Dynamic Wild World, ICLR 2023"
+    example_error = 21.5
     Settings = SarSettings
     settings: SarSettings
     search = Search(
@@ -70,7 +62,6 @@ class Sar(EarlierAffineAdapter):
         "digits-c": {"learning_rate": 1e-3, "optimizer": "adam"},
         "imagenet-c": {"learning_rate": 1e-3},
     }
-    usual: Tensor
 
     def build(self) -> None:
         """Make the optimiser, the source values and the running mean of the entropy (infinite before the first)."""
@@ -78,7 +69,7 @@ class Sar(EarlierAffineAdapter):
         s, classes = self.settings, self.model.classes
         self.anchor = Anchor(self.learner.parameters_)
         self.collapsed = s.recovery if s.as_released else s.recovery * math.log(classes) / math.log(1000)
-        self.register_buffer("usual", torch.tensor(torch.inf, device=self.model.device))
+        self.usual: Tensor = nn.Buffer(torch.tensor(torch.inf, device=self.model.device))
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, take a sharpness-aware step on reliable predictions, and go back if the model has collapsed."""

@@ -1,15 +1,19 @@
-"""Settings of a method: a frozen dataclass whose fields carry a help text and a range, and reading them from text."""
+"""Settings of a method: a frozen dataclass whose fields carry a help text and a range; reading them; trying them."""
 
 import math
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from itertools import product
 from typing import Any, Literal, TypeVar
 
 from testdg.errors import UserError, unknown
 
 S = TypeVar("S", bound="Settings")
+BUDGET = 12
+"""Configurations of every method."""
+RATE = "learning_rate"
 
 
 def option(default: Any, help: str, *, low: float | None = None, high: float | None = None) -> Any:
@@ -27,29 +31,27 @@ class Settings:
 
 def make_settings(settings_class: type[S], values: Mapping[str, Any]) -> S:
     """Build settings from keyword arguments; a wrong name, type or range is one clear sentence."""
-    known = {f.name: f for f in fields(settings_class)}
-    hints = typing.get_type_hints(settings_class)
-    checked = {}
-    for name, value in values.items():
-        if name not in known:
-            raise unknown("setting", name, known)
-        checked[name] = _check(known[name], hints[name], value)
-    return settings_class(**checked)
+    return settings_class(**{name: _check(*_look_up(settings_class, name), value) for name, value in values.items()})
 
 
 def parse_settings(settings_class: type[Settings], pairs: list[str]) -> dict[str, Any]:
     """Read `key=value` texts by the types of the settings."""
-    hints = typing.get_type_hints(settings_class)
-    known = {f.name: f for f in fields(settings_class)}
     values = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise UserError(f"--set takes key=value; got {pair!r}")
-        if name not in known:
-            raise unknown("setting", name, known)
-        values[name] = _check(known[name], hints[name], _read(name, hints[name], text))
+        about, hint = _look_up(settings_class, name)
+        values[name] = _check(about, hint, _read(name, hint, text))
     return values
+
+
+def _look_up(settings_class: type[Settings], name: str) -> tuple[Field[Any], Any]:
+    """A setting and its type."""
+    known = {f.name: f for f in fields(settings_class)}
+    if name not in known:
+        raise unknown("setting", name, known)
+    return known[name], typing.get_type_hints(settings_class)[name]
 
 
 def describe_settings(settings_class: type[Settings]) -> list[dict[str, Any]]:
@@ -129,3 +131,49 @@ def _type_name(hint: Any) -> str:
         else:
             parts.append(names.get(choice, getattr(choice, "__name__", str(choice))))
     return " or ".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What `testdg tune` tries of a method: learning rates, and values of settings of its own, in every combination.
+
+    They are `BUDGET` configurations, of every method. A value that was published for the benchmark and is not among
+    `values` takes the place of the nearest (of texts, of the last), so that the published configuration is always tried
+    and the number stays the same.
+    """
+
+    rates: tuple[float, ...] = ()
+    """Factors of the published learning rate, rising, 1 among them; empty for a method without a rate."""
+    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Values of other settings, numbers rising."""
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings that make a row of its own in a table, by name; such a row has configurations of its own."""
+
+    def axes(self, published: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+        """The values of each setting that are tried, given those that were published."""
+        rates = {RATE: tuple(_scaled(published[RATE], factor) for factor in self.rates)} if self.rates else {}
+        return rates | {key: _with(values, published[key]) for key, values in self.values.items()}
+
+    def configurations(self, published: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Every combination; the settings of each."""
+        axes = self.axes(published)
+        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())] if axes else []
+
+
+def is_ordered(values: tuple[Any, ...]) -> bool:
+    """Whether values have a least and a largest: numbers do, names and switches do not."""
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _scaled(rate: float, factor: float) -> float:
+    return rate if factor == 1 else float(f"{rate * factor:.3g}")
+
+
+def _with(values: tuple[Any, ...], published: Any) -> tuple[Any, ...]:
+    """The values with the published one among them."""
+    if published in values:
+        return values
+    comparable = is_ordered((*values, published))
+    given_up = min(values, key=lambda value: abs(value - published)) if comparable else values[-1]
+    found = tuple(published if value == given_up else value for value in values)
+    return tuple(sorted(found)) if comparable else found

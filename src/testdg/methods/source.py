@@ -3,24 +3,17 @@
 import torch
 from torch import Tensor
 
-from testdg.methods.adapter import Adapter
-from testdg.methods.registry import register
+from testdg.methods import Adapter, register
 
 
 @register
 class Source(Adapter):
-    """Predict with the source model and learn nothing.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "source", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 23.0 %
-    """
+    """Predict with the source model and learn nothing."""
 
     name = "source"
     title = "Source"
     citation = "no adaptation"
+    example_error = 23.0
     tasks = ("classification", "segmentation")
     shares_batches = True
 

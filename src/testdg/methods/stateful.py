@@ -2,19 +2,40 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.misfit import WARM, misfit
+from testdg.methods.graphs import Function, Recorded
 from testdg.methods.parts.learner import Learner
 from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.undo import Undo
 from testdg.models import VisionModel
+
+MARK = "model"
+"""Where a warm-up keeps the fingerprint of the model that it was made with."""
+WARM = "warm."
+Tensors = Mapping[str, Tensor]
+
+
+class PlainState(nn.Module):
+    """A module that keeps some attributes in its state: numbers, or lists of them."""
+
+    plain: ClassVar[tuple[str, ...]]
+    """Their names."""
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The values, ready for JSON."""
+        return {name: getattr(self, name) for name in self.plain}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Put back what `get_extra_state` gave."""
+        for name in self.plain:
+            setattr(self, name, type(getattr(self, name))(state[name]))
 
 
 class Stateful(nn.Module):
@@ -32,6 +53,7 @@ class Stateful(nn.Module):
         super().__init__()
         self.batches = self.images = 0
         self.diagnostics: dict[str, Tensor | float | bool] = {}
+        self.recorded: dict[str, Recorded] = {}  # dropped where tensors of the state become other ones
         self._warm: dict[str, Tensor] = {}
         self._torn = False
 
@@ -39,9 +61,6 @@ class Stateful(nn.Module):
         """Note the state as it is, all parts made: `reset` comes back to it."""
         self._undo = Undo(self)
         self._source = {key: value.cpu().clone() for key, value in self.tensors().items()}, self.values()
-
-    def tensors_replaced(self) -> None:
-        """Called after tensors of the state became other ones (a state was loaded, or moved to another device)."""
 
     def learners(self) -> dict[str, Learner]:
         """The optimisers of the method, by attribute name."""
@@ -92,7 +111,7 @@ class Stateful(nn.Module):
             self._warm = {name: value.cpu().clone() for name, value in warm.items()}
         self.generator.set_state(tensors["generator"].cpu())
         self._torn = False
-        self.tensors_replaced()
+        self.recorded = {}
 
     def _put_values(self, values: Mapping[str, Any]) -> str | None:
         """Put back the plain values of a state; where they do not fit, say why and leave all as it was."""
@@ -117,6 +136,12 @@ class Stateful(nn.Module):
     def keep(self, tensors: Iterable[Tensor]) -> None:
         """Have tensors back if the step fails: for weights and moments that are written before its last pass."""
         self._undo.keep(tensors)
+
+    def record(self, name: str, part: Function, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
+        """Run a part of a step, as a CUDA graph where the setting `cuda_graphs` asks for it."""
+        if not getattr(self.settings, "cuda_graphs", False):
+            return part(*inputs)
+        return self.recorded.setdefault(name, Recorded(part, self.generator))(key, *inputs)
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
@@ -145,5 +170,67 @@ class Stateful(nn.Module):
             self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
             self._source[0]["generator"] = self.generator.get_state()  # another device has another kind of state
         self._undo = Undo(self)
-        self.tensors_replaced()
+        self.recorded = {}
         return self
+
+
+@runtime_checkable
+class Varying(Protocol):
+    """A module with buffers that come and go, or grow: it knows itself which values they may have."""
+
+    varying: tuple[str, ...]
+
+    def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
+        """Name the first of those buffers that cannot be; None where all can."""
+
+
+def misfit(module: nn.Module, generator: torch.Generator, tensors: Tensors) -> str | None:
+    """Say which tensor of a state does not fit a module with learners and a generator; None where all fit."""
+    plain = {name: value for name, value in tensors.items() if not name.startswith(WARM)}
+    if (reason := _misfit(module, generator, plain)) is not None:
+        return reason
+    warm = {name.removeprefix(WARM): value for name, value in tensors.items() if name.startswith(WARM)}
+    if not warm:
+        return None
+    mark = warm.pop(MARK, None)
+    if mark is None or (mark.dtype, mark.ndim) != (torch.uint8, 1):
+        return f"{WARM}{MARK} is missing or no fingerprint"
+    reason = _misfit(module, generator, {**plain, **warm})
+    return None if reason is None else f"{WARM}{reason}"
+
+
+def _misfit(module: nn.Module, generator: torch.Generator, tensors: Tensors) -> str | None:
+    expected = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+    expected["generator"] = generator.get_state()
+    seen: set[str] = set()
+    for name, submodule in module.named_modules():
+        start = f"{name}." if name else ""
+        if isinstance(submodule, Varying):
+            seen.update(start + key for key in submodule.varying)
+            if (key := submodule.misfit({key: tensors.get(start + key) for key in submodule.varying})) is not None:
+                return f"{start}{key} has {_shape(tensors.get(start + key))}, which cannot be"
+        if isinstance(submodule, Learner):
+            start += "moments."
+            own = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+            seen.update(start + key for key in own)
+            if (reason := submodule.misfit(own)) is not None:
+                return start + reason
+    expected = {name: value for name, value in expected.items() if name not in seen}
+    return _first_difference(expected, {name: value for name, value in tensors.items() if name not in seen})
+
+
+def _first_difference(expected: Tensors, tensors: Tensors) -> str | None:
+    if (unknown := next((name for name in tensors if name not in expected), None)) is not None:
+        return f"{unknown} is none of its tensors"
+    for name, value in expected.items():
+        if name not in tensors:
+            return f"{name} is missing"
+        if tensors[name].shape != value.shape:
+            return f"{name} has {_shape(tensors[name])}, not {_shape(value)}"
+        if tensors[name].dtype != value.dtype:
+            return f"{name} is {tensors[name].dtype}, not {value.dtype}"
+    return None
+
+
+def _shape(value: Tensor | None) -> str:
+    return "no value" if value is None else f"shape {tuple(value.shape)}"

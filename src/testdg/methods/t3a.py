@@ -5,14 +5,11 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from testdg.methods.adapter import Adapter
+from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.entropy import entropy
-from testdg.methods.parts.teacher import frozen_copy
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
+from testdg.methods.parts.weights import frozen_copy
 from testdg.models import Output, VisionModel
 
 
@@ -25,14 +22,7 @@ class T3ASettings(Settings):
 
 @register
 class T3A(Adapter):
-    """Predict by the product with class templates: means of the features that the source classifier is surest of.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "t3a", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 20.5 %
-    """
+    """Predict by the product with class templates: means of the features that the source classifier is surest of."""
 
     name = "t3a"
     title = "T3A"
@@ -40,7 +30,9 @@ class T3A(Adapter):
         "Iwasawa and Matsuo, Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization, "
         "NeurIPS 2021"
     )
+    example_error = 20.5
     differs_from_source = "templates take the place of the classifier"
+    needs_features = True
     Settings = T3ASettings
     settings: T3ASettings
     search = Search(values={"supports": (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)})
@@ -50,14 +42,7 @@ class T3A(Adapter):
         "cifar100-c": {"supports": 50},
         "imagenet-c": {"supports": 20},
     }
-    uncopied: ClassVar[tuple[str, ...]] = ("features",)
-    """They are replaced, or written after the last pass."""
-    features: Tensor
-    entropies: Tensor
-
-    def needs_features(self) -> bool:
-        """Templates are made of them."""
-        return True
+    uncopied = ("features",)  # replaced, or written after the last pass
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
@@ -70,11 +55,9 @@ class T3A(Adapter):
 
         Where all supports are kept, their sum is all that matters, so that M is 1 and the entropies say nothing.
         """
-        places, device = self.settings.supports or 1, self.model.device
-        self.register_buffer(
-            "features", torch.zeros(self.model.classes, places, self.model.feature_size, device=device)
-        )
-        self.register_buffer("entropies", torch.full((self.model.classes, places), torch.inf, device=device))
+        shape, device = (self.model.classes, self.settings.supports or 1), self.model.device
+        self.features: Tensor = nn.Buffer(torch.zeros(*shape, self.model.feature_size, device=device))
+        self.entropies: Tensor = nn.Buffer(torch.full(shape, torch.inf, device=device))
         rows, bias = self.model.head_weight.float(), self.model.head_layer.bias
         self._add(rows, F.linear(rows, rows, bias if isinstance(bias, Tensor) else None))
 

@@ -6,11 +6,9 @@ from typing import Any, ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from testdg.methods import Search, option, register
 from testdg.methods.affine import TENT_PRESETS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import LOSSES
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,18 +25,12 @@ class TentSettings(AffineSettings):
 
 @register
 class Tent(AffineAdapter):
-    """Lower the entropy of the predictions by moving the scale and shift of every normalisation layer.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "tent", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 21.5 %
-    """
+    """Lower the entropy of the predictions by moving the scale and shift of every normalisation layer."""
 
     name = "tent"
     title = "TENT"
     citation = "Wang et al., Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021"
+    example_error = 21.5
     tasks = ("classification", "segmentation")
     shares_batches = True
     Settings = TentSettings

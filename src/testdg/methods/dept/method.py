@@ -6,20 +6,20 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from testdg.data.augmentation import Augmentation
+from testdg.methods import Learner, PlainState, Search, Settings, option, register
 from testdg.methods.added_layers import AddedLayersAdapter, added_layers, watched
-from testdg.methods.dept.losses import Centre, Neighbours, Projection, agreement, imbalance, sameness, stage_weights
-from testdg.methods.dept.prompts import add_prompts, begin_as_tokens, refused
-from testdg.methods.parts.blocks import AtHead, final_norm, run_to_head
-from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods.dept.prompts import add_prompts, begin_as_tokens
+from testdg.methods.parts.blocks import AtHead, final_norm, run_to_head, transformer_blocks
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
+from testdg.methods.parts.weights import ema_update, frozen_copy
 from testdg.models import VisionModel
+from testdg.models.blocks import width_of
+
+NARROW = 256
+"""Width of the bottleneck of a projection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,98 @@ class DeptSettings(Settings):
     flip: bool = option(True, "mirror every other augmented image; not for digits or text")
     source_images: int = option(12800, "labelled source images for the first training of prompts; 0 for none", low=0)
     warm_up_learning_rate: float = option(5e-3, "of the first training", low=0)
+
+
+def wide(width: int) -> int:
+    """Width of the other layers of a projection: 2048, as published for tokens of 768 values; less for narrow ones."""
+    return min(2048, 8 * width)
+
+
+class Projection(nn.Module):
+    """Two layers with a GELU between, length one, and a linear layer whose rows have length one."""
+
+    def __init__(self, width: int, generator: Generator, device: torch.device) -> None:
+        super().__init__()
+        self.inner = nn.utils.skip_init(nn.Linear, width, wide(width), device=device)  # type: ignore[no-untyped-call]
+        self.outer = nn.utils.skip_init(nn.Linear, wide(width), NARROW, device=device)  # type: ignore[no-untyped-call]
+        self.rows = nn.Parameter(torch.empty(wide(width), NARROW, device=device))
+        for weight in (self.inner.weight, self.outer.weight, self.rows):
+            nn.init.trunc_normal_(weight, std=0.02, generator=generator)
+        for bias in (self.inner.bias, self.outer.bias):
+            nn.init.zeros_(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) to (..., wide)."""
+        narrow = F.normalize(self.outer(F.gelu(self.inner(x))).float(), dim=-1)
+        return F.linear(narrow, F.normalize(self.rows, dim=1))
+
+
+def stage_weights(stages: int, device: torch.device) -> Tensor:
+    """Later stages count more: softmax of 1, 2, ..."""
+    return torch.arange(1.0, stages + 1, device=device).softmax(0)
+
+
+def agreement(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean of one minus the cosine of each pair of prompts, (N, P, D)."""
+    return (1 - F.cosine_similarity(student, teacher, dim=-1)).mean()
+
+
+def sameness(prompts: Tensor) -> Tensor:
+    """Minus the mean of one minus the cosine over all pairs of an image's prompts (N, P, D), with themselves too."""
+    unit = F.normalize(prompts, dim=-1)
+    apart = 1 - unit @ unit.mT
+    return -(apart - torch.diag_embed(apart.diagonal(dim1=1, dim2=2))).mean()
+
+
+def imbalance(logits: Tensor) -> Tensor:
+    """Minus the entropy of the mean prediction."""
+    mean = logits.float().softmax(1).movedim(1, -1).flatten(0, -2).mean(0)
+    return (mean * (mean + 1e-8).log()).sum()
+
+
+class Centre(nn.Module):
+    """Cross-entropy between projected features of student and teacher, the teacher's less a running mean."""
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        super().__init__()
+        self.value: Tensor = nn.Buffer(torch.zeros(wide(width), device=device))
+
+    def loss(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Mean over the images; (N, wide) each."""
+        target = ((teacher - self.value) / 0.07).softmax(1)
+        loss = -(target * (student / 0.1).log_softmax(1)).sum(1).mean()
+        mean = teacher.mean(0)
+        self.value.lerp_(torch.where(mean.isfinite(), mean, self.value), 0.1)
+        return loss
+
+
+class Neighbours(PlainState):
+    """A ring of features and predictions; a pseudo-label is the class of the mean prediction of the nearest ones."""
+
+    plain = ("count",)
+    uncopied = ("features", "predictions")  # replaced, never written in place
+
+    def __init__(self, capacity: int, width: int, classes: int, device: torch.device) -> None:
+        super().__init__()
+        self.count = 0
+        self.features: Tensor = nn.Buffer(torch.zeros(capacity, width, device=device))
+        self.predictions: Tensor = nn.Buffer(torch.zeros(capacity, classes, device=device))
+
+    def add(self, features: Tensor, predictions: Tensor) -> None:
+        """Take entries (M, D) and (M, C) in, over the oldest ones; of more than fit, the last."""
+        capacity = len(self.features)
+        features, predictions = features[-capacity:], predictions[-capacity:]
+        places = torch.arange(self.count, self.count + len(features), device=features.device) % capacity
+        self.features = self.features.index_copy(0, places, F.normalize(features.float(), dim=1))
+        self.predictions = self.predictions.index_copy(0, places, predictions.float())
+        self.count += len(features)
+
+    def label(self, features: Tensor, nearest: int) -> Tensor:
+        """Classes of features (M, D)."""
+        held = min(self.count, len(self.features))
+        alike = F.normalize(features.float(), dim=1) @ self.features[:held].T
+        which = alike.topk(min(nearest, held), 1).indices
+        return self.predictions[which].mean(1).argmax(1)
 
 
 class Seen(NamedTuple):
@@ -69,6 +161,7 @@ class Dept(AddedLayersAdapter):
     needs = "a plain vision transformer or a SegFormer"
     source_data = "the first training of prompts and classifier (source_images=0 goes without)"
     differs_from_source = "prompts are trained on source images first"
+    needs_features = True
     Settings = DeptSettings
     settings: DeptSettings
     search = Search(rates=(1e-3, 0.01, 0.1, 1), values={"momentum": (0.99, 0.997, 0.999)})
@@ -80,17 +173,17 @@ class Dept(AddedLayersAdapter):
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
         """Prompts need transformer blocks of one width."""
-        return refused(model)
-
-    def needs_features(self) -> bool:
-        """Neighbours are found by them."""
-        return True
+        blocks = transformer_blocks(model)
+        if not blocks:
+            return "it has no transformer blocks that prompts could pass through"
+        if model.task == "classification" and len({width_of(block) for block in blocks}) > 1:
+            return "its blocks are of different widths (prompts need a plain vision transformer)"
+        return None
 
     def build(self) -> None:
         """Put the prompts into the model; make projections, teacher, the ring of neighbours and the optimiser."""
         s, model, device = self.settings, self.model, self.model.device
         add_prompts(model, s.stages, s.prompts, self.generator)
-        head = model.head_layer.requires_grad_(True)
         size = model.head_weight.shape[1]
         widths = [prompts.get_parameter("tokens").shape[1] for prompts in added_layers(model)]
         widths += [] if size == widths[-1] else [size]  # features and last prompts share one where they can
@@ -100,7 +193,7 @@ class Dept(AddedLayersAdapter):
         self.centre = Centre(size, device)
         self.bank = Neighbours(s.capacity, size, model.classes, device)
         self.augment = Augmentation(flip=s.flip, move=model.task == "classification")
-        tuned = [*added_layers(model).parameters(), *head.parameters()]
+        tuned = [*added_layers(model).parameters(), *model.head_layer.parameters()]
         self.tuned = len(tuned)
         free = [*tuned, *self.projections.parameters()]
         self.learner = Learner([{"params": free, "lr": s.learning_rate, "weight_decay": 1e-4}], "sgd")

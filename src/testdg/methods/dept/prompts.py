@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from testdg.methods.added_layers import AddedLayer, add_layers, added_layers
-from testdg.methods.parts.blocks import transformer_blocks
+from testdg.methods.parts.blocks import holding, transformer_blocks
 from testdg.models import VisionModel
 from testdg.models.blocks import first, is_attention, width_of, with_first
 
@@ -50,15 +50,12 @@ class KeyPrompts(StagePrompts):
     """
 
     heads: int
-
-    def __init__(self, count: int, width: int, generator: Generator, device: torch.device) -> None:
-        super().__init__(count, width, generator, device)
-        self.projected: list[tuple[Tensor, Tensor]] = []
+    projected: list[tuple[Tensor, Tensor]]
 
     def attach(self, block: nn.Module) -> None:
         """Look at the query, key and value of a block, and replace what enters its output projection."""
         attention: Any = next(module for module in block.modules() if hasattr(module, "num_attention_heads"))
-        self.heads = attention.num_attention_heads
+        self.heads, self.projected = attention.num_attention_heads, []
         outer = next(module for module in block.modules() if is_attention(module))
         *projections, output = (layer for layer in outer.modules() if isinstance(layer, nn.Linear))
         for layer in projections:
@@ -106,12 +103,8 @@ def add_prompts(model: VisionModel, stages: int, count: int, generator: Generato
 @torch.no_grad()
 def begin_as_tokens(model: VisionModel, images: Tensor) -> None:
     """Add to the prompts of a ViT's stages the mean of the tokens that enter, so that a frozen network knows them."""
-    stages = [prompts for prompts in added_layers(model) if isinstance(prompts, StagePrompts)]
-    for prompts in stages:
-        prompts.begins = True
-    model(images)
-    for prompts in stages:
-        prompts.begins = False
+    with holding(added_layers(model), "begins", True, usual=False):
+        model(images)
 
 
 def _stages(model: VisionModel, blocks: list[nn.Module], stages: int) -> list[list[nn.Module]]:
@@ -122,13 +115,3 @@ def _stages(model: VisionModel, blocks: list[nn.Module], stages: int) -> list[li
     stages = min(stages, len(blocks))
     cuts = [len(blocks) * k // stages for k in range(stages + 1)]
     return [blocks[start:end] for start, end in pairwise(cuts)]
-
-
-def refused(model: VisionModel) -> str | None:
-    """Why there is no place for prompts; None where there is."""
-    blocks = transformer_blocks(model)
-    if not blocks:
-        return "it has no transformer blocks that prompts could pass through"
-    if model.task == "classification" and len({width_of(block) for block in blocks}) > 1:
-        return "its blocks are of different widths (prompts need a plain vision transformer)"
-    return None

@@ -1,6 +1,6 @@
 """The blocks of a network, found by structure, and what enters and leaves its classifier."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from testdg.models import VisionModel
 from testdg.models.blocks import first, is_attention, width_of
+from testdg.models.heads import watching
 
 LISTS = (nn.ModuleList, nn.Sequential)
 
@@ -24,11 +25,7 @@ class AtHead(NamedTuple):
 def run_to_head(model: VisionModel, images: Tensor) -> AtHead:
     """Run a model and look at its classifier, which in a segmentation model is a layer over a coarser map."""
     seen: list[Tensor] = []
-
-    def note(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.extend((inputs[0], output))
-
-    with hooked((model.head_layer, note)):
+    with watching(model.head_layer, note=lambda _, entered, left: seen.extend((entered, left))):
         logits = model(images).logits
     return AtHead(logits, *seen)
 
@@ -65,6 +62,19 @@ def hooked(*hooks: tuple[nn.Module, Callable[..., Any]]) -> Iterator[None]:
         for module, hook in hooks:
             handles.enter_context(module.register_forward_hook(hook))
         yield
+
+
+@contextmanager
+def holding(modules: Iterable[nn.Module], name: str, value: Any, usual: Any) -> Iterator[None]:
+    """Give an attribute of some modules another value than the usual one in the passes within."""
+    modules = list(modules)
+    for module in modules:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module in modules:
+            setattr(module, name, usual)
 
 
 @torch.no_grad()

@@ -15,16 +15,14 @@ OptimizerName = Literal["adam", "sgd", "momentum"]
 class Learner(nn.Module):
     """Adam, Nesterov SGD or SGD with plain momentum 0.9 on named parameters, fused where the device has it.
 
-    A step whose loss or gradient is not finite changes nothing and is counted in `skipped`. The decision stays
-    on the device, so the host never waits.
+    Gradients may reach the parameters from now on. A step whose loss or gradient is not finite changes nothing and is
+    counted in `skipped`. The decision stays on the device, so the host never waits.
     """
-
-    skipped: Tensor
 
     def __init__(self, groups: Iterable[dict[str, Any]], optimizer: OptimizerName = "adam") -> None:
         super().__init__()
         groups = [{**group, "params": list(group["params"])} for group in groups]
-        self.parameters_ = [p for group in groups for p in group["params"]]
+        self.parameters_ = [p.requires_grad_(True) for group in groups for p in group["params"]]
         device = self.parameters_[0].device
         self.fused = device.type in ("cpu", "cuda")
         optimizer_class: Any = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
@@ -36,7 +34,7 @@ class Learner(nn.Module):
         if optimizer != "adam":  # it would leave its momentum unwritten where the first step is skipped
             for parameter in self.parameters_:
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        self.register_buffer("skipped", torch.zeros((), dtype=torch.int64, device=device))
+        self.skipped: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
 
     def step(self, loss: Tensor, when: Tensor | None = None) -> Tensor:
         """Move the parameters one step down the gradient of a loss; where `when` is a False flag, not at all.
@@ -97,17 +95,17 @@ class Learner(nn.Module):
         if unknown := sorted(moments.keys() - known):
             return f"{unknown[0]} is no moment of its optimiser"
         for i, parameter in enumerate(self.parameters_):
-            shapes = {name: torch.Size() if name == "step" else parameter.shape for name in self.moment_names}
-            wanted = {f"{i}.{name}": shape for name, shape in shapes.items()}
-            if not moments.keys() & wanted.keys() and "step" in self.moment_names:
+            own = {name: moments.get(f"{i}.{name}") for name in self.moment_names}
+            if "step" in own and all(value is None for value in own.values()):
                 continue
-            for name, shape in wanted.items():
-                if name not in moments:
-                    return f"{name} is missing"
-                if moments[name].shape != shape:
-                    return f"{name} has shape {tuple(moments[name].shape)}, not {tuple(shape)}"
-                if moments[name].dtype != parameter.dtype:
-                    return f"{name} is {moments[name].dtype}, not {parameter.dtype}"
+            for name, value in own.items():
+                shape = torch.Size() if name == "step" else parameter.shape
+                if value is None:
+                    return f"{i}.{name} is missing"
+                if value.shape != shape:
+                    return f"{i}.{name} has shape {tuple(value.shape)}, not {tuple(shape)}"
+                if value.dtype != parameter.dtype:
+                    return f"{i}.{name} is {value.dtype}, not {parameter.dtype}"
         return None
 
     def held(self) -> list[Tensor]:

@@ -1,12 +1,13 @@
 """What methods do with normalisation layers."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
 from testdg.distributed import sharing
+from testdg.methods.parts.blocks import holding
 from testdg.models import VisionModel
 
 
@@ -45,6 +46,14 @@ def _share(images: Tensor, memory: float) -> float:
     return sharing.count(images) / (memory + sharing.count(images))
 
 
+def _normalised(layer: nn.modules.batchnorm._BatchNorm, images: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Images by the mean and variance of their channels, with the scale and shift of a layer."""
+    scale = (variance + layer.eps).rsqrt() * (1.0 if layer.weight is None else layer.weight)
+    shift = (0.0 if layer.bias is None else layer.bias) - mean * scale
+    channels = (-1, *[1] * (images.ndim - 2))
+    return images * scale.view(channels) + shift.view(channels)
+
+
 class _OfBatch(nn.modules.batchnorm._BatchNorm):
     """BatchNorm by the batch at hand, of which a process may have a share only."""
 
@@ -52,14 +61,7 @@ class _OfBatch(nn.modules.batchnorm._BatchNorm):
         """(N, C, ...) to the same."""
         if not sharing.shared() or not self.training:
             return super().forward(images)
-        mean, variance = _moments(images)
-        scale = (variance + self.eps).rsqrt() * (1.0 if self.weight is None else self.weight)
-        shift = (0.0 if self.bias is None else self.bias) - mean * scale
-        return images * _as_channels(scale, images) + _as_channels(shift, images)
-
-
-def _as_channels(values: Tensor, images: Tensor) -> Tensor:
-    return values.view(-1, *[1] * (images.ndim - 2))
+        return _normalised(self, images, *_moments(images))
 
 
 _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -84,9 +86,7 @@ class MixedBatchNorm(nn.BatchNorm2d):
         share = _share(images, self.momentum)
         gap = (mean - self.running_mean).square()
         variance = self.running_var.lerp(variance, share) + share * (1 - share) * gap
-        scale = self.weight * (variance + self.eps).rsqrt()
-        shift = self.bias - self.running_mean.lerp(mean, share) * scale
-        return images * scale[:, None, None] + shift[:, None, None]
+        return _normalised(self, images, self.running_mean.lerp(mean, share), variance)
 
 
 class SlowBatchNorm(nn.BatchNorm2d):
@@ -107,8 +107,7 @@ class SlowBatchNorm(nn.BatchNorm2d):
             mean, variance = self.followed(images)
             self.running_mean.copy_(mean.detach())
             self.running_var.copy_(variance.detach())
-        scale = self.weight * (variance + self.eps).rsqrt()
-        return images * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
+        return _normalised(self, images, mean, variance)
 
     def followed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance with a batch."""
@@ -136,43 +135,17 @@ class RunningBatchNorm(SlowBatchNorm):
         return mean, variance + share * (1 - share) * gap.square()
 
 
-def use_mixed_statistics(model: VisionModel, images: float) -> None:
-    """Put a MixedBatchNorm, for which the source counts as so many images, in the place of each such layer."""
-    _replace(model, lambda layer: MixedBatchNorm(layer.num_features, layer.eps, images, device=model.device))
-
-
-def use_slow_statistics(model: VisionModel, share: float) -> None:
-    """Put a SlowBatchNorm with the same values in the place of each BatchNorm layer with scale and shift."""
-    _replace(model, lambda layer: SlowBatchNorm(layer.num_features, layer.eps, share, device=model.device))
-
-
-def use_running_statistics(model: VisionModel, images: float) -> None:
-    """Put a RunningBatchNorm, with a memory of so many images, in the place of each such layer."""
-    _replace(model, lambda layer: RunningBatchNorm(layer.num_features, layer.eps, images, device=model.device))
-
-
-def use_stored_statistics(model: VisionModel) -> None:
-    """Put an ordinary BatchNorm layer back into the place of each that follows a stream."""
-    _replace(model, lambda layer: nn.BatchNorm2d(layer.num_features, layer.eps, device=model.device))
-
-
-def _replace(model: VisionModel, make: Callable[[nn.BatchNorm2d], nn.BatchNorm2d]) -> None:
+def replace_batch_norms(model: VisionModel, kind: type[nn.BatchNorm2d], momentum: float = 0.1) -> None:
+    """Put a layer of this kind with the same values in the place of each BatchNorm layer with scale and shift."""
     for name, layer in model.norm_layers():
         if isinstance(layer, nn.BatchNorm2d) and layer.affine and layer.track_running_stats:
-            fresh = make(layer)
+            fresh = kind(layer.num_features, layer.eps, momentum, device=model.device)
             fresh.load_state_dict(layer.state_dict())
             parent, _, own = name.rpartition(".")
             setattr(model.get_submodule(parent), own, fresh.eval().requires_grad_(False))
 
 
-@contextmanager
-def follow_statistics(model: VisionModel) -> Iterator[None]:
+def follow_statistics(model: VisionModel) -> AbstractContextManager[None]:
     """Let the statistics of SlowBatchNorm layers move in the passes within."""
     layers = [layer for layer in batch_norms(model) if isinstance(layer, SlowBatchNorm)]
-    for layer in layers:
-        layer.train()
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.eval()
+    return holding(layers, "training", True, usual=False)

@@ -1,6 +1,6 @@
 """Small batches that wait until there are enough images for a step."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -47,6 +47,19 @@ class Waiting(nn.Module):
         for name, value in zip(self.names, batch, strict=True):
             setattr(self, name, None if enough else value.detach().clone())
         return batch if enough else None
+
+    def gather_for(
+        self, learn: Callable[[Tensor], Tensor], infer: Callable[[Tensor], Tensor], images: Tensor
+    ) -> Tensor:
+        """Learn from images, which predicts them; too few are predicted at once, and learnt from with those to come."""
+        gathered = self.gather(images)
+        if gathered is not None and gathered[0] is images:
+            return learn(images)
+        with torch.no_grad():
+            logits = infer(images)
+        if gathered is not None:
+            learn(gathered[0])
+        return logits
 
     @contextmanager
     def gathered(self, *batch: Tensor) -> Iterator[tuple[Tensor, ...] | None]:

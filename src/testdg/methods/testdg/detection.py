@@ -1,6 +1,6 @@
 """Domain change detection (section 3.1 of the paper)."""
 
-from testdg.methods.parts.plain_state import PlainState
+from testdg.methods import PlainState
 
 
 class ChangeDetector(PlainState):

@@ -4,29 +4,25 @@ Both live in tensors of fixed size that are changed in place; how much of them i
 """
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
-from testdg.methods.parts.plain_state import PlainState
+from testdg.methods import PlainState
 
 
 class Queue(PlainState):
     """The last embeddings of the current domain (or a uniform sample of them), each with its position in the stream."""
 
     plain = ("seen",)
-    embeddings: Tensor
-    positions: Tensor
-    cursor: Tensor
-    position: Tensor
 
     def __init__(self, length: int, width: int, device: torch.device, reservoir: bool = False) -> None:
         super().__init__()
         self.length, self.reservoir = length, reservoir
         self.seen = 0
         rows = length + 1  # the last row takes what a reservoir turns away
-        self.register_buffer("embeddings", torch.zeros(rows, width, device=device))
-        self.register_buffer("positions", torch.full((rows,), -1, dtype=torch.int64, device=device))
-        self.register_buffer("cursor", torch.zeros((), dtype=torch.int64, device=device))
-        self.register_buffer("position", torch.zeros((), dtype=torch.int64, device=device))
+        self.embeddings: Tensor = nn.Buffer(torch.zeros(rows, width, device=device))
+        self.positions: Tensor = nn.Buffer(torch.full((rows,), -1, dtype=torch.int64, device=device))
+        self.cursor: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
+        self.position: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
 
     def __len__(self) -> int:
         """Number of embeddings held."""
@@ -78,15 +74,13 @@ class Prototypes(PlainState):
     """Prototypes of the last domains, newest domain last, each with the stream position of its image."""
 
     plain = ("counts",)
-    embeddings: Tensor
-    positions: Tensor
 
     def __init__(self, width: int, each: int, domains: int, device: torch.device) -> None:
         super().__init__()
         self.domains = domains
         self.counts: list[int] = []
-        self.register_buffer("embeddings", torch.zeros(each * domains, width, device=device))
-        self.register_buffer("positions", torch.full((each * domains,), -1, dtype=torch.int64, device=device))
+        self.embeddings: Tensor = nn.Buffer(torch.zeros(each * domains, width, device=device))
+        self.positions: Tensor = nn.Buffer(torch.full((each * domains,), -1, dtype=torch.int64, device=device))
 
     def __len__(self) -> int:
         """Number of prototypes held."""

@@ -6,11 +6,8 @@ import torch
 from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.parts.graphs import Recorded
-from testdg.methods.parts.learner import Learner
+from testdg.methods import Learner, Search, register
 from testdg.methods.parts.normalisation import follow_statistics
-from testdg.methods.registry import register
-from testdg.methods.search import Search
 from testdg.methods.testdg.detection import ChangeDetector
 from testdg.methods.testdg.learning import discrimination_loss, domain_accuracy, invariance_loss, self_training_loss
 from testdg.methods.testdg.memory import Prototypes, Queue
@@ -31,12 +28,6 @@ class TestDG(Networks):
 
     Step 1 trains amplifier, extractor and discriminator to tell the current domain from prototypes of the previous
     one; step 2 trains encoder and head to follow the teacher and to make the two domains alike.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "testdg", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 22.0 %
     """
 
     __test__ = False  # not a test class, whatever its name begins with
@@ -44,6 +35,7 @@ class TestDG(Networks):
     name = "testdg"
     title = "TestDG"
     citation = "Lee et al., TestDG: Test-time Domain Generalization for Continual Test-time Adaptation, TMLR 2026"
+    example_error = 22.0
     tasks = ("classification", "segmentation")
     needs = "for the amplifier, attention or convolutions"
     source_data = "warming up the amplifier, if asked (source_images=0, the default, goes without)"
@@ -76,7 +68,6 @@ class TestDG(Networks):
         if self.amplifier is not None:
             group = {"params": self.amplifier.parameters(), "lr": s.amplifier_learning_rate}
             self.amplifier_learner = Learner([group], s.optimizer)
-        self.recorded: dict[str, Recorded] = {}
         self.requires_grad_(False)
 
     # One batch
@@ -89,23 +80,20 @@ class TestDG(Networks):
         recording = self.settings.cuda_graphs and images.device.type == "cuda"
         output = None if recording else self._encode(images, self._run_first)
         if output is None:
-            seen = self._recorded("observe", self._observe)(None, images)
+            seen = self.record("observe", self._observe, images)
         else:
             seen = self._observe(images, output.logits.detach())
         (confidence,) = self.to_host(seen["confidence"])
         self.diagnostics.update(confidence=confidence)
-        self._notice_change(confidence, recording)
+        self._notice_change(confidence)
         self.queue.count(len(images) * self.cells)
         if output is None:
             key = len(self.prototypes), self.asks_for_invariance
-            diagnostics = self._recorded("learn", self._learn)(key, images, seen["taught"])
+            diagnostics = self.record("learn", self._learn, images, seen["taught"], key=key)
         else:
             diagnostics = self._learn(images, seen["taught"], output)
         self.diagnostics.update(diagnostics)
         return seen["prediction"]
-
-    def _recorded(self, name: str, part: Callable[..., Tensors]) -> Recorded:
-        return self.recorded.setdefault(name, Recorded(part, self.generator))
 
     @torch.no_grad()
     def _observe(self, images: Tensor, own: Tensor | None = None) -> Tensors:
@@ -122,7 +110,10 @@ class TestDG(Networks):
         diagnostics: Tensors = {}
         if output is None:
             output = self._encode(images, self._run if self.rules.predict == "student" else self._run_first)
-        augmented = None if len(self.prototypes) or not self.learns_domains else self._augmented(images)
+        augmented = None
+        if self.learns_domains and not len(self.prototypes):  # what the first domain is compared with
+            with torch.no_grad():
+                augmented = self._teach(self.augment(images, self.generator))
         before = self._step_1(diagnostics, output, taught, augmented)
         again = None if self.amplifier_learns else output  # what the pass depends on has not moved
         after = self._step_2(diagnostics, images, again, taught, augmented, before)
@@ -148,11 +139,11 @@ class TestDG(Networks):
 
     # 3.1, 3.2: a new domain turns the queue into prototypes
 
-    def _notice_change(self, confidence: float, recording: bool) -> None:
+    def _notice_change(self, confidence: float) -> None:
         changed = self.detector.update(confidence)
         if changed and len(self.queue):
             embeddings, positions = self.queue.content()
-            picked = self._recorded("select", self._select)(None, embeddings) if recording else self._select(embeddings)
+            picked = self.record("select", self._select, embeddings)
             chosen = picked.pop("chosen")
             self.prototypes.add(embeddings[chosen], positions[chosen])
             self.queue.clear()
@@ -163,11 +154,6 @@ class TestDG(Networks):
         s = self.settings
         chosen = select(s.selection, embeddings, s.prototypes, self.gamma, self.generator)
         return {"chosen": chosen, "prototype_mmd2": selection_mmd2(embeddings, chosen, self.gamma)}
-
-    @torch.no_grad()
-    def _augmented(self, images: Tensor) -> Output:
-        """What the first domain is compared with: the teacher's pass over augmented images."""
-        return self._teach(self.augment(images, self.generator))
 
     def _reference(self, augmented: Output | None) -> Tensor:
         """Prototypes; in the first domain, embeddings of augmented images by the extractor as it is now."""
@@ -270,7 +256,3 @@ class TestDG(Networks):
         diagnostics["prototype_drift"] = (moved - previous).norm(dim=1).mean()
         diagnostics["chamfer"] = chamfer(after, moved)
         self.prototypes.move(moved)
-
-    def tensors_replaced(self) -> None:
-        """Drop recordings of steps on the old tensors."""
-        self.recorded = {}

@@ -6,18 +6,17 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from testdg.methods.adapter import Adapter
+from testdg.methods import Adapter
 from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.methods.parts.normalisation import (
+    MixedBatchNorm,
+    RunningBatchNorm,
     batch_norms,
     follow_statistics,
-    use_mixed_statistics,
-    use_running_statistics,
-    use_stored_statistics,
+    replace_batch_norms,
 )
-from testdg.methods.parts.restore import Anchor, restore
-from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.warm_up import supervised, train_on_source
+from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy, restore
 from testdg.methods.testdg.learning import domain_features, mlp
 from testdg.methods.testdg.rules import RELEASED, TEXT
 from testdg.methods.testdg.settings import TestDGSettings
@@ -39,9 +38,9 @@ class Networks(Adapter):
         self.rules = RELEASED if self.settings.as_released else TEXT
         s, rules, classes = self.settings, self.rules, self.model.classes
         if self.batch_norm == "stream":
-            use_running_statistics(self.model, STREAM_MEMORY)
+            replace_batch_norms(self.model, RunningBatchNorm, STREAM_MEMORY)
         elif self.batch_norm == "batch":
-            use_mixed_statistics(self.model, SOURCE_WEIGHT)
+            replace_batch_norms(self.model, MixedBatchNorm, SOURCE_WEIGHT)
         self.amplifier = Bottleneck(self.model, s.rank, self.generator) if s.amplifier else None
         inputs = classes if rules.embed_from == "logits" else self.model.feature_size
         widths = [inputs, rules.extractor_hidden or 2 * classes, rules.embedding_width]
@@ -76,6 +75,7 @@ class Networks(Adapter):
             return {"learning rate 0 is the source": "BatchNorm layers use the statistics of the batch"}
         return super().exceptions(model)
 
+    @property
     def needs_features(self) -> bool:
         """The text embeds features, the released code logits."""
         return not self.settings.as_released
@@ -116,7 +116,7 @@ class Networks(Adapter):
         if amplifier is not None:
             model.load_state_dict(amplifier.merged(model), strict=False)
         if self.batch_norm == "stream":
-            use_stored_statistics(model)
+            replace_batch_norms(model, nn.BatchNorm2d)
         return model
 
     # Passes and averages

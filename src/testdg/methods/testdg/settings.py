@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from testdg.methods.settings import Settings, option
+from testdg.methods import Settings, option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """TestDG aligned: self-training and domain-invariant learning on features that are aligned to the source."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,21 +9,15 @@ from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.distributed import sharing
+from testdg.methods import Learner, Search, option, register
 from testdg.methods.align import PRESETS as ALIGN_PRESETS
-from testdg.methods.align import Align, AlignSettings
-from testdg.methods.parts.alignment import first_images
+from testdg.methods.align import Align, AlignSettings, first_images
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entropy
-from testdg.methods.parts.graphs import Function, Recorded
-from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import batch_norms, follow_statistics
-from testdg.methods.parts.restore import Anchor
-from testdg.methods.parts.teacher import ema_update, frozen_copy
 from testdg.methods.parts.waiting import Waiting
-from testdg.methods.registry import register
-from testdg.methods.search import Search
+from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy
 from testdg.methods.settings import Settings as BaseSettings
-from testdg.methods.settings import option
 from testdg.methods.testdg.learning import domain_features
 from testdg.methods.testdg_aligned.lean import lean_norms, passed_again
 from testdg.models import Output, VisionModel
@@ -73,14 +67,7 @@ PICTURES: dict[str, Any] = {
 
 @register
 class TestDGAligned(Align):
-    """Follow a teacher, both aligned to the source, and keep features at the source's class prototypes.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "testdg_aligned", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 9.5 %
-    """
+    """Follow a teacher, both aligned to the source, and keep features at the source's class prototypes."""
 
     __test__ = False
 
@@ -90,6 +77,7 @@ class TestDGAligned(Align):
         "this library, on the ground of Lee et al., TestDG: Test-time Domain Generalization for Continual Test-time "
         "Adaptation, TMLR 2026"
     )
+    example_error = 9.5
     source_data = "measuring what its statistics and features should be"
     Settings = TestDGAlignedSettings
     settings: TestDGAlignedSettings
@@ -97,19 +85,8 @@ class TestDGAligned(Align):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"learning_rate": 5e-4, "momentum": 0.99, "gather": 20},
         "streets": {**ALIGN_PRESETS["streets"], **PICTURES},
-        "folder-weather": {
-            **ALIGN_PRESETS["folder-weather"],
-            **PICTURES,
-            "learning_rate": 4e-4,
-            "source_share": 0.5,
-        },
+        "folder-weather": {**ALIGN_PRESETS["folder-weather"], **PICTURES, "learning_rate": 4e-4, "source_share": 0.5},
     }
-    source_mean: Tensor
-    source_std: Tensor
-    class_prototypes: Tensor
-    drift: Tensor
-    mix: Tensor
-    spread: Tensor
 
     def build(self) -> None:
         """Make the teacher, what is known of the source, and the optimiser."""
@@ -122,16 +99,15 @@ class TestDGAligned(Align):
         self.teacher = frozen_copy(self.model)
         self.source = Anchor(list(self.model.parameters()))
         width, classes = self.model.feature_size, self.model.classes
-        self.register_buffer("source_mean", torch.zeros(width, device=device))
-        self.register_buffer("source_std", torch.ones(width, device=device))
-        self.register_buffer("class_prototypes", torch.zeros(classes, width, device=device))
-        self.register_buffer("drift", torch.zeros(width, device=device))
-        self.register_buffer("spread", torch.full((), LEAST_CLASSES, device=device))
-        self.register_buffer("mix", torch.full((classes,), 1 / classes, device=device))
+        self.source_mean: Tensor = nn.Buffer(torch.zeros(width, device=device))
+        self.source_std: Tensor = nn.Buffer(torch.ones(width, device=device))
+        self.class_prototypes: Tensor = nn.Buffer(torch.zeros(classes, width, device=device))
+        self.drift: Tensor = nn.Buffer(torch.zeros(width, device=device))
+        self.spread: Tensor = nn.Buffer(torch.full((), LEAST_CLASSES, device=device))
+        self.mix: Tensor = nn.Buffer(torch.full((classes,), 1 / classes, device=device))
         self.waiting = Waiting(s.gather)
         self.augment = Augmentation(s.augmentation, move=False)
         self.learner = Learner([{"params": self.model.parameters(), "lr": s.learning_rate}])
-        self.recorded: dict[str, Recorded] = {}
 
     @classmethod
     def refuses_sharing(cls, settings: BaseSettings) -> str | None:
@@ -139,6 +115,7 @@ class TestDGAligned(Align):
         graphs = isinstance(settings, TestDGAlignedSettings) and settings.cuda_graphs
         return "a CUDA graph is of one process, so leave out cuda_graphs" if graphs else None
 
+    @property
     def needs_features(self) -> bool:
         """L_inv compares them."""
         return self.settings.invariance_weight > 0
@@ -153,17 +130,14 @@ class TestDGAligned(Align):
         images = first_images((batch for batch, _ in batches), self.settings.source_images)
         self.measure(images)
         if self.model.head is not None:
-            self._measure_features(images)
+            outputs = [self.model.run(batch) for batch in images]
+            features = torch.cat([domain_features(output.features) for output in outputs])
+            shares = torch.cat([class_shares(output.logits) for output in outputs])
+            self.source_mean.copy_(features.mean(0))
+            self.source_std.copy_(features.std(0).clamp(min=1e-6))
+            sums = torch.einsum("nc,nd->cd", shares, self._standardised(features))
+            self.class_prototypes.copy_(sums / (shares.sum(0) + SHRINKAGE)[:, None])
         self.teacher.load_state_dict(self.model.state_dict())
-
-    def _measure_features(self, images: list[Tensor]) -> None:
-        outputs = [self.model.run(batch) for batch in images]
-        features = torch.cat([domain_features(output.features) for output in outputs])
-        shares = torch.cat([class_shares(output.logits) for output in outputs])
-        self.source_mean.copy_(features.mean(0))
-        self.source_std.copy_(features.std(0).clamp(min=1e-6))
-        sums = torch.einsum("nc,nd->cd", shares, self._standardised(features))
-        self.class_prototypes.copy_(sums / (shares.sum(0) + SHRINKAGE)[:, None])
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict with the teacher."""
@@ -176,26 +150,19 @@ class TestDGAligned(Align):
             return early
         if batch_norms(self.model):  # they follow in the pass itself
             self.to_host()
-        seen = self._call("observe", images)
+        seen = self.record("observe", self._observe, images)
         (gap,) = self.to_host(seen["gap"])
         taught, changed = self._remember(images, seen, gap)
         self.diagnostics.update(change=changed, gap=gap)
         with self.waiting.gathered(images, taught) as gathered:
             if gathered is not None:
-                self.diagnostics.update(self._call("learn", *gathered, key=self.teacher_momentum))
+                self.diagnostics.update(self.record("learn", self._learn, *gathered, key=self.teacher_momentum))
         return taught
 
     @property
     def teacher_momentum(self) -> float:
         """It follows faster when the stream has just begun."""
         return min(FIRST_MOMENTUM, self.settings.momentum) if self.batches < FIRST else self.settings.momentum
-
-    def _call(self, name: str, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
-        """Run a part of the step, as a CUDA graph where that is asked for."""
-        functions: dict[str, Function] = {"observe": self._observe, "mirror": self._mirror, "learn": self._learn}
-        if not self.settings.cuda_graphs or inputs[0].device.type != "cuda":
-            return functions[name](*inputs)
-        return self.recorded.setdefault(name, Recorded(functions[name], self.generator))(key, *inputs)
 
     @torch.no_grad()
     def _observe(self, images: Tensor) -> dict[str, Tensor]:
@@ -222,7 +189,7 @@ class TestDGAligned(Align):
             if changed and self.model.alignment is not None:
                 self.model.alignment.move(before, alignment.stream())
         if self.settings.mirror:
-            other = self._call("mirror", images)["logits"]
+            other = self.record("mirror", self._mirror, images)["logits"]
             logits = torch.stack([logits.float().log_softmax(1), other.float().log_softmax(1)]).logsumexp(0)
         return logits, changed
 
@@ -280,10 +247,6 @@ class TestDGAligned(Align):
 
     def _standardised(self, features: Tensor) -> Tensor:
         return (domain_features(features) - self.source_mean) / self.source_std
-
-    def tensors_replaced(self) -> None:
-        """Drop recordings of steps on the old tensors."""
-        self.recorded = {}
 
     def adapted_model(self) -> VisionModel:
         """The teacher with its alignment."""

@@ -5,19 +5,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.adapter import Adapter
-from testdg.methods.dpcore.coreset import Coreset, distance
+from testdg.methods import Search, Settings, option, register
 from testdg.methods.parts.blocks import class_tokens
 from testdg.methods.parts.entropy import entropy
-from testdg.methods.parts.prompts import draw_prompts, moments, prompted
 from testdg.methods.parts.waiting import Waiting
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
-from testdg.models import Output, VisionModel
+from testdg.methods.prompted import PromptedAdapter, draw_prompts, moments, prompted
+from testdg.models import Output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,43 +36,78 @@ class DPCoreSettings(Settings):
     source_entropy: float | None = option(None, "leave out source images with more entropy than this", low=0)
 
 
-@register
-class DPCore(Adapter):
-    """Bring features to the statistics of the source by prompts, which are kept for when a domain comes back.
+def distance(one: Tensor, other: Tensor, weight: float = 1.0) -> Tensor:
+    """Distance of means plus the weighted distance of deviations, (..., 2, D) to (...)."""
+    gaps: Tensor = torch.linalg.vector_norm(one - other, dim=-1)
+    return gaps[..., 0] + weight * gaps[..., 1]
 
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "dpcore", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 10.0 %
-    """
+
+class Coreset(nn.Module):
+    """A list of elements in a fixed number of places; the first `count` are taken."""
+
+    def __init__(self, places: int, features: int, prompts: torch.Size, device: torch.device) -> None:
+        super().__init__()
+        self.count = 0
+        self.statistics: Tensor = nn.Buffer(torch.zeros(places, 2, features, device=device))
+        self.prompts: Tensor = nn.Buffer(torch.zeros(places, *prompts, device=device))
+
+    @property
+    def full(self) -> bool:
+        """Whether all places are taken."""
+        return self.count == len(self.prompts)
+
+    def weigh(self, found: Tensor, temperature: float, weight: float) -> Tensor:
+        """Shares of the elements for a batch with such moments, (K,): the nearer, the more."""
+        return (-distance(found, self.statistics[: self.count], weight) / temperature).softmax(0)
+
+    def mix(self, shares: Tensor) -> Tensor:
+        """The mean of the prompts by their shares, (P, D)."""
+        return (shares[:, None, None] * self.prompts[: self.count]).sum(0)
+
+    def add(self, found: Tensor, prompt: Tensor) -> None:
+        """Take a new element in."""
+        self.statistics[self.count], self.prompts[self.count] = found, prompt
+        self.count += 1
+
+    def refine(self, shares: Tensor, found: Tensor, prompt: Tensor, rate: float) -> None:
+        """Move each element by its share; deviations only grow."""
+        gaps = found - self.statistics[: self.count]
+        gaps[:, 1].clamp_(min=0)
+        self.statistics[: self.count] += rate * shares[:, None, None] * gaps
+        self.prompts[: self.count] += rate * shares[:, None, None] * (prompt - self.prompts[: self.count])
+
+    def get_extra_state(self) -> int:
+        """Number of elements, for the state."""
+        return self.count
+
+    def set_extra_state(self, state: int) -> None:
+        """Take that number back."""
+        if not 0 <= state <= len(self.prompts):
+            raise ValueError(f"{state} elements in {len(self.prompts)} places")
+        self.count = int(state)
+
+
+@register
+class DPCore(PromptedAdapter):
+    """Bring features to the statistics of the source by prompts, which are kept for when a domain comes back."""
 
     name = "dpcore"
     title = "DPCore"
     citation = "Zhang et al., DPCore: Dynamic Prompt Coreset for Continual Test-Time Adaptation, ICML 2025"
-    needs = "a class token"
+    example_error = 10.0
     source_data = "measuring the features that prompts bring back"
-    source_labels = False
-    least_source_images = 2
     differs_from_source = "prompts are added"
     Settings = DPCoreSettings
     settings: DPCoreSettings
     search = Search(rates=(0.03, 0.1, 0.3, 1), values={"threshold": (0.6, 0.8, 0.95)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet-c": {"source_entropy": 2.4539}}
-    source: Tensor
-    initial: Tensor
-
-    @classmethod
-    def refuses(cls, model: VisionModel) -> str | None:
-        """Prompts stand beside a class token."""
-        return None if class_tokens(model) else "it has no class token that prompts could stand beside"
 
     def build(self) -> None:
         """Make the first prompt, the empty list, and room for the statistics of the source."""
         s, model = self.settings, self.model
         self.others = class_tokens(model)
-        self.register_buffer("initial", draw_prompts(model, s.prompts, self.generator))
-        self.register_buffer("source", torch.zeros(2, model.feature_size, device=model.device))
+        self.initial: Tensor = nn.Buffer(draw_prompts(model, s.prompts, self.generator))
+        self.source: Tensor = nn.Buffer(torch.zeros(2, model.feature_size, device=model.device))
         self.coreset = Coreset(s.elements, model.feature_size, self.initial.shape, model.device)
         self.waiting = Waiting(s.least_images, ("images",))
 
@@ -92,18 +123,7 @@ class DPCore(Adapter):
             raise UserError(f"dpcore needs two source images with an entropy below {limit}; got {len(features)}")
         self.source.copy_(moments(features))
 
-    def step(self, images: Tensor) -> Tensor:
-        """Predict by the prompt that is learnt or refined on the batch; a small batch, by the mix of prompts."""
-        gathered = self.waiting.gather(images)
-        if gathered is not None and gathered[0] is images:
-            return self._learn(images)
-        with torch.no_grad():
-            logits = self.infer(images)
-        if gathered is not None:
-            self._learn(gathered[0])
-        return logits
-
-    def _learn(self, images: Tensor) -> Tensor:
+    def learn(self, images: Tensor) -> Tensor:
         """Refine what is known, where that brings the batch near enough to the source; else begin a new element."""
         s = self.settings
         with torch.no_grad():
@@ -156,7 +176,3 @@ class DPCore(Adapter):
         weight = self.settings.deviation_weight if len(images) > 1 else 0.0
         shares = self.coreset.weigh(moments(output.features.float()), self.settings.temperature, weight)
         return self.see(images, self.coreset.mix(shares)).logits
-
-    def beyond_weights(self) -> str | None:
-        """Prompts are tokens, not weights."""
-        return "it adds tokens to those of the image"

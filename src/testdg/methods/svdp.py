@@ -4,19 +4,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Generator, Tensor
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods.adapter import TeacherAdapter
-from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
-from testdg.methods.parts.restore import restore, weights_and_biases
-from testdg.methods.parts.teacher import ema_update, frozen_copy
-from testdg.methods.parts.views import following_loss
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
-from testdg.methods.svdp.prompts import SparsePrompts, dropout_uncertainty
+from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
+from testdg.methods.parts.blocks import run_to_head
+from testdg.methods.parts.views import choose_pixels, following_loss, multiscale_probabilities, sure_pixels
+from testdg.methods.parts.weights import ema_update, frozen_copy, restore, weights_and_biases
 from testdg.models import Output, VisionModel
 
 
@@ -34,6 +29,45 @@ class SvdpSettings(Settings):
     threshold: float = option(0.69, "confidence of the source above which a pixel is labelled from one view", low=0)
     restore: float = option(0.01, "share of the weights put back to the source after a batch", low=0, high=1)
     as_released: bool = option(False, "prompts start at random and never learn, as in the released code")
+
+
+class SparsePrompts(nn.Module):
+    """One colour offset for each rank of uncertainty, in units of the model's standard deviation."""
+
+    def __init__(self, count: int, channels: int, device: torch.device) -> None:
+        super().__init__()
+        self.offsets = nn.Parameter(torch.zeros(count, channels, device=device))
+
+    def forward(self, images: Tensor, uncertainty: Tensor, std: Tensor) -> Tensor:
+        """Add the offsets to images at the pixels with the largest uncertainty (N, H, W), the last to the largest."""
+        flat = uncertainty.flatten(1)
+        count = min(len(self.offsets), flat.shape[1])
+        places = flat.topk(count, 1).indices.flip(1)[:, None].expand(-1, images.shape[1], -1)
+        offsets = (self.offsets[-count:] * std.flatten()).T.expand_as(places)
+        return images + torch.zeros_like(images.flatten(2)).scatter(2, places, offsets).view_as(images)
+
+
+@torch.no_grad()
+def dropout_uncertainty(
+    model: VisionModel, images: Tensor, passes: int, dropout: float, generator: Generator
+) -> Tensor:
+    """How much the prediction of each pixel varies under dropout before the classifier, (N, H, W).
+
+    That is the sum over the classes of the variance of their probability. The network before runs once.
+    """
+    features = run_to_head(model, images).features
+    head = model.head_layer
+    probabilities = []
+    for _ in range(passes):
+        kept = torch.rand(features.shape, generator=generator, device=images.device) >= dropout
+        scores = head(features * kept / (1 - dropout)).float()
+        probabilities.append(F.interpolate(scores, images.shape[-2:], mode="bilinear", align_corners=False).softmax(1))
+    return variation(torch.stack(probabilities))
+
+
+def variation(probabilities: Tensor) -> Tensor:
+    """Sum over the classes of the variance over the passes, (passes, N, C, ...) to (N, ...)."""
+    return probabilities.var(0, correction=0).sum(1)
 
 
 @register
@@ -59,13 +93,7 @@ class Svdp(TeacherAdapter):
     settings: SvdpSettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"restore": (0.001, 0.01, 0.1)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "acdc": {
-            "prompts": 51,
-            "learning_rate": 3e-4,
-            "prompt_learning_rate": 1e-2,
-            "scale": 0.01,
-            "as_released": True,
-        },
+        "acdc": {"prompts": 51, "learning_rate": 3e-4, "prompt_learning_rate": 1e-2, "scale": 0.01, "as_released": True}
     }
 
     def build(self) -> None:
@@ -76,10 +104,9 @@ class Svdp(TeacherAdapter):
         if s.as_released:
             torch.nn.init.normal_(self.prompts.offsets, generator=self.generator)
         self.teacher_prompts = frozen_copy(self.prompts)
-        weights = [parameter.requires_grad_(True) for parameter in weights_and_biases(model)]
         self.learner = Learner(
             [
-                {"params": weights, "lr": s.learning_rate},
+                {"params": weights_and_biases(model), "lr": s.learning_rate},
                 {"params": self.prompts.parameters(), "lr": s.prompt_learning_rate},
             ]
         )
@@ -87,7 +114,7 @@ class Svdp(TeacherAdapter):
     def step(self, images: Tensor) -> Tensor:
         """Place the prompts, predict with the teacher, follow it, move it, and put some weights back."""
         s = self.settings
-        unsure = self._uncertainty(images, self.generator)
+        unsure = dropout_uncertainty(self.teacher, images, s.passes, s.dropout, self.generator)
         taught = self._label_pixels(images, unsure)
         with torch.set_grad_enabled(not s.as_released):
             decorated = self.prompts(images, unsure, self.model.std)
@@ -106,10 +133,6 @@ class Svdp(TeacherAdapter):
         share = 1 - self.settings.momentum + self.settings.scale * uncertainty.mean()
         return torch.where(share.isfinite(), share, 0.0).clamp(0, 1)
 
-    def _uncertainty(self, images: Tensor, generator: Generator) -> Tensor:
-        s = self.settings
-        return dropout_uncertainty(self.teacher, images, s.passes, s.dropout, generator)
-
     @torch.no_grad()
     def _label_pixels(self, images: Tensor, unsure: Tensor) -> Tensor:
         """The teacher's log-probabilities: of one view where the source is sure of a pixel, else mean of fourteen.
@@ -125,8 +148,8 @@ class Svdp(TeacherAdapter):
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict one view with the teacher and its prompts; dropout draws the same numbers every time."""
-        generator = torch.Generator(images.device).manual_seed(self.settings.seed)
-        unsure = self._uncertainty(images, generator)
+        s, generator = self.settings, torch.Generator(images.device).manual_seed(self.settings.seed)
+        unsure = dropout_uncertainty(self.teacher, images, s.passes, s.dropout, generator)
         return super().infer(self.teacher_prompts(images, unsure, self.model.std))
 
     def adapted_model(self) -> VisionModel:

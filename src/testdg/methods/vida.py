@@ -5,19 +5,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.adapter import Adapter
-from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.restore import Anchor, restore
-from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.methods import Adapter, Learner, Search, Settings, option, register
+from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.methods.parts.views import following_loss, over_views
 from testdg.methods.parts.warm_up import supervised, train_on_source
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
-from testdg.methods.vida.domain_adapters import DomainAdapters, allotment, uncertainty
+from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy, restore
 from testdg.models import VisionModel
 
 
@@ -45,20 +40,53 @@ class ViDASettings(Settings):
     as_released: bool = option(False, "the scale of the high-rank adapter stays 1, and no scale is bounded")
 
 
+class DomainAdapters(Bottleneck):
+    """A low-rank and a high-rank branch beside each layer: one bottleneck whose ranks have two scales.
+
+    The down-projections start as normal numbers with standard deviation 1 / rank^2.
+    """
+
+    def __init__(self, model: VisionModel, low: int, high: int, generator: Generator) -> None:
+        super().__init__(model, low + high, generator)
+        self.ranks = (low, high)
+        spread = self._per_rank(torch.tensor([low**-2.0, high**-2.0], device=model.device))
+        with torch.no_grad():
+            for down in self.down.values():
+                down.normal_(generator=generator).mul_(spread[:, None])
+
+    def merged(self, model: VisionModel, scales: Tensor | None = None) -> dict[str, Tensor]:
+        """Weights of the model with both branches added; `scales` are one number for each branch."""
+        return super().merged(model, None if scales is None else self._per_rank(scales))
+
+    def _per_rank(self, values: Tensor) -> Tensor:
+        return torch.cat([value.expand(rank) for value, rank in zip(values, self.ranks, strict=True)])
+
+
+def uncertainty(logits: Tensor) -> Tensor:
+    """A tenth of the variance of logits (views, N, C, ...) over the views, averaged over everything else."""
+    return 0.1 * logits.float().var(0).mean()
+
+
+def allotment(uncertainty: Tensor, threshold: float, as_released: bool = False) -> Tensor:
+    """Scales of the low-rank and the high-rank branch: the high one grows where the teacher is unsure.
+
+    `as_released` leaves the high one at 1, and the low one without bounds. What is not finite changes nothing.
+    """
+    known = torch.where(uncertainty.isfinite(), uncertainty, 0.0)
+    toward_high = torch.where(known >= threshold, known, -known)
+    if as_released:
+        return torch.stack([1 - toward_high, torch.ones_like(toward_high)])
+    return torch.stack([1 - toward_high, 1 + toward_high]).clamp(0, 2)
+
+
 @register
 class ViDA(Adapter):
-    """Follow a teacher with the whole model and two adapters beside each attention linear.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "vida", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 22.5 %
-    """
+    """Follow a teacher with the whole model and two adapters beside each attention linear."""
 
     name = "vida"
     title = "ViDA"
     citation = "Liu et al., ViDA: Homeostatic Visual Domain Adapter for Continual Test Time Adaptation, ICLR 2024"
+    example_error = 22.5
     tasks = ("classification", "segmentation")
     needs = "attention or convolutions"
     source_data = "warming up the adapters (source_images=0 goes without: they start as nothing)"
@@ -66,7 +94,6 @@ class ViDA(Adapter):
     Settings = ViDASettings
     settings: ViDASettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"restore": (0.0, 0.01, 0.1)})
-    scales: Tensor
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"loss": "symmetric", "learning_rate": 1e-3, "flip": False, "source_images": 0},
         "cifar10-c": {"threshold": 0.05, "restore": 0.1, "as_released": True},
@@ -100,11 +127,11 @@ class ViDA(Adapter):
         self.teacher, self.teacher_adapters = frozen_copy(self.model), frozen_copy(self.adapters)
         self.source = Anchor(list(self.model.parameters()) if s.restore else [])
         self.source_adapters = frozen_copy(self.adapters)  # a warm-up moves them, so they are state
-        self.register_buffer("scales", torch.ones(2, device=self.model.device))
+        self.scales: Tensor = nn.Buffer(torch.ones(2, device=self.model.device))
         self.augment = Augmentation(flip=s.flip, move=self.model.task == "classification")
         self.learner = Learner(
             [
-                {"params": self.model.requires_grad_(True).parameters(), "lr": s.learning_rate},
+                {"params": self.model.parameters(), "lr": s.learning_rate},
                 {"params": self.adapters.parameters(), "lr": s.adapter_learning_rate},
             ],
             s.optimizer,
@@ -114,7 +141,7 @@ class ViDA(Adapter):
         """Share the work between the adapters by the teacher's uncertainty, predict with it, and follow it."""
         s = self.settings
         with torch.no_grad():
-            views = over_views(self.infer, images, s.views, s.views_at_once, self.augment, self.generator)
+            views = over_views(self.infer, lambda: self.augment(images, self.generator), s.views, s.views_at_once)
             unsure = uncertainty(views)
             self.scales.copy_(allotment(unsure, s.threshold, s.as_released))
             taught = self.infer(images)

@@ -1,4 +1,4 @@
-"""Tokens of our own between the class token and the patches of a vision transformer, and what they are judged by."""
+"""What the methods have in common that put tokens between the class token and the patches of a vision transformer."""
 
 import math
 from collections.abc import Iterator
@@ -7,7 +7,9 @@ from contextlib import contextmanager
 import torch
 from torch import Generator, Tensor, nn
 
-from testdg.methods.parts.blocks import entering, transformer_blocks
+from testdg.methods import Adapter
+from testdg.methods.parts.blocks import class_tokens, entering, transformer_blocks
+from testdg.methods.parts.waiting import Waiting
 from testdg.models import VisionModel
 from testdg.models.blocks import width_of
 
@@ -36,3 +38,29 @@ def moments(features: Tensor) -> Tensor:
     """Mean and unbiased deviation over images, (2, D); one image has no deviation, and zero stands for it."""
     deviation = features.std(0) if len(features) > 1 else torch.zeros_like(features[0])
     return torch.stack([features.mean(0), deviation])
+
+
+class PromptedAdapter(Adapter):
+    """A method with prompts. It defines `learn`, which predicts images and learns from them, once there are enough."""
+
+    needs = "a class token"
+    source_labels = False
+    least_source_images = 2
+    waiting: Waiting
+
+    @classmethod
+    def refuses(cls, model: VisionModel) -> str | None:
+        """Prompts stand beside a class token."""
+        return None if class_tokens(model) else "it has no class token that prompts could stand beside"
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict by the prompts that are learnt on the batch; a small batch, by those that are known."""
+        return self.waiting.gather_for(self.learn, self.infer, images)
+
+    def learn(self, images: Tensor) -> Tensor:
+        """Predict prepared images and learn from them."""
+        raise NotImplementedError
+
+    def beyond_weights(self) -> str | None:
+        """Prompts are tokens, not weights."""
+        return "it adds tokens to those of the image"

@@ -1,24 +1,25 @@
 """REM: views without the most attended patches, ranked by their entropy (Han et al., ICML 2025)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from testdg.errors import UserError
+from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
 from testdg.methods.parts.blocks import class_tokens, entering, final_norm, pass_empty_image
 from testdg.methods.parts.entropy import entropy, largest_entropy, soft_cross_entropy
 from testdg.methods.parts.normalisation import affine_parameters
-from testdg.methods.registry import register
-from testdg.methods.rem.attention import LastAttention, least_attended, without
-from testdg.methods.search import Search
-from testdg.methods.settings import option
 from testdg.models import VisionModel
+
+SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,49 @@ class REMSettings(EarlierAffineSettings):
     final_norm: bool = option(False, "train the final norm too, as the released code does on CIFAR")
 
 
+class LastAttention(TorchFunctionMode):
+    """Notes the last self-attention of the passes within, whether it is computed in one kernel or step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row: Callable[[], Tensor] | None = None
+
+    def __torch_function__(
+        self, function: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call a function of torch, and look at it."""
+        kwargs = kwargs or {}
+        output = function(*args, **kwargs)
+        if function is F.scaled_dot_product_attention:
+            self.row = partial(_first_row, *args, **kwargs)
+        elif function in SOFTMAX and output.ndim == 4 and output.shape[-2] == output.shape[-1]:
+            self.row = lambda: output[..., :1, :]
+        return output
+
+    @torch.no_grad()
+    def of_class_token(self, others: int) -> Tensor | None:
+        """Mean over heads of what the first token gives each patch, (N, T), without the tokens before the patches."""
+        return None if self.row is None else self.row().float().mean(1)[:, 0, others:]
+
+
+def _first_row(query: Tensor, key: Tensor, *_: Any, scale: float | None = None, **__: Any) -> Tensor:
+    """What the first token attends to, (N, heads, 1, T)."""
+    return (query[..., :1, :] @ key.mT * (scale or query.shape[-1] ** -0.5)).softmax(-1)
+
+
+def least_attended(scores: Tensor, share: float) -> Tensor:
+    """Of the patches, (N, T), the indices of those that stay when a share is left out: the most attended ones."""
+    count = scores.shape[1]
+    stay = int(count * (1 - share) + 1e-9)  # a hair, since 10 (1 - 0.3) is less than 7 in floats
+    return scores.topk(max(stay, 1), 1, largest=False).indices
+
+
+def without(tokens: Tensor, stay: Tensor, others: int) -> Tensor:
+    """Tokens (N, others + T, D) with the patches that stay, (N, K), and with all tokens before the patches."""
+    index = (stay + others)[..., None].expand(-1, -1, tokens.shape[2])
+    return torch.cat([tokens[:, :others], tokens.gather(1, index)], 1)
+
+
 def consistency(views: Sequence[Tensor]) -> Tensor:
     """Cross-entropy of each view to each easier one, which stands still; mean over images, sum over pairs."""
     losses = [soft_cross_entropy(hard, easy.detach()).mean() for easy, hard in combinations(views, 2)]
@@ -51,18 +95,12 @@ def ranking(views: Sequence[Tensor], margin: float) -> Tensor:
 
 @register
 class REM(EarlierAffineAdapter):
-    """Predict an image without its most attended patches as with them, but less surely.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "rem", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 21.5 %
-    """
+    """Predict an image without its most attended patches as with them, but less surely."""
 
     name = "rem"
     title = "REM"
     citation = "Han et al., Ranked Entropy Minimization for Continual Test-Time Adaptation, ICML 2025"
+    example_error = 21.5
     needs = "a class token that attends to patches"
     Settings = REMSettings
     settings: REMSettings

@@ -1,28 +1,27 @@
 """RoTTA: a balanced memory, slow statistics and a teacher weighted by age (Yuan et al., CVPR 2023)."""
 
+import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
-from testdg.methods.adapter import TeacherAdapter
+from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.entropy import entropy, soft_cross_entropy
-from testdg.methods.parts.learner import Learner
 from testdg.methods.parts.normalisation import (
+    SlowBatchNorm,
     affine_parameters,
     batch_norms,
     follow_statistics,
     lacks_affine,
-    use_slow_statistics,
+    replace_batch_norms,
 )
-from testdg.methods.parts.teacher import frozen_copy
-from testdg.methods.registry import register
-from testdg.methods.rotta.memory import BalancedMemory
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
+from testdg.methods.parts.weights import frozen_copy
 from testdg.models import VisionModel
 
 
@@ -40,6 +39,90 @@ class RottaSettings(Settings):
     as_released: bool = option(False, "train BatchNorm layers alone; a model without them is refused")
 
 
+class Item(NamedTuple):
+    """What is known about a remembered image: its place, predicted class, relative entropy and age in images."""
+
+    place: int
+    label: int
+    uncertainty: float
+    age: int
+
+
+class BalancedMemory(nn.Module):
+    """RoTTA's memory: as many images of each predicted class as there is room for all of them.
+
+    An image takes the place of the worst one of its class (or, while its class has less than its share, of the
+    fullest classes) and only if that one is worse. Old and uncertain images are bad. New images lie beside the others
+    until `write` is called, so that a step that fails has written nothing.
+    """
+
+    varying = uncopied = ("images",)
+
+    def __init__(self, capacity: int, classes: int, device: torch.device) -> None:
+        super().__init__()
+        self.capacity, self.classes = capacity, classes
+        self.items: list[Item] = []
+        self.new: dict[int, Tensor] = {}
+        self.images: Tensor = nn.Buffer(torch.zeros(0, device=device))
+
+    def __len__(self) -> int:
+        """Number of remembered images."""
+        return len(self.items)
+
+    def add(self, image: Tensor, label: int, entropy: float) -> None:
+        """Offer an image with its predicted class and entropy; everything grows older by one."""
+        new = Item(-1, label, entropy / math.log(self.classes), 0)
+        place = self._find_place(new)
+        if place is not None:
+            self.new[place] = image
+            self.items = [item for item in self.items if item.place != place] + [new._replace(place=place)]
+        self.items = [item._replace(age=item.age + 1) for item in self.items]
+
+    def content(self) -> tuple[Tensor, Tensor]:
+        """The images, and the ages relative to the capacity."""
+        places = [item.place for item in self.items]
+        images = torch.stack([self.new[place] if place in self.new else self.images[place] for place in places])
+        return images, torch.tensor([item.age / self.capacity for item in self.items], device=images.device)
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Put the new images into their places."""
+        for place, image in self.new.items():
+            if not len(self.images):
+                self.images = torch.zeros(self.capacity, *image.shape, device=image.device)
+            self.images[place] = image
+        self.new = {}
+
+    def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
+        """Name the buffer if it holds neither nothing nor images in all places."""
+        images = buffers["images"]
+        if images is None or images.dtype != torch.float32:
+            return "images"
+        return None if images.shape == (0,) or (images.ndim == 4 and len(images) == self.capacity) else "images"
+
+    def _find_place(self, new: Item) -> int | None:
+        """A free place, the place of a worse image, or None."""
+        held = Counter(item.label for item in self.items)
+        candidates = {new.label}
+        if held[new.label] < self.capacity / self.classes:
+            if len(self.items) < self.capacity:
+                return min(set(range(self.capacity)) - {item.place for item in self.items})
+            candidates = {label for label, count in held.items() if count == max(held.values())}
+        worst = max((item for item in self.items if item.label in candidates), key=self._badness, default=None)
+        return worst.place if worst is not None and self._badness(worst) > self._badness(new) else None
+
+    def _badness(self, item: Item) -> float:
+        return 1 / (1 + math.exp(-item.age / self.capacity)) + item.uncertainty
+
+    def get_extra_state(self) -> list[Any]:
+        """The items, ready for JSON."""
+        return [list(item) for item in self.items]
+
+    def set_extra_state(self, state: list[Any]) -> None:
+        """Put back what `get_extra_state` gave."""
+        self.items, self.new = [Item(*values) for values in state], {}
+
+
 def timeliness(ages: Tensor) -> Tensor:
     """Weight of remembered images by their relative age: a half for a new one, less for older ones."""
     return torch.sigmoid(-ages)
@@ -47,27 +130,19 @@ def timeliness(ages: Tensor) -> Tensor:
 
 @register
 class Rotta(TeacherAdapter):
-    """Learn from a memory that is balanced over classes, and let BatchNorm statistics follow it slowly.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "rotta", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 22.5 %
-    """
+    """Learn from a memory that is balanced over classes, and let BatchNorm statistics follow it slowly."""
 
     name = "rotta"
     title = "RoTTA"
     citation = "Yuan et al., Robust Test-Time Adaptation in Dynamic Scenarios, CVPR 2023"
+    example_error = 22.5
     needs = "normalisation layers"
     Settings = RottaSettings
     settings: RottaSettings
     search = Search(rates=(0.01, 0.1, 1, 10), values={"momentum": (0.99, 0.997, 0.999)})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "digits-c": {"flip": False, "momentum": 0.99, "update_every": 20, "capacity": 40},
-        "cifar10-c": {"learning_rate": 1e-3},
-        "cifar100-c": {"learning_rate": 1e-3},
-        "imagenet-c": {"learning_rate": 1e-3},
+        **{name: {"learning_rate": 1e-3} for name in ("cifar10-c", "cifar100-c", "imagenet-c")},
     }
     checks_input_late = True
 
@@ -87,10 +162,10 @@ class Rotta(TeacherAdapter):
         if s.as_released and not batch_norms(self.model):
             remedy = "as_released=false trains its other normalisation layers"
             raise UserError(f"{self.name} as released cannot adapt {self.model.name}: it has no BatchNorm; {remedy}")
-        use_slow_statistics(self.model, s.statistics)
+        replace_batch_norms(self.model, SlowBatchNorm, s.statistics)
         self.teacher = frozen_copy(self.model)
         layers = batch_norms(self.model) if s.as_released else None
-        free = [parameter.requires_grad_(True) for parameter in affine_parameters(self.model, layers)]
+        free = affine_parameters(self.model, layers)
         self.averaged = affine_parameters(self.teacher, batch_norms(self.teacher) if s.as_released else None)
         self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
         self.memory = BalancedMemory(s.capacity, self.model.classes, self.model.device)

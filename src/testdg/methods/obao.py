@@ -1,28 +1,21 @@
 """OBAO: a buffer of sure test images and a graph of class relations (Zhu et al., ECCV 2024)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.adapter import TeacherAdapter
-from testdg.methods.obao.class_graph import class_means, relation_loss, relations
-from testdg.methods.obao.memory import CertainMemory
+from testdg.errors import UserError
+from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.blocks import run_to_head
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean, symmetric_cross_entropy
-from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.multiscale import choose_pixels, multiscale_probabilities, sure_pixels
 from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
-from testdg.methods.parts.restore import Anchor, restore, weights_and_biases
-from testdg.methods.parts.teacher import ema_update, frozen_copy
-from testdg.methods.parts.views import following_loss
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
+from testdg.methods.parts.views import choose_pixels, following_loss, multiscale_probabilities, sure_pixels
+from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy, restore, weights_and_biases
 from testdg.models import VisionModel
 
 
@@ -48,16 +41,86 @@ class ObaoSettings(Settings):
     as_released: bool = option(False, "a full buffer takes new images even if they are less sure")
 
 
+def class_means(features: Tensor, labels: Tensor, kept: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Mean of the kept features (M, D) of each class, (C, D), and how many there are of it."""
+    members = F.one_hot(labels, classes).to(features.dtype) * kept[:, None]  # (M, C)
+    counts = members.sum(0)
+    return members.T @ features / counts.clamp(min=1)[:, None], counts
+
+
+def relations(rows: Tensor) -> Tensor:
+    """The graph of class relations: the cosine between all pairs of rows, (C, C)."""
+    unit = F.normalize(rows.float(), dim=1)
+    return unit @ unit.T
+
+
+def relation_loss(source: Tensor, current: Tensor, present: Tensor) -> Tensor:
+    """Minus the correlation, without centring, of two graphs over the classes that are present; 0 for less than two."""
+    pairs = present[:, None] & present
+    source, current = (torch.where(pairs, graph, 0.0) for graph in (source, current))
+    alike = (source * current).sum() / (source.square().sum() * current.square().sum()).clamp(min=1e-12).sqrt()
+    return torch.where(present.sum() > 1, -alike, 0.0)
+
+
+class CertainMemory(nn.Module):
+    """Images with pseudo-labels and entropies, in a fixed number of places; the least certain leave first.
+
+    An empty place has infinite entropy.
+    """
+
+    varying = uncopied = ("images",)  # written after the last pass of a step
+
+    def __init__(self, capacity: int, device: torch.device, strict: bool = True) -> None:
+        super().__init__()
+        self.strict = strict
+        self.images: Tensor = nn.Buffer(torch.zeros(0, device=device))
+        self.labels: Tensor = nn.Buffer(torch.zeros(capacity, dtype=torch.int64, device=device))
+        self.entropies: Tensor = nn.Buffer(torch.full((capacity,), torch.inf, device=device))
+
+    def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
+        """Name the buffer if it holds neither nothing nor images in all places."""
+        images = buffers["images"]
+        if images is None or images.dtype != torch.float32:
+            return "images"
+        whole = images.ndim == 4 and len(images) == len(self.entropies)
+        return None if images.shape == (0,) or whole else "images"
+
+    def expect(self, images: Tensor) -> None:
+        """Refuse images of another size than those that are held."""
+        if len(self.images) and self.images.shape[1:] != images.shape[1:]:
+            had, got = (" x ".join(map(str, x.shape[2:])) for x in (self.images, images))
+            raise UserError(f"obao remembers images of one size, {had}; got {got}: resize them, or reset()")
+
+    def filled(self) -> Tensor:
+        """Number of images that are held."""
+        return self.entropies.isfinite().sum()
+
+    @torch.no_grad()
+    def add(self, images: Tensor, labels: Tensor, entropies: Tensor, kept: Tensor) -> None:
+        """Offer images; those that are kept take the places of the least certain ones.
+
+        A strict memory gives up a place only to a more certain image, another one always.
+        """
+        if not len(self.images):
+            self.images = torch.zeros(len(self.entropies), *images.shape[1:], device=images.device)
+        offered, order = torch.where(kept, entropies.float(), torch.inf).sort()
+        offered, order = offered[: len(self.entropies)], order[: len(self.entropies)]
+        held, places = self.entropies.topk(len(offered))
+        moves = offered < held if self.strict else offered.isfinite()
+        for mine, new in ((self.images, images), (self.labels, labels), (self.entropies, entropies.float())):
+            chosen = moves.view(-1, *[1] * (mine.ndim - 1))
+            mine[places] = torch.where(chosen, new[order], mine[places])
+
+    def draw(self, count: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Draw images and labels without replacement; `count` is at most the number that is held."""
+        keys = torch.rand(self.entropies.shape, generator=generator, device=self.entropies.device)
+        places = torch.where(self.entropies.isfinite(), keys, -1.0).topk(count).indices
+        return self.images[places], self.labels[places]
+
+
 @register
 class Obao(TeacherAdapter):
-    """Follow a teacher, replay sure images of the stream, and keep the relations between the classes.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "obao", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 23.0 %
-    """
+    """Follow a teacher, replay sure images of the stream, and keep the relations between the classes."""
 
     name = "obao"
     title = "OBAO"
@@ -65,8 +128,10 @@ class Obao(TeacherAdapter):
         "Zhu et al., Reshaping the Online Data Buffering and Organizing Mechanism for Continual Test-Time Adaptation, "
         "ECCV 2024"
     )
+    example_error = 23.0
     tasks = ("classification", "segmentation")
     source_data = "the mean features of the classes (graph=weight goes without)"
+    needs_features = True
     Settings = ObaoSettings
     settings: ObaoSettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"margin": (0.05, 0.1, 0.2)})
@@ -85,7 +150,6 @@ class Obao(TeacherAdapter):
         "acdc": {"learning_rate": 1e-4, "margin": 0.02, "relation": 0.01, "restore": 0.01},
     }
     checks_input_late = True
-    source_graph: Tensor
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> dict[str, str]:
@@ -96,10 +160,6 @@ class Obao(TeacherAdapter):
             return {"learning rate 0 is the source": "BatchNorm layers use the statistics of the batch"}
         return {}
 
-    def needs_features(self) -> bool:
-        """The relations of the classes are theirs."""
-        return True
-
     def build(self) -> None:
         """Make the teacher, the buffer (for maps, the anchor), the source graph and the optimiser."""
         s, model = self.settings, self.model
@@ -108,14 +168,11 @@ class Obao(TeacherAdapter):
         if s.batch_statistics and not self.dense:
             use_batch_statistics(model)
             use_batch_statistics(self.teacher)
-        head = model.head_layer
-        fixed = set() if self.dense else set(head.parameters())
+        fixed = set() if self.dense else set(model.head_layer.parameters())
         free = [p for p in weights_and_biases(model) if p not in fixed]
-        for parameter in free:
-            parameter.requires_grad_(True)
         self.source = Anchor(free if s.restore else [])
         self.learner = Learner([{"params": free, "lr": s.learning_rate}], s.optimizer)
-        self.register_buffer("source_graph", relations(model.head_weight.detach()))
+        self.source_graph: Tensor = nn.Buffer(relations(model.head_weight.detach()))
         self.memory = CertainMemory(0 if self.dense else s.capacity, model.device, strict=not s.as_released)
         self.augment = Augmentation(flip=s.flip)
         self.limit = largest_entropy(model.classes, s.margin)
@@ -166,8 +223,11 @@ class Obao(TeacherAdapter):
 
     def _step_maps(self, images: Tensor) -> Tensor:
         """Follow the teacher's labels as CoTTA does, and learn from the sure pixels of the student's coarse map."""
+        assert self.anchor is not None
         self.to_host()
-        taught = self._label_pixels(images)
+        with torch.no_grad():  # the teacher's: of one view where the source is sure of a pixel, else mean of fourteen
+            plain, mean = multiscale_probabilities(self.teacher, images)
+            taught = choose_pixels(sure_pixels(self.anchor, images, self.settings.threshold), plain, mean)
         output = run_to_head(self.model, images)
         following = following_loss(output.logits, taught, "hard")
         labels, sure = output.scores.argmax(1), entropy(output.scores.detach()) < self.limit
@@ -175,13 +235,6 @@ class Obao(TeacherAdapter):
         features = output.features.movedim(1, -1).flatten(0, -2)  # (N h w, D)
         self._learn(following, replay, self._relation_loss(features, labels.flatten(), sure.flatten()))
         return taught
-
-    @torch.no_grad()
-    def _label_pixels(self, images: Tensor) -> Tensor:
-        """The teacher's log-probabilities: of one view where the source is sure of a pixel, else mean of fourteen."""
-        assert self.anchor is not None
-        plain, mean = multiscale_probabilities(self.teacher, images)
-        return choose_pixels(sure_pixels(self.anchor, images, self.settings.threshold), plain, mean)
 
     def _relation_loss(self, features: Tensor, labels: Tensor, kept: Tensor) -> Tensor:
         means, counts = class_means(features.float(), labels, kept, self.model.classes)

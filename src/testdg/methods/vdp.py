@@ -1,22 +1,19 @@
 """VDP: prompts in the image while the network stays frozen (Gan et al., AAAI 2023). A reconstruction."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
-from testdg.methods.adapter import Adapter
-from testdg.methods.parts.learner import Learner
-from testdg.methods.parts.teacher import ema_update, frozen_copy
+from testdg.errors import UserError
+from testdg.methods import Adapter, Learner, PlainState, Search, Settings, option, register
 from testdg.methods.parts.views import following_loss
-from testdg.methods.registry import register
-from testdg.methods.search import Search
-from testdg.methods.settings import Settings, option
-from testdg.methods.vdp.homeostasis import Homeostasis
-from testdg.methods.vdp.jumps import JumpDetector
-from testdg.methods.vdp.prompts import Prompts
+from testdg.methods.parts.weights import ema_update, frozen_copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,20 +33,101 @@ class VDPSettings(Settings):
     damping: float = option(0.1, "keeps the importance of a value that did not move finite", low=1e-12)
 
 
+class Prompts(nn.Module):
+    """Two square patches: the domain-agnostic one at the top left, the domain-specific one at the bottom right."""
+
+    def __init__(self, channels: int, size: int, device: torch.device) -> None:
+        super().__init__()
+        self.agnostic = nn.Parameter(torch.zeros(channels, size, size, device=device))
+        self.specific = nn.Parameter(torch.zeros(channels, size, size, device=device))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Decorate images of any size that holds a patch; pixels may leave [0, 1], so that gradients stay alive."""
+        height, width = images.shape[-2:]
+        size = self.agnostic.shape[-1]
+        if size > min(height, width):
+            raise UserError(f"prompt_size must be at most the side of an image, {min(height, width)}; got {size}")
+        down, across = height - size, width - size
+        return images + F.pad(self.agnostic, (0, across, 0, down)) + F.pad(self.specific, (across, 0, down, 0))
+
+
+class JumpDetector(PlainState):
+    """Say that the domain changed when the confidence jumps.
+
+    A batch is compared with each of the `history` before it. With `significance` above zero, the mean of the `recent`
+    batches is compared with the mean of the `history` before them, and the gap must also be that many standard errors
+    wide, so that a small batch, whose confidence is noisy, does not pass for a new domain.
+    """
+
+    plain = ("past",)
+
+    def __init__(self, threshold: float, history: int = 1, recent: int = 1, significance: float = 0.0) -> None:
+        super().__init__()
+        self.threshold, self.history, self.recent, self.significance = threshold, history, recent, significance
+        self.past: list[float] = []
+
+    def update(self, confidence: float) -> bool:
+        """Take the mean confidence of a batch; True where a new domain begins."""
+        past = [*self.past, confidence][-self.history - self.recent :]
+        old, new = past[: -self.recent], past[-self.recent :]
+        far = any(abs(_mean(new) - value) > self.threshold for value in old)
+        changed = self._significant(old, new) if self.significance else far
+        self.past = past[-self.recent :] if changed else past
+        return changed
+
+    def _significant(self, old: Sequence[float], new: Sequence[float]) -> bool:
+        if len(old) < min(3, self.history):  # no spread to speak of yet
+            return False
+        squares = sum((value - _mean(part)) ** 2 for part in (old, new) for value in part)
+        variance = squares / max(1, len(old) + len(new) - 2)
+        error = math.sqrt(variance * (1 / len(old) + 1 / len(new)))
+        return abs(_mean(old) - _mean(new)) > max(self.threshold, self.significance * error)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+class Homeostasis(nn.Module):
+    """Hold back what earlier domains depended on (synaptic intelligence, Zenke et al., ICML 2017).
+
+    That is how much each value of a tensor mattered in finished domains, and where it stood at the end of the last one.
+    """
+
+    def __init__(self, values: Tensor, damping: float) -> None:
+        super().__init__()
+        self.damping = damping
+        self.importance: Tensor = nn.Buffer(torch.zeros_like(values, requires_grad=False))
+        self.path: Tensor = nn.Buffer(torch.zeros_like(values, requires_grad=False))
+        self.anchor: Tensor = nn.Buffer(values.detach().clone())
+
+    def penalty(self, values: Tensor) -> Tensor:
+        """Sum of importance times squared distance from the end of the last domain."""
+        return (self.importance * (values - self.anchor).square()).sum()
+
+    def gradient(self, values: Tensor) -> Tensor:
+        """Gradient of the penalty."""
+        return 2 * self.importance * (values - self.anchor)
+
+    def travel(self, gradient: Tensor, step: Tensor) -> None:
+        """Add what a step contributed to the fall of the loss; a step that was left out contributes nothing."""
+        self.path -= (gradient * step).nan_to_num(0.0, 0.0, 0.0)
+
+    def close(self, values: Tensor) -> None:
+        """End a domain: its share of the importance is what was gained on the way, per squared distance."""
+        self.importance += self.path.clamp(min=0) / ((values - self.anchor).square() + self.damping)
+        self.anchor.copy_(values)
+        self.path.zero_()
+
+
 @register
 class VDP(Adapter):
-    """Learn two patches of pixels that follow their own moving average; the network never changes.
-
-    Examples:
-        >>> from testdg.evaluation import run
-        >>> result = run("digits-c", "vdp", images=100, domains=["snow", "frost"])
-        >>> print(f"error {result.mean_score:.1f} %")
-        error 22.5 %
-    """
+    """Learn two patches of pixels that follow their own moving average; the network never changes."""
 
     name = "vdp"
     title = "VDP"
     citation = "Gan et al., Decorate the Newcomers: Visual Domain Prompt for Continual Test Time Adaptation, AAAI 2023"
+    example_error = 22.5
     tasks = ("classification", "segmentation")
     needs = "images at least as large as a prompt"
     reconstruction = True

@@ -1,1 +1,0 @@
-"""BECoTTA: `experts` stand behind the blocks of a transformer."""

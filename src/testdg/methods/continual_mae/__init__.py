@@ -1,1 +1,0 @@
-"""Continual-MAE: `masking` hides patch tokens, `hog` is what they are reconstructed as."""

@@ -1,1 +1,0 @@
-"""EcoTTA: `meta_networks` stand beside the parts of a frozen network."""

@@ -1,1 +1,0 @@
-"""FOA: `evolution` is CMA-ES with a state of tensors, `fitness` measures class tokens, `method` puts them together."""

@@ -1,1 +1,0 @@
-"""REM: `attention` reads what the class token attends to, and leaves such patches out."""

@@ -1,1 +1,0 @@
-"""RoTTA: `memory` holds images, balanced over classes."""

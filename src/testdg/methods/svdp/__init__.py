@@ -1,1 +1,0 @@
-"""SVDP: `prompts` are offsets of single pixels."""

@@ -1,1 +1,0 @@
-"""VDP: `prompts` are patches of pixels, `jumps` finds new domains, `homeostasis` holds on to old ones."""

@@ -1,1 +1,0 @@
-"""Versatile: `labels` are pseudo-labels, filtered, corrected and weighted."""

@@ -1,1 +1,0 @@
-"""ViDA: `domain_adapters` are its two branches beside each layer."""
