@@ -246,41 +246,36 @@ def test_lone_weights_must_be_an_ordinary_file(tmp_path: Path, make: Callable[[P
         load_model(tmp_path / "resnet20.safetensors")
 
 
-def write_cache(root: Path) -> Path:
-    """A model as the hub leaves it on the disk."""
-    place = root / "models--some--vit"
-    write_model(place / "snapshots" / "0123", "vit")
-    (place / "refs").mkdir()
-    (place / "refs" / "main").write_text("0123")
-    return place / "snapshots" / "0123"
-
-
 FROM_HUB = """
 from testdg.errors import UserError
 from testdg.models import load_model
-try:
-    model = load_model("some/vit")
-    print(model.name, model.classes, model.preprocessing.resample)
-except UserError as error:
-    print(error)
+for number in range({count}):
+    try:
+        model = load_model(f"some/vit{{number}}")
+        print(model.name, model.classes, model.preprocessing.resample, flush=True)
+    except UserError as error:
+        print(str(error).replace("\\n", " "), flush=True)
 """
+IN_THE_HUB: list[tuple[Callable[[Path], None], str]] = [
+    (lambda folder: None, "some/vit0 5 bicubic"),
+    (change(CONFIG, num_labels=10**9, id2label=None), "num_labels is 1000000000: expected at most 1000000"),
+    (change(CONFIG, num_hidden_layers=10**5), "describes a far larger network than the weights beside it"),
+    (change(PREPROCESSOR, image_std=[0.0] * 3), "std must be 3 numbers above 0"),
+    (lambda folder: (folder / "model.safetensors").unlink(), "transformers could not load some/vit4"),
+]
 
 
-@pytest.mark.parametrize(
-    ("harm", "answer"),
-    [
-        (lambda folder: None, "some/vit 5 bicubic"),
-        (change(CONFIG, num_labels=10**9, id2label=None), "num_labels is 1000000000: expected at most 1000000"),
-        (change(CONFIG, num_hidden_layers=10**5), "describes a far larger network than the weights beside it"),
-        (change(PREPROCESSOR, image_std=[0.0] * 3), "std must be 3 numbers above 0"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "transformers could not load some/vit"),
-    ],
-)
-def test_a_model_of_the_hub_is_looked_at_as_a_folder_is(
-    tmp_path: Path, harm: Callable[[Path], None], answer: str
-) -> None:
-    harm(write_cache(tmp_path))
+def test_a_model_of_the_hub_is_looked_at_as_a_folder_is(tmp_path: Path) -> None:
+    for number, (harm, _) in enumerate(IN_THE_HUB):
+        place = tmp_path / f"models--some--vit{number}"  # as the hub leaves a model on the disk
+        write_model(place / "snapshots" / "0123", "vit")
+        (place / "refs").mkdir()
+        (place / "refs" / "main").write_text("0123")
+        harm(place / "snapshots" / "0123")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path)}
-    command = [sys.executable, "-c", FROM_HUB]
+    command = [sys.executable, "-c", FROM_HUB.format(count=len(IN_THE_HUB))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    assert answer in done.stdout, done.stdout + done.stderr[-2000:]
+    told = done.stdout.splitlines()
+    assert len(told) == len(IN_THE_HUB), done.stdout + done.stderr[-2000:]
+    for line, (_, answer) in zip(told, IN_THE_HUB, strict=True):
+        assert answer in line

@@ -32,14 +32,13 @@ def check_adapter(make_adapter: MakeAdapter, *, only: str | None = None) -> list
         >>> check_adapter(partial(testdg.adapt, model, "tent"), only="reset is exact")
         ['reset is exact']
     """
-    make_adapter = warmed_up(make_adapter)
     adapter = make_adapter()
     excused = adapter.exceptions(adapter.model)
     assert excused.keys() <= CHECKS.keys(), f"exceptions name unknown checks: {sorted(excused.keys() - CHECKS.keys())}"
     chosen = [name for name in CHECKS if name not in excused and only in (None, name)]
     for name in chosen:
         try:
-            CHECKS[name](make_adapter)
+            CHECKS[name](warmed_up(make_adapter))
         except AssertionError as error:
             raise AssertionError(f"{adapter.name} on {adapter.model.name}: {name}: {error}") from error
     return chosen
