@@ -58,13 +58,16 @@ def tune(
     write: Annotated[Path, typer.Option(metavar="FILE", help="The choice; rows of an earlier one stay.")] = Path(
         "tuned.toml"
     ),
+    rates: Annotated[
+        str | None, typer.Option(help="Learning rates to try for every method, in place of its own search.")
+    ] = None,
     json: given.Json = False,
 ) -> None:
     """Choose settings: twelve configurations a method, on the extra corruptions (exit code 1 where a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.tune import tune_command
 
-    if not tune_command(methods or [], values, settings or [], places, write, as_json=json):
+    if not tune_command(methods or [], values, settings or [], places, write, rates, as_json=json):
         raise typer.Exit(1)
 
 
