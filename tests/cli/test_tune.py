@@ -89,9 +89,24 @@ def test_a_file_of_other_conditions_is_refused_before_a_method_is_tried(
     assert not list((tmp_path / "runs").glob("*-neo-*/result.json"))
 
 
+def test_the_same_rates_can_be_tried_for_all_and_the_published_one_is_among_them(
+    small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["tune", "tent", *small, "--rates", "1e-2,3e-4"]) == 0
+    assert "learning rates 0.01, 0.0003 and the published one, all else as published" in capsys.readouterr().out
+    assert set(Tuned.read(tmp_path / "tuned.toml").rows["tent"].settings) == {"learning_rate"}
+    tried, _ = make_cells(["tent", "neo"], {"benchmark": ["digits-c"]}, [], [1e-2, 3e-4])
+    published = [one for one in tried if one.published and one.variant.method == "tent"]
+    rates = [one.settings["learning_rate"] for one in tried if one.variant.method == "tent"]
+    assert rates == sorted([3e-4, 1e-2, published[0].settings["learning_rate"]])
+    assert len([one for one in tried if one.variant.method == "neo"]) == 12  # it has no rate
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
+        (["tent", "--rates", "1e-3,fast"], "--rates takes learning rates above 0, separated by commas"),
+        (["tent", "--rates", "0"], "--rates takes learning rates above 0, separated by commas"),
         (["tentt"], "unknown method 'tentt'; did you mean 'tent'?"),
         (["tent", "--benchmark", "streets"], "streets has no extra corruptions: name what settings are chosen on"),
         (["svdp"], "svdp is for segmentation; digits-c is for classification"),

@@ -54,13 +54,16 @@ def tune(
     write: Annotated[Path, Option(metavar="FILE", help="The choice; rows of an earlier one stay.")] = Path(
         "tuned.toml"
     ),
+    rates: Annotated[
+        str | None, Option(help="Learning rates to try for every method, in place of its own search.")
+    ] = None,
     json: given.Json = False,
 ) -> bool:
     """Choose settings: twelve configurations a method, on the extra corruptions (exit code 1 where a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.tune import tune_command
 
-    return tune_command(methods or [], chosen, places, write, as_json=json)
+    return tune_command(methods or [], chosen, places, write, rates, as_json=json)
 
 
 @with_choices("method", "protocol", benchmark="digits-c")

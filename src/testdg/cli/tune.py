@@ -1,6 +1,7 @@
 """`testdg tune`: settings for methods, chosen by one rule from the same number of configurations each."""
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,12 +35,16 @@ from testdg.report.tuning import tuning_csv, tuning_markdown, tuning_plain, tuni
 Ends = Sequence[Complete | Failed]
 
 
-def tune_command(keys: Sequence[str], chosen: Chosen, places: BenchOptions, file: Path, *, as_json: bool) -> bool:
+def tune_command(
+    keys: Sequence[str], chosen: Chosen, places: BenchOptions, file: Path, rates: str | None = None, *, as_json: bool
+) -> bool:
     """Try all configurations of some methods, choose, and write the choice; False where a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_places(places, file)
     earlier = Tuned.read(file) if file.exists() else None
-    tried, cells = make_cells(keys, *chosen)
+    wanted = read_rates(rates)
+    rule = tuning_rule(wanted)
+    tried, cells = make_cells(keys, *chosen, wanted)
     cells = [replace(cell, track=places.track) for cell in cells]
     heard: list[Complete | Failed] = []
 
@@ -47,18 +52,18 @@ def tune_command(keys: Sequence[str], chosen: Chosen, places: BenchOptions, file
         heard.append(end)
         drop_state(end)
         if earlier is not None and cells[end.number].method == SOURCE and isinstance(end, Complete):
-            Tuned(conditions(cells, heard)).joined(earlier, file)  # refuses other conditions before the long part
+            Tuned(conditions(rule, cells, heard)).joined(earlier, file)  # refuses other conditions before the long part
 
     try:
         ends = run_cells(cells, places, console, hear)
     except KeyboardInterrupt:  # what is complete is told all the same
-        _finish(tried, cells, heard, places, file, earlier, console, as_json=as_json)
+        _finish(rule, tried, cells, heard, places, file, earlier, console, as_json=as_json)
         raise
-    return _finish(tried, cells, ends, places, file, earlier, console, as_json=as_json)
+    return _finish(rule, tried, cells, ends, places, file, earlier, console, as_json=as_json)
 
 
 def make_cells(
-    keys: Sequence[str], values: Mapping[str, Any], pairs: Sequence[str]
+    keys: Sequence[str], values: Mapping[str, Any], pairs: Sequence[str], rates: Sequence[float] = ()
 ) -> tuple[list[Configuration], list[Cell]]:
     """The configurations of some methods, of all where none is named, and their runs, method by method."""
     names = values["benchmark"]
@@ -66,7 +71,8 @@ def make_cells(
         raise UserError("settings are chosen on one benchmark: name one with --benchmark")
     variants = find_variants(keys, find_benchmark(names[0]).task)
     values = usual_values(load_benchmark(names[0], values.get("data")), values)
-    tried = [one for variant in variants for one in configurations(variant, preset_of(variant, names[0], values))]
+    presets = [preset_of(variant, names[0], values) for variant in variants]
+    tried = [one for pair in zip(variants, presets, strict=True) for one in configurations(*pair, rates)]
     settings = read_settings(pairs, [variant.method for variant in variants])
     check_given(tried, settings)
     cells = expand(tuning_grid(tried, values, settings))
@@ -77,7 +83,27 @@ def make_cells(
     return tried, in_turn(cells, tried)
 
 
+def read_rates(text: str | None) -> list[float]:
+    """Learning rates, separated by commas."""
+    try:
+        rates = [float(part) for part in text.split(",")] if text is not None else []
+    except ValueError:
+        rates = [0.0]
+    if not all(0 < rate < math.inf for rate in rates):
+        raise UserError(f"--rates takes learning rates above 0, separated by commas, as in 3e-4,1e-3; got {text!r}")
+    return rates
+
+
+def tuning_rule(rates: Sequence[float]) -> str:
+    """How settings are chosen, in words."""
+    if rates:
+        tried = ", ".join(f"{rate:g}" for rate in rates)
+        return f"the best mean score of the learning rates {tried} and the published one, all else as published"
+    return f"the best mean score of {BUDGET} configurations a method, the published settings among them"
+
+
 def _finish(
+    rule: str,
     tried: Sequence[Configuration],
     cells: Sequence[Cell],
     ends: Ends,
@@ -93,7 +119,7 @@ def _finish(
     failed = [end for end in ends if isinstance(end, Failed)]
     write_texts({places.jsonl: lambda: run_lines(cells, ends)})
     if choices:
-        about = conditions(cells, ends)
+        about = conditions(rule, cells, ends)
         told = {key: ", ".join(map(str, one)) if isinstance(one, list) else one for key, one in about.items()}
         lines = [f"{key.replace('_', ' '):<18} {text}" for key, text in told.items()]
         tuned = Tuned(about, {choice.variant.key: choice.chosen() for choice in choices})
@@ -111,14 +137,13 @@ def _finish(
     return not failed
 
 
-def conditions(cells: Sequence[Cell], ends: Ends) -> dict[str, Any]:
+def conditions(rule: str, cells: Sequence[Cell], ends: Ends) -> dict[str, Any]:
     """What the choice depends on, from the first run of Source; whatever devices it was computed on."""
     cell, record = next(
         (cells[end.number], end.result.record)
         for end in ends
         if isinstance(end, Complete) and cells[end.number].method == SOURCE
     )
-    rule = f"the best mean score of {BUDGET} configurations a method, the published settings among them"
     about = {key: record[key] for key in ("benchmark", "domains", "severity", "images_per_domain", "batch_size")}
     seeds = sorted({one.seed for one in cells if one.method != SOURCE})
     model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}

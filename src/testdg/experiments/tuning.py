@@ -49,11 +49,16 @@ class Configuration:
         return {**about, "settings": {k: "none" if v is None else v for k, v in settings.items()}, "domains": domains}
 
 
-def configurations(variant: Variant, preset: str) -> list[Configuration]:
-    """What is tried of a variant, around the settings of a preset ("none" for the defaults)."""
+def configurations(variant: Variant, preset: str, rates: Sequence[float] = ()) -> list[Configuration]:
+    """What is tried of a variant, around the settings of a preset ("none" for the defaults).
+
+    `rates`, where there are some, are tried in place of the method's own search, together with the published one.
+    """
     published = variant.published(None if preset == "none" else preset)
     tried = variant.method_class.search.configurations(published)
-    if len(tried) != BUDGET:
+    if rates and RATE in published:
+        tried = [{RATE: rate} for rate in sorted({*rates, published[RATE]})]
+    elif len(tried) != BUDGET:
         raise UserError(f"{variant.key} has {len(tried)} configurations to try, not {BUDGET}: declare its `search`")
     return [
         Configuration(variant, preset, settings, all(published[key] == value for key, value in settings.items()))
