@@ -13,7 +13,7 @@ from testdg.methods.parts.blocks import pass_empty_image
 from testdg.methods.parts.normalisation import affine_parameters, lacks_affine
 from testdg.methods.parts.waiting import Waiting
 from testdg.models import VisionModel
-from testdg.models.heads import watching
+from testdg.models.blocks import watching
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from testdg.methods.parts.entropy import entropy
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.prompted import PromptedAdapter, draw_prompts, moments, prompted
 from testdg.models import Output, VisionModel
-from testdg.models.heads import watching
+from testdg.models.blocks import watching
 
 SMOOTHING = 0.3
 """Share of the newest answer to whether the last move of the mean should have been longer."""

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from testdg.errors import UserError
-from testdg.testing.failures import Injected, failing
 from testdg.methods import Adapter
 from testdg.methods.state import read_folder
 from testdg.models import VisionModel, load_model
 from testdg.testing.battery import MakeAdapter, assert_equal, check, difference, snapshot, stream, warmed_up
+from testdg.testing.failures import Injected, failing
 
 MOMENTS = 30
 """Moments of a step that is made to fail; of more, as with many views, an even part."""

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg.models import VisionModel
-from testdg.models.blocks import first, is_attention, width_of
-from testdg.models.heads import watching
+from testdg.models.blocks import first, is_attention, watching, width_of
 
 LISTS = (nn.ModuleList, nn.Sequential)
 
