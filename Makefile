@@ -8,7 +8,7 @@ run: .venv/installed  ## adapt the small model to the embedded benchmark
 	$(BIN)/testdg run --method testdg,testdg_aligned
 
 test: lint  ## lint, types, import direction, tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 3 --dist worksteal
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -94,7 +94,10 @@ CHOICES: Mapping[str, Choice] = {
     "device": _one_of("auto, cpu, cuda or mps (auto).", ("auto", "cpu", "cuda", "mps")),
     "batch_size": _count("Images per batch; the benchmark's own if left out.", "run"),
     "precision": _one_of("fp32 or bf16 (fp32).", ("fp32", "bf16")),
-    "images": _count("Images of each domain, of files spread over the classes; all if left out.", "benchmark"),
+    "images": _count(
+        "Images of each domain, of files spread over the classes; if left out, all (tune 4000, leaderboard 2000).",
+        "benchmark",
+    ),
     "severity": Choice(
         "Severity of the corruptions, 1 to 5 (5).", is_whole(1, 5), "a whole number from 1 to 5", "benchmark", int
     ),
