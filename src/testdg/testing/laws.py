@@ -16,7 +16,7 @@ from testdg.models import VisionModel, load_model
 from testdg.testing.battery import MakeAdapter, assert_equal, check, difference, snapshot, stream, warmed_up
 from testdg.testing.failures import Injected, failing
 
-MOMENTS = 30
+MOMENTS = 16
 """Moments of a step that is made to fail; of more, as with many views, an even part."""
 
 
