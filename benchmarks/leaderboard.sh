@@ -11,12 +11,20 @@
 #   tune-4     7 x 9,600 =  67,000    11 min, and more where ten and more views are passed
 #   table     34 x 8,655 = 294,000    49 min, stream by stream
 #   best       8 x 2 x 8,655 + 8 x 3 x 3,750 = 228,000    38 min, then the cost of each, alone
+#
+# Two more are for the BatchNorm network of docs/leaderboard.md (`resnet20_cifar10.safetensors`), on two cores without a GPU,
+# each about half an hour. `testdg corrupt --data data --out data --images 2500` makes the corruptions before them.
+#
+#   resnet-tune    the same six learning rates for all methods, 2,000 images a domain
+#   resnet-table   the choice on all streams, 500 images a domain
 set -e
 part=$1
 shift
 common="--benchmark cifar10-c --data data --model vit-small-cifar10 --device cuda --precision bf16 --jobs 12"
 tune="exec testdg tune $common --write tuned.toml"
 board="exec testdg leaderboard $common --tuned tuned.toml"
+resnet="--benchmark cifar10-c --data data --model resnet20_cifar10.safetensors --device cpu --jobs 2"
+rows="tent eata align testdg_aligned roid deyo rotta cmf sar tent:come neo t3a testdg actmad"
 for method in testdg testdg_aligned; do # these record their steps
     ! grep -qs "^\[rows\.$method\]" tuned.toml || board="$board --set $method.cuda_graphs=true"
 done
@@ -28,5 +36,8 @@ tune-3) $tune dpcore versatile versatile:all rotta obao pseudo_label testdg:warm
 tune-4) $tune becotta vdp ecotta dept vida continual_mae cotta "$@" ;;
 table) $board --best 0 --no-cost "$@" ;;
 best) $board --best 8 --seeds 0,1,2 "$@" ;;
-*) echo "parts: tune-1 tune-2 tune-3 tune-4 table best" >&2; exit 2 ;;
+resnet-tune) exec testdg tune $resnet --images 2000 --rates 1e-4,3e-4,1e-3,3e-3,1e-2,3e-2 --write tuned-resnet20.toml \
+    $rows "$@" ;;
+resnet-table) exec testdg leaderboard $resnet --images 500 --tuned tuned-resnet20.toml --best 0 --no-cost $rows "$@" ;;
+*) echo "parts: tune-1 tune-2 tune-3 tune-4 table best resnet-tune resnet-table" >&2; exit 2 ;;
 esac
