@@ -12,8 +12,9 @@
 #   table     34 x 8,655 = 294,000    49 min, stream by stream
 #   best       8 x 2 x 8,655 + 8 x 3 x 3,750 = 228,000    38 min, then the cost of each, alone
 #
-# Two more are for the BatchNorm network of docs/leaderboard.md (`resnet20_cifar10.safetensors`), on two cores without a GPU,
-# each about half an hour. `testdg corrupt --data data --out data --images 2500` makes the corruptions before them.
+# Two more are for the BatchNorm network of docs/leaderboard.md (`resnet20_cifar10.safetensors`), on two cores without a
+# GPU, each about half an hour, in a folder of their own: their files have the same names. Before them,
+# `testdg corrupt --data data --out data --images 2500` makes the corruptions.
 #
 #   resnet-tune    the same six learning rates for all methods, 2,000 images a domain
 #   resnet-table   the choice on all streams, 500 images a domain
@@ -36,8 +37,8 @@ tune-3) $tune dpcore versatile versatile:all rotta obao pseudo_label testdg:warm
 tune-4) $tune becotta vdp ecotta dept vida continual_mae cotta "$@" ;;
 table) $board --best 0 --no-cost "$@" ;;
 best) $board --best 8 --seeds 0,1,2 "$@" ;;
-resnet-tune) exec testdg tune $resnet --images 2000 --rates 1e-4,3e-4,1e-3,3e-3,1e-2,3e-2 --write tuned-resnet20.toml \
-    $rows "$@" ;;
-resnet-table) exec testdg leaderboard $resnet --images 500 --tuned tuned-resnet20.toml --best 0 --no-cost $rows "$@" ;;
+resnet-tune) exec testdg tune $resnet --images 2000 --rates 1e-4,3e-4,1e-3,3e-3,1e-2,3e-2 --write tuned.toml $rows \
+    --csv tuning.csv "$@" ;;
+resnet-table) exec testdg leaderboard $resnet --images 500 --tuned tuned.toml --best 0 --no-cost $rows "$@" ;;
 *) echo "parts: tune-1 tune-2 tune-3 tune-4 table best resnet-tune resnet-table" >&2; exit 2 ;;
 esac

@@ -26,11 +26,10 @@ PACKAGES += ["training.fine_tune", "experiments", "report"]
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Complete the navigation: all methods, the whole reference, and what is awaited only once it is there."""
+    """Complete the navigation: all methods, and the whole reference."""
     sheets = [f"methods/{path.name}" for path in sorted((ROOT / "docs/methods").glob("*.md"), key=_order)]
     pages = {"Methods": sheets, "Reference": [f"reference/{name}.md" for name in PACKAGES]}
-    absent = [name for name in config.extra["awaited"] if not (ROOT / "docs" / name).exists()]
-    config.nav = [_complete(section, pages, absent) for section in config.nav or []]
+    config.nav = [_complete(section, pages) for section in config.nav or []]
     return config
 
 
@@ -38,15 +37,9 @@ def _order(sheet: Path) -> tuple[int, str]:
     return (FIRST.index(sheet.stem) if sheet.stem in FIRST else len(FIRST), sheet.stem)
 
 
-def _complete(section: dict[str, Any], pages: dict[str, list[str]], absent: list[str]) -> dict[str, Any]:
+def _complete(section: dict[str, Any], pages: dict[str, list[str]]) -> dict[str, Any]:
     ((title, entries),) = section.items()
-    if isinstance(entries, str):
-        return {title: [entries, *pages[title]]}
-    return {title: [entry for entry in entries if _target(entry) not in absent]}
-
-
-def _target(entry: str | dict[str, str]) -> str:
-    return entry if isinstance(entry, str) else next(iter(entry.values()))
+    return {title: [entries, *pages[title]]} if isinstance(entries, str) else section
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -33,8 +33,10 @@ def board_table(board: Board, costs: Costs) -> Table:
     columns = [Column.of(metric, "mean", 1, summary=True)]
     columns += [Column.of(metric, name, 1) for name in (*board.streams, *board.longer)]
     columns += [Column.gains(metric, "worst case", 1), Column("on")]
-    columns += [Column("ms", False), Column("MiB", False, 0), Column("parameters", digits=0), Column("source images")]
-    rows = [(row.name, _entries(row, board, costs.get(row.first.folder.name, {}))) for row in board.ranked]
+    if costs:
+        columns += [Column("ms", False), Column("MiB", False, 0), Column("parameters", digits=0)]
+        columns.append(Column("source images"))
+    rows = [(row.name, _entries(row, board, costs)) for row in board.ranked]
     return Table(TITLE, _note(board, costs), columns, rows)
 
 
@@ -47,13 +49,17 @@ def _note(board: Board, costs: Costs) -> str:
     return "; ".join(filter(None, (mean, worst, cost))) + "."
 
 
-def _entries(row: Ranked, board: Board, cost: Mapping[str, Any]) -> list[Entry]:
+def _entries(row: Ranked, board: Board, costs: Costs) -> list[Entry]:
     every = (*board.streams, *board.longer)
     scores = [Entry.of(score.value) if (score := row.score(name)) else Entry() for name in every]
     worst = row.worst(board.streams)
     gain_and_stream = [Entry(worst[0]), Entry(text=worst[1])] if worst else [Entry(), Entry()]
-    numbers = [Entry(cost.get(key)) for key in ("ms", "memory_mib", "parameters")]
-    return [Entry(row.mean(board.streams)), *scores, *gain_and_stream, *numbers, Entry(text=source_words(cost))]
+    entries = [Entry(row.mean(board.streams)), *scores, *gain_and_stream]
+    if costs:
+        cost = costs.get(row.first.folder.name, {})
+        entries += [Entry(cost.get(key)) for key in ("ms", "memory_mib", "parameters")]
+        entries.append(Entry(text=source_words(cost)))
+    return entries
 
 
 def source_words(cost: Mapping[str, Any]) -> str:
