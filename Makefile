@@ -1,6 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
+unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which share what is compiled
 
 .PHONY: run test lint docs coverage wheel clean
 

@@ -25,14 +25,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_published_model_reads_clean_cifar10(data: Path) -> None:
     bench = load_benchmark("cifar10-c", data)
-    test = bench.test().first(200)
+    test = bench.test().first(100)
     model = source_model(bench, Path(ASSETS or "") / "weights" / "vit-small-cifar10")
     right = 0
     with torch.no_grad():
-        for start in range(0, 200, 50):
+        for start in range(0, 100, 50):
             images = model.prepare(to_float(test.read(start, start + 50)))
             right += int((model(images).logits.argmax(1) == test.labels[start : start + 50]).sum())
-    assert right >= 192
+    assert right >= 95
 
 
 def test_the_training_batches_that_are_there_are_counted(data: Path) -> None:

@@ -162,7 +162,7 @@ def _memory(make: MakeAdapter) -> None:
     adapter = make()
     sizes = []
     for _ in range(2):
-        for images in stream(adapter, 12, 12):
+        for images in stream(adapter, 12):
             adapter(images)
         sizes.append(sum(value.numel() for value in adapter.tensors().values()))
     assert sizes[1] <= sizes[0], f"the state grew from {sizes[0]} to {sizes[1]} numbers"
