@@ -13,11 +13,11 @@
 #   best       8 x 2 x 8,655 + 8 x 3 x 3,750 = 228,000    38 min, then the cost of each, alone
 #
 # Two more are for the BatchNorm network of docs/leaderboard.md (`resnet20_cifar10.safetensors`), on two cores without a
-# GPU, each about half an hour, in a folder of their own: their files have the same names. Before them,
+# GPU, in a folder of their own: their files have the same names. Before them,
 # `testdg corrupt --data data --out data --images 2500` makes the corruptions.
 #
-#   resnet-tune    the same six learning rates for all methods, 2,000 images a domain
-#   resnet-table   the choice on all streams, 500 images a domain
+#   resnet-tune    the same six learning rates for all methods, 2,000 images a domain; about an hour
+#   resnet-table   the choice on all streams, 500 images a domain; 23 min
 set -e
 part=$1
 shift
