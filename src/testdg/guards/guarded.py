@@ -199,12 +199,14 @@ class Guard:
     def _one_sided(self, images: Tensor) -> Tensor | None:
         """Predictions of one class: is it the model, the stream, or a domain that is hard to see through?
 
-        What the model has learnt is looked at first. If it is healthy, and the source sees a mix in the same images,
-        the stream is worth learning from, and None is the answer.
+        What the model has learnt is looked at first. If it is healthy, and the method handles classes in bunches or the
+        source sees a mix in the same images, the stream is worth learning from, and None is the answer.
         """
         assert self.recent is not None
         if self.seen and self.probe.ready and (trouble := self._look()) is not None:
             return self._undo(images, trouble)
+        if self.probe.ready and self.adapter.handles_bunches:
+            return None
         if self.probe.ready and spread(self._source(self.recent).argmax(1).tolist(), self.mix.classes) >= MIXED:
             return None
         return self._skip(images, str(self.mix))

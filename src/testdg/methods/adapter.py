@@ -59,6 +59,8 @@ class Adapter(Stateful):
     shares_batches: ClassVar[bool] = False
     """True where several processes can share a batch: its losses are means over images, and what else a step takes from
     the images of a batch together goes through `testdg.distributed.sharing`."""
+    handles_bunches: ClassVar[bool] = False
+    """True for a method that predicts and learns soundly while a stream shows one class for long."""
     checks_input_late: ClassVar[bool] = False
     """True for a method that calls `to_host` itself, before it changes any state."""
 
@@ -94,6 +96,14 @@ class Adapter(Stateful):
     def infer(self, images: Tensor) -> Tensor:
         """Predict prepared images and change nothing."""
         return self.model(images).logits  # type: ignore[no-any-return]
+
+    def in_stream(self, logits: Tensor) -> Tensor:
+        """Correct the predictions of a batch by the predictions before it; `forward` returns the result."""
+        return logits
+
+    def stream_shift(self) -> Tensor | None:
+        """What the predictions so far add to the logits of the next image of the stream, (C,); None for nothing."""
+        return None
 
     def remarks(self) -> list[str]:
         """What a record must say of this adapter beside its settings."""
@@ -155,6 +165,7 @@ class Adapter(Stateful):
                 self.to_host()
             with refusing_small(images, self.model, self.name), self._whole(), self.autocast():
                 logits = sharing.by_share(lambda mine: self.step(self.model.prepare(mine)).float(), images)
+                logits = self.in_stream(logits)
         self.batches += 1
         self.images += len(images)
         return logits

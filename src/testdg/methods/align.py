@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from testdg.distributed import sharing
 from testdg.errors import UserError
 from testdg.methods import Adapter, Search, Settings, option, register
-from testdg.methods.parts.blocks import holding, prefix_tokens, transformer_blocks
-from testdg.methods.parts.normalisation import RunningBatchNorm, batch_norms, follow_statistics, replace_batch_norms
+from testdg.methods.parts.blocks import prefix_tokens, transformer_blocks
+from testdg.methods.parts.class_mix import ClassMix
+from testdg.methods.parts.normalisation import aligned_norms, batch_norms, follow_statistics
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.parts.weights import frozen_copy
 from testdg.models import VisionModel
 from testdg.models.alignment import Alignment, Reads
+from testdg.models.blocks import holding
 
 LEAST = 64
 """Source images without which a sketch is noise."""
@@ -32,11 +34,17 @@ class AlignSettings(Settings):
     class_token: bool = option(True, "align class and register tokens too, not the patches alone")
     memory: int = option(800, "images that the statistics of a transformer's tokens are remembered from", low=1)
     norm_memory: int = option(128, "images that the statistics of BatchNorm layers are remembered from", low=0)
+    norm_source: float = option(
+        1.5, "images of the source for each image of the stream in the statistics of BatchNorm layers", low=0
+    )
     threshold: float = option(
         0.5, "gap to the memory that means a new domain; 1 is as far as any class of the source is from all", low=0
     )
     alone: bool = option(
         False, "predict, and the exported model, each image by itself: half its own statistics, half the source's"
+    )
+    class_mix: bool = option(
+        True, "where the stream shows few classes at a time, prefer those of its last images (classifiers)"
     )
     source_images: int = option(256, "clean images, unlabelled, that the source is measured on", low=LEAST)
     sketch: Literal["source", "stream"] = option(
@@ -44,8 +52,9 @@ class AlignSettings(Settings):
     )
 
 
-PRESETS: dict[str, dict[str, Any]] = {"streets": {"norm_memory": 0}, "folder-weather": {"norm_memory": 0}}
-"""Pictures one by one: BatchNorm layers take the statistics of the picture at hand."""
+PICTURE: dict[str, Any] = {"norm_memory": 0, "norm_source": 0.0}
+"""Street scenes one by one: BatchNorm layers take the statistics of the picture at hand."""
+PRESETS: dict[str, dict[str, Any]] = {"streets": PICTURE, "folder-weather": PICTURE}
 
 
 def site_names(model: VisionModel, sites: int) -> list[str]:
@@ -83,6 +92,7 @@ class Align(Adapter):
     source_labels = False
     least_source_images = LEAST
     checks_input_late = True
+    handles_bunches = True
     differs_from_source = "statistics follow the stream"
     Settings = AlignSettings
     settings: AlignSettings
@@ -94,20 +104,36 @@ class Align(Adapter):
         """Without tokens and without BatchNorm there is nothing to align."""
         return None if site_names(model, 1) or batch_norms(model) else "it has neither transformer blocks nor BatchNorm"
 
+    @staticmethod
+    def alignment_of(model: VisionModel) -> Alignment:
+        """The alignment of a model of the method."""
+        assert model.alignment is not None
+        return model.alignment
+
     def build(self) -> None:
-        """Put an alignment after blocks of a transformer, and let BatchNorm layers follow the stream."""
+        """Align blocks of a transformer and BatchNorm layers."""
         s, model = self.settings, self.model
         self.beginning = Waiting(s.source_images, ("images",))
         self.begun: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool, device=model.device))
-        replace_batch_norms(model, RunningBatchNorm, s.norm_memory)
-        if names := site_names(model, s.sites):
-            prefix = prefix_tokens(model, names[0])
-            Alignment(model, names, prefix=prefix, class_token=s.class_token, memory=s.memory, threshold=s.threshold)
+        whole = model.task == "classification" and model.classes > 1
+        self.class_mix = ClassMix(model.classes, model.device) if s.class_mix and whole else None
+        names = site_names(model, s.sites)
+        Alignment(
+            model,
+            names,
+            prefix=prefix_tokens(model, names[0]) if names else 0,
+            class_token=s.class_token,
+            memory=s.memory,
+            threshold=s.threshold,
+            norms=aligned_norms(model),
+            norm_memory=s.norm_memory,
+            norm_source=s.norm_source,
+        )
 
     def source_images(self) -> int:
         """How many images the source is measured on; BatchNorm layers know it already."""
-        wanted = self.settings.sketch == "source" and self.model.alignment is not None
-        return self.settings.source_images if wanted else 0
+        needed = self.settings.sketch == "source" and bool(self.alignment_of(self.model).sites)
+        return self.settings.source_images if needed else 0
 
     def remarks(self) -> list[str]:
         """Aligning to the stream itself is another thing than aligning to the source."""
@@ -135,8 +161,8 @@ class Align(Adapter):
 
     def measure(self, images: list[Tensor]) -> None:
         """Measure the source on prepared images; BatchNorm layers know it already."""
-        if self.model.alignment is not None:
-            self.model.alignment.measure(self.model.run, images, BEGINNING)
+        if (alignment := self.alignment_of(self.model)).sites:
+            alignment.measure(self.model.run, images, BEGINNING)
 
     @torch.no_grad()
     def step(self, images: Tensor) -> Tensor:
@@ -150,12 +176,23 @@ class Align(Adapter):
             self.to_host()
         with follow_statistics(self.model):
             output = self.model.run(images)
-        changed, gap = False, 0.0
-        if (alignment := self.model.alignment) is not None:
-            (gap,) = self.to_host(alignment.propose(output.logits))
-            output, changed = alignment.settle(lambda: self.model.run(images), output, gap)
+        alignment = self.alignment_of(self.model)
+        (gap,) = self.to_host(alignment.propose(output.logits))
+        output, changed = alignment.settle(lambda: self.model.run(images), output, gap)
         self.diagnostics.update(change=changed, gap=gap)
         return output.logits
+
+    def in_stream(self, logits: Tensor) -> Tensor:
+        """Shift predictions towards the classes that the stream shows at present."""
+        if self.class_mix is None:
+            return logits
+        logits, gate = self.class_mix.follow(logits)
+        self.diagnostics["bunched"] = gate
+        return logits
+
+    def stream_shift(self) -> Tensor | None:
+        """The shift of the class mix."""
+        return None if self.class_mix is None else self.class_mix.shift()
 
     def infer(self, images: Tensor) -> Tensor:
         """Predict with what is remembered, or with the images' own statistics where they are of another domain."""
@@ -164,19 +201,16 @@ class Align(Adapter):
 
     def reading(self, model: VisionModel) -> AbstractContextManager[None]:
         """Let a model read what predictions read in the passes within."""
-        aligned = [] if model.alignment is None else [model.alignment]
-        return holding(aligned, "reads", self._reads, usual="memory")
+        return holding([self.alignment_of(model)], "reads", self._reads, usual="memory")
 
     def adapted_model(self) -> VisionModel:
-        """The model with its alignment; BatchNorm layers are ordinary ones again, with the statistics of the stream."""
+        """The model with its alignment."""
         return self.as_predicts(self.model)
 
     def as_predicts(self, model: VisionModel) -> VisionModel:
         """A copy of a model that predicts as `infer` does."""
         model = frozen_copy(model)
-        replace_batch_norms(model, nn.BatchNorm2d)
-        if model.alignment is not None:
-            model.alignment.reads = self._reads
+        self.alignment_of(model).reads = self._reads
         return model
 
     @property

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,7 +24,8 @@ from torch import Tensor, nn
 
 from testdg.distributed import sharing
 from testdg.errors import UserError
-from testdg.models.blocks import width_of
+from testdg.models.blocks import holding, width_of
+from testdg.models.norm_sites import NormSite
 from testdg.models.sites import RECENT, Site, Statistics
 from testdg.models.untrusted import first_line
 
@@ -56,6 +58,9 @@ class Alignment(nn.Module):
         memory: float,
         threshold: float = 1.0,
         reads: Reads = "memory",
+        norms: Sequence[str] = (),
+        norm_memory: float = 0.0,
+        norm_source: float = 0.0,
     ) -> None:
         super().__init__()
         self.blocks, self.prefix, self.class_token = list(blocks), prefix, class_token and prefix > 0
@@ -65,11 +70,24 @@ class Alignment(nn.Module):
         layers = [model.network.get_submodule(name) for name in self.blocks]
         sites = [Site(width_of(layer), rows, model.classes, model.device) for layer in layers]
         self.sites = nn.ModuleList(sites)
+        self.norms, self.norm_memory, self.norm_source = list(norms), norm_memory, norm_source
         detach(model)
+        self.norm_sites = nn.ModuleList()
+        for name in self.norms:
+            layer = model.network.get_submodule(name)
+            assert isinstance(layer, nn.BatchNorm2d)
+            norm_site = NormSite(layer, norm_memory, norm_source, model.device)
+            norm_site.__dict__.update(owner=self, layer=layer)  # not parts of the site
+            layer.__dict__["forward"] = norm_site.forward
+            self.norm_sites.append(norm_site)
         for layer, site in zip(layers, sites, strict=True):
             site.__dict__["owner"] = self  # not a part of the site
             layer.register_forward_hook(site.after)
         model.alignment = self
+
+    def follow(self) -> AbstractContextManager[None]:
+        """Let BatchNorm layers remember the images of the passes within."""
+        return holding(self.norm_sites, "following", True, usual=False)
 
     def _each(self) -> list[Site]:
         return [site for site in self.sites if isinstance(site, Site)]
@@ -102,7 +120,7 @@ class Alignment(nn.Module):
             shares = class_shares(logits)
             for site in self._each():
                 site.propose(shares)
-            return self._each()[0].gap()
+            return self._each()[0].gap() if self.sites else logits.new_zeros(())
 
     def proposal(self) -> dict[str, Tensor]:
         """What was proposed, flat, so that it can leave a CUDA graph."""
@@ -159,7 +177,7 @@ class Alignment(nn.Module):
     def look(self, run: Callable[[Tensor], Output], images: Tensor) -> Output:
         """Run a model; where the batch is of another domain, with its own statistics. Nothing is remembered."""
         output = run(images)
-        gap = float(self.propose(output.logits)) if self.reads == "batch" else 0.0
+        gap = float(self.propose(output.logits)) if self.sites and self.reads == "batch" else 0.0
         if gap <= self.threshold:
             return output
         kept = self.stream()
@@ -186,7 +204,7 @@ class Alignment(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write it beside the weights of its model."""
-        names = ("blocks", "prefix", "class_token", "memory", "threshold", "reads")
+        names = ("blocks", "prefix", "class_token", "memory", "threshold", "reads", "norms", "norm_memory", "norm_source")
         about = {name: getattr(self, name) for name in names}
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
         save_file(tensors, folder / FILE, {"alignment": json.dumps(about)})
@@ -209,6 +227,8 @@ def detach(model: VisionModel) -> None:
         hooks = layer._forward_hooks
         for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Site)]:
             del hooks[key]
+        if isinstance(getattr(layer.forward, "__self__", None), NormSite):
+            del layer.forward
     model.alignment = None
 
 

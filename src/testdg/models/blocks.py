@@ -1,7 +1,7 @@
 """What networks, their blocks and layers take and give, whichever library they come from."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -62,3 +62,16 @@ def watching(*layers: nn.Module, note: Callable[[nn.Module, Tensor, Any], None])
         for layer in layers:
             hooks.enter_context(layer.register_forward_hook(hook, with_kwargs=True))
         yield
+
+
+@contextmanager
+def holding(modules: Iterable[nn.Module], name: str, value: Any, usual: Any) -> Iterator[None]:
+    """Give an attribute of some modules another value than the usual one in the passes within."""
+    modules = list(modules)
+    for module in modules:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module in modules:
+            setattr(module, name, usual)

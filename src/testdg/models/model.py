@@ -106,9 +106,9 @@ class VisionModel(nn.Module):
 
     def plain(self) -> nn.Module:
         """A module that gives the logits of prepared images in [0, 1], and nothing else: to be exported as a graph."""
-        if self.alignment is not None:
-            told = f"{self.name} has an alignment, which looks at every batch before it predicts, as no fixed graph can"
-            raise UserError(f"{told}: adapt with sites=0, or deploy the folder with load_model")
+        if self.alignment is not None and self.alignment.sites:
+            reason = "has aligned tokens and passes a batch again if it is of another domain, as no fixed graph can"
+            raise UserError(f"{self.name} {reason}: adapt with sites=0, or deploy the folder with load_model")
         return Plain(self).eval()
 
     @property

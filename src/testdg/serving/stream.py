@@ -93,14 +93,17 @@ class Stream:
         """Let predictions come from the adapter as it is now; a reader of the old copy keeps it until it is done."""
         alone = self.factory.learns and self.adapter.beyond_weights() is None
         self._front = self.adapter.adapted_model() if alone else None
+        self._shift: Tensor | None = self.adapter.stream_shift() if self.factory.learns else None
         self.version += 1
 
     def predict(self, images: Tensor) -> Tensor:
         """Logits of the adapted model; it waits for learning only where a method is more than one model."""
         if (front := self._front) is not None:
-            return self.predictor.logits(front, images)
-        with self.lock:
-            return self.adapter.predict(images)  # type: ignore[no-any-return]
+            logits = self.predictor.logits(front, images)
+        else:
+            with self.lock:
+                logits = self.adapter.predict(images)
+        return logits if (shift := self._shift) is None else logits + shift
 
     def learn(self, images: Sequence[Tensor], era: int) -> list[Fate]:
         """Learn from pictures that were taken in an era; a failure leaves the model as it was, and is told."""

@@ -63,19 +63,6 @@ def hooked(*hooks: tuple[nn.Module, Callable[..., Any]]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def holding(modules: Iterable[nn.Module], name: str, value: Any, usual: Any) -> Iterator[None]:
-    """Give an attribute of some modules another value than the usual one in the passes within."""
-    modules = list(modules)
-    for module in modules:
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for module in modules:
-            setattr(module, name, usual)
-
-
 @torch.no_grad()
 def pass_empty_image(model: VisionModel) -> None:
     """Run a model on one empty image, for hooks to see what its modules give."""

@@ -7,13 +7,22 @@ import torch
 from torch import Tensor, nn
 
 from testdg.distributed import sharing
-from testdg.methods.parts.blocks import holding
 from testdg.models import VisionModel
+from testdg.models.blocks import holding
 
 
 def batch_norms(model: VisionModel) -> list[nn.Module]:
     """List the BatchNorm layers of a model."""
     return [layer for _, layer in model.norm_layers() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+
+
+def aligned_norms(model: VisionModel) -> list[str]:
+    """Names, within the network, of BatchNorm layers that an alignment can stand in for."""
+    return [
+        name
+        for name, layer in model.network.named_modules()
+        if isinstance(layer, nn.BatchNorm2d) and layer.affine and layer.track_running_stats
+    ]
 
 
 def use_batch_statistics(model: VisionModel) -> None:
@@ -146,6 +155,8 @@ def replace_batch_norms(model: VisionModel, kind: type[nn.BatchNorm2d], momentum
 
 
 def follow_statistics(model: VisionModel) -> AbstractContextManager[None]:
-    """Let the statistics of SlowBatchNorm layers move in the passes within."""
+    """Let the statistics of SlowBatchNorm layers, or the memory of aligned ones, move in the passes within."""
+    if model.alignment is not None:
+        return model.alignment.follow()
     layers = [layer for layer in batch_norms(model) if isinstance(layer, SlowBatchNorm)]
     return holding(layers, "training", True, usual=False)

@@ -169,8 +169,7 @@ class TestDGAligned(Align):
         """The teacher's pass, and what it would add to its memory."""
         with follow_statistics(self.teacher):
             logits = self.teacher.run(images).logits
-        if (alignment := self.teacher.alignment) is None:
-            return {"logits": logits, "gap": logits.new_zeros(())}
+        alignment = self.alignment_of(self.teacher)
         return {"logits": logits, "gap": alignment.propose(logits), **alignment.proposal()}
 
     @torch.no_grad()
@@ -180,14 +179,14 @@ class TestDGAligned(Align):
     @torch.no_grad()
     def _remember(self, images: Tensor, seen: Mapping[str, Tensor], gap: float) -> tuple[Tensor, bool]:
         """Take a batch into both memories. Gives the teacher's prediction, and whether a new domain has begun."""
-        logits, changed = seen["logits"], False
-        if (alignment := self.teacher.alignment) is not None:
-            alignment.take_proposal(seen)
-            before = alignment.stream()
-            output, changed = alignment.settle(lambda: self.teacher.run(images), Output(logits, logits), gap)
-            logits = output.logits
-            if changed and self.model.alignment is not None:
-                self.model.alignment.move(before, alignment.stream())
+        alignment = self.alignment_of(self.teacher)
+        alignment.take_proposal(seen)
+        before = alignment.stream()
+        output = Output(seen["logits"], seen["logits"])
+        output, changed = alignment.settle(lambda: self.teacher.run(images), output, gap)
+        logits = output.logits
+        if changed:
+            self.alignment_of(self.model).move(before, alignment.stream())
         if self.settings.mirror:
             other = self.record("mirror", self._mirror, images)["logits"]
             logits = torch.stack([logits.float().log_softmax(1), other.float().log_softmax(1)]).logsumexp(0)
@@ -200,9 +199,9 @@ class TestDGAligned(Align):
         view = self.augment(images, self.generator)
         with torch.enable_grad(), follow_statistics(self.model), passed_again(self.again):
             output = self.model.run(view)
-        if (alignment := self.model.alignment) is not None:
-            alignment.propose(taught)
-            alignment.remember(changed=False)
+        alignment = self.alignment_of(self.model)
+        alignment.propose(taught)
+        alignment.remember(changed=False)
         losses = {"self_training_loss": symmetric_cross_entropy(output.logits, taught).mean()}
         if s.diversity_weight:
             losses["diversity_loss"] = s.diversity_weight * self._diversity(output.logits)
