@@ -192,9 +192,10 @@ class TestDG(Networks):
     def _move_domain(self, loss: Tensor) -> None:
         """Update extractor and discriminator (their backward pass costs nothing) and the amplifier."""
         gradients = self.domain_learner.gradients(loss, keep=self.amplifier_learns)
-        if self.amplifier_learner is not None and self.amplifier_learns:
-            self._move(self.amplifier_learner, self.amplifier_learner.gradients(loss), loss)
+        others = None if self.amplifier_learner is None else self.amplifier_learner.gradients(loss)
         self._move(self.domain_learner, gradients, loss)
+        if self.amplifier_learner is not None and others is not None:
+            self._move(self.amplifier_learner, others, loss)
 
     def _move(self, learner: Learner, gradients: tuple[Tensor | None, ...], loss: Tensor) -> None:
         """Update what a learner trains; `keep` makes it restorable, as passes that are still to come may fail."""
