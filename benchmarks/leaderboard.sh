@@ -26,14 +26,12 @@ tune="exec testdg tune $common --write tuned.toml"
 board="exec testdg leaderboard $common --tuned tuned.toml"
 resnet="--benchmark cifar10-c --data data --model resnet20_cifar10.safetensors --device cpu --jobs 2"
 rows="tent eata align testdg_aligned roid deyo rotta cmf sar tent:come neo t3a testdg actmad"
-for method in testdg testdg_aligned; do # these record their steps
-    ! grep -qs "^\[rows\.$method\]" tuned.toml || board="$board --set $method.cuda_graphs=true"
-done
+# TestDG aligned records its steps
+! grep -qs "^\[rows\.testdg_aligned\]" tuned.toml || board="$board --set testdg_aligned.cuda_graphs=true"
 case $part in
 tune-1) $tune testdg_aligned align tent sar eata roid rem deyo neo t3a --set testdg_aligned.cuda_graphs=true "$@" ;;
-tune-2) $tune tent:come sar:come eata:come roid:uncorrected cmf cmf:uncorrected foa actmad testdg testdg:released \
-    --set testdg.cuda_graphs=true "$@" ;;
-tune-3) $tune dpcore versatile versatile:all rotta obao pseudo_label testdg:warm --set testdg.cuda_graphs=true "$@" ;;
+tune-2) $tune tent:come sar:come eata:come roid:uncorrected cmf cmf:uncorrected foa actmad testdg testdg:released "$@" ;;
+tune-3) $tune dpcore versatile versatile:all rotta obao pseudo_label testdg:warm "$@" ;;
 tune-4) $tune becotta vdp ecotta dept vida continual_mae cotta "$@" ;;
 table) $board --best 0 --no-cost "$@" ;;
 best) $board --best 8 --seeds 0,1,2 "$@" ;;

@@ -102,7 +102,7 @@ def steps(model: VisionModel, images: torch.Tensor, arguments: argparse.Namespac
             row = measure(name, lambda adapter=adapter: adapter(images), device, repeats)
             rows.append(row | {"parameters": sum(p.numel() for p in adapter.trainable().values())})
         del adapter
-    options: dict[str, Any] = {"amplifier": not arguments.no_amplifier, "cuda_graphs": arguments.cuda_graphs}
+    options: dict[str, Any] = {"amplifier": not arguments.no_amplifier}
     options |= {"threshold": 1.0}  # changes when the benchmark says so
     testdg = adapt(model, "testdg", precision=precision, **options)
     if arguments.compile:
@@ -136,7 +136,6 @@ def main() -> None:
     parser.add_argument("--segformer", type=int, choices=range(6), help="a SegFormer of this size at 960 x 540 px")
     parser.add_argument("--model", help="a folder or hub id instead of a ViT-B/16 with random weights")
     parser.add_argument("--no-amplifier", action="store_true", help="TestDG without its amplifier")
-    parser.add_argument("--cuda-graphs", action="store_true", help="TestDG with recorded steps")
     parser.add_argument("--size", type=int, default=384)
     parser.add_argument("--batch", type=int, help="40; 1 for a SegFormer")
     parser.add_argument("--repeats", type=int, default=10)
@@ -168,7 +167,7 @@ def main() -> None:
     if arguments.out:
         about = {"model": model.name, "batch": batch, "device": where, "torch": torch.__version__}
         about |= {"precision": arguments.precision, "compiled": arguments.compile}
-        about |= {"amplifier": not arguments.no_amplifier, "cuda_graphs": arguments.cuda_graphs}
+        about |= {"amplifier": not arguments.no_amplifier}
         arguments.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 

@@ -18,10 +18,9 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def push(queue: Queue, images: int, generator: torch.Generator, cells: int = 1) -> None:
     """Push embeddings that tell their image and their cell."""
-    first = int(queue.position)
+    first = queue.position
     rows = [[float(image), float(cell)] for image in range(first, first + images) for cell in range(cells)]
     queue.push(torch.tensor(rows), images, generator)
-    queue.count(len(rows))
 
 
 @settings(max_examples=60, deadline=None)
@@ -59,8 +58,8 @@ def test_a_reservoir_holds_different_images_each_with_its_embedding(seed: int, l
         push(queue, size, generator)
         embeddings, positions = queue.content()
         assert embeddings[:, 0].long().tolist() == positions.tolist()
-        assert len(set(positions.tolist())) == len(positions) == len(queue) == min(int(queue.position), length)
-        assert 0 <= int(positions.min()) <= int(positions.max()) < int(queue.position)
+        assert len(set(positions.tolist())) == len(positions) == len(queue) == min(queue.position, length)
+        assert 0 <= int(positions.min()) <= int(positions.max()) < queue.position
 
 
 def test_a_reservoir_is_a_uniform_sample() -> None:

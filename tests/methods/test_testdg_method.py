@@ -1,17 +1,15 @@
 """TestDG as a whole: what moves when, what each switch removes, what a step costs, and the models that it runs on."""
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from testdg_cases import BASE, DOMAIN, copied, make, moved, parts, second_domain
+from testdg_cases import BASE, DOMAIN, copied, make, moved, parts, second_domain, watched
 from torch import Tensor, nn
 
-from testdg.methods.parts.learner import Learner
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.update import chamfer, update_prototypes
 from testdg.models import VisionModel
@@ -26,7 +24,7 @@ def test_step_1_alone_leaves_encoder_and_head_alone(vit: VisionModel) -> None:
     batches = stream(adapter, 3)
     for images in batches:
         adapter(images)
-    assert moved(adapter, start) == {*DOMAIN, "teacher_amplifier"}
+    assert moved(adapter, start) == DOMAIN
     assert adapter.amplifier is not None
     now = zip(adapter.amplifier.state_dict().values(), start["amplifier"], strict=True)
     assert all(not torch.equal(a, b) for a, b in now)  # down as well as up, after the first step
@@ -42,24 +40,7 @@ def test_step_2_alone_leaves_everything_else_alone(vit: VisionModel) -> None:
     assert [name for (name, now), before in weights if torch.equal(now, before)] == []
 
 
-@contextmanager
-def watched(adapter: TestDG) -> Iterator[list[tuple[str, set[str]]]]:
-    """Note, for each update of a learner, which parts it moved."""
-    log: list[tuple[str, set[str]]] = []
-    plain = Learner.move
-    names = adapter.learners()
-
-    def move(learner: Learner, *given: Any) -> None:
-        before = copied(adapter)
-        plain(learner, *given)
-        log.append((next(name for name, other in names.items() if other is learner), moved(adapter, before)))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Learner, "move", move)
-        yield log
-
-
-STEP_1 = [("amplifier_learner", {"amplifier"}), ("domain_learner", {"extractor", "discriminator"})]
+STEP_1 = [("domain_learner", {"extractor", "discriminator"}), ("amplifier_learner", {"amplifier"})]
 STEP_2 = [("encoder_learner", {"model"})]
 
 
@@ -71,7 +52,8 @@ def test_a_batch_is_step_1_then_step_2(vit: VisionModel, optimizer: str, release
     with watched(adapter) as log:
         adapter(next(batches))
     assert log == [*STEP_1, *STEP_2]
-    assert moved(adapter, before) - {"prototypes"} == {*DOMAIN, "model", "teacher", "teacher_amplifier"}
+    teachers = {"teacher", "teacher_amplifier"} if released else {"teacher"}
+    assert moved(adapter, before) - {"prototypes"} == {*DOMAIN, "model", *teachers}
     assert not any(p.requires_grad or p.grad is not None for p in adapter.parameters())
 
 
@@ -83,7 +65,7 @@ def test_without_discrimination_extractor_discriminator_and_amplifier_stay(vit: 
     assert "discrimination_loss" not in adapter.diagnostics
     before = copied(adapter)
     adapter(next(batches))
-    assert not moved(adapter, before) & {*DOMAIN, "teacher_amplifier"}
+    assert not moved(adapter, before) & DOMAIN
 
 
 def test_without_self_training_only_the_invariance_moves_the_model(vit: VisionModel) -> None:
@@ -157,12 +139,11 @@ def test_prototypes_follow_once_a_batch(vit: VisionModel) -> None:
 def test_without_an_amplifier_there_is_none(vit: VisionModel) -> None:
     adapter, batches = second_domain(vit, amplifier=False)
     assert adapter.amplifier is None
-    assert adapter.teacher_amplifier is None
     assert not [name for name in adapter.trainable() if "amplifier" in name]
     before = copied(adapter)
     with watched(adapter) as log:
         adapter(next(batches))
-    assert log == [*STEP_1[1:], *STEP_2]
+    assert log == [STEP_1[0], *STEP_2]
     assert moved(adapter, before) >= {"extractor", "discriminator", "model", "teacher"}
 
 
@@ -231,7 +212,8 @@ def test_with_both_losses_off_it_is_a_plain_mean_teacher(
     kind: str, settings: dict[str, Any], amplifier: bool, request: pytest.FixtureRequest
 ) -> None:
     model: VisionModel = request.getfixturevalue(kind)
-    adapter = make(model, discrimination=False, invariance=False, amplifier=amplifier, batch_norm="source", **settings)
+    settings = {**settings, "predict": "student", "batch_norm": "source", "amplifier": amplifier}
+    adapter = make(model, discrimination=False, invariance=False, **settings)
     plain = MeanTeacher(model.network, {**BASE, **settings})
     if not settings["symmetric"]:  # otherwise both begin in agreement, and nothing is learnt
         for network in (plain.teacher, adapter.teacher.network):
@@ -253,40 +235,83 @@ def test_with_both_losses_off_it_is_a_plain_mean_teacher(
 # The teacher
 
 
-@pytest.mark.parametrize("amplifier_momentum", [None, 0.5])
-def test_the_teacher_is_a_moving_average(vit: VisionModel, amplifier_momentum: float | None) -> None:
-    adapter, batches = second_domain(vit, momentum=0.8, amplifier_momentum=amplifier_momentum)
+def test_the_teacher_is_a_moving_average_of_encoder_and_head(vit: VisionModel) -> None:
+    adapter, batches = second_domain(vit, momentum=0.8)
+    assert not [name for name, _ in adapter.teacher.named_parameters() if "amplifier" in name]
     before = copied(adapter)
     adapter(next(batches))
     now = parts(adapter)
-    for average, module, momentum in (
-        ("teacher", "model", 0.8),
-        ("teacher_amplifier", "amplifier", amplifier_momentum or 0.8),
-    ):
-        for old, new, found in zip(before[average], now[module], now[average], strict=True):
-            expected = momentum * old.double() + (1 - momentum) * new.double()
-            torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
+    for old, new, found in zip(before["teacher"], now["model"], now["teacher"], strict=True):
+        torch.testing.assert_close(found.double(), 0.8 * old.double() + 0.2 * new.double(), rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("predict", ["student", "teacher"])
 @pytest.mark.parametrize("domains", [True, False])
-def test_the_returned_prediction_is_the_one_before_the_update(vit: VisionModel, released: bool, domains: bool) -> None:
-    adapter, batches = second_domain(
-        vit, as_released=released, symmetric=True, discrimination=domains, invariance=domains
-    )
+def test_the_returned_prediction_is_made_before_the_update_and_without_amplifier(
+    vit: VisionModel, predict: str, domains: bool
+) -> None:
+    adapter, batches = second_domain(vit, predict=predict, symmetric=True, discrimination=domains, invariance=domains)
     for images in batches:
         expected = adapter.predict(images)
-        module = adapter.teacher if released else adapter.model
-        amplifier = adapter.teacher_amplifier if released else adapter.amplifier
-        assert amplifier is not None
         with torch.no_grad():
-            torch.testing.assert_close(expected, amplifier.run(module, images).logits)
+            model = adapter.teacher if predict == "teacher" else adapter.model
+            torch.testing.assert_close(expected, model(images).logits)
         torch.testing.assert_close(adapter(images), expected)
+    other = adapter.model if predict == "teacher" else adapter.teacher
+    with torch.no_grad():
+        assert not torch.allclose(adapter.predict(images), other(images).logits, atol=1e-4)
 
 
-def test_the_untouched_adapter_predicts_as_the_source(vit: VisionModel) -> None:
-    for released in (False, True):
-        adapter = make(vit, as_released=released)
-        images = stream(adapter, 1)[0]
-        with torch.no_grad():
-            assert torch.equal(adapter.predict(images), vit(images).logits)
+def test_the_amplifier_changes_embeddings_and_no_prediction(vit: VisionModel) -> None:
+    adapter = make(vit)
+    images = stream(adapter, 1)[0]
+    predicted, embeddings = adapter.predict(images), adapter.embed(images)
+    assert adapter.amplifier is not None
+    with torch.no_grad():
+        for parameter in adapter.amplifier.parameters():
+            parameter += 0.1
+    assert torch.equal(adapter.predict(images), predicted)
+    assert not torch.allclose(adapter.embed(images), embeddings, atol=1e-3)
+
+
+@pytest.mark.parametrize("settings", [{"predict": "student"}, {"predict": "teacher"}, {"as_released": True}], ids=str)
+def test_the_untouched_adapter_predicts_as_the_source(vit: VisionModel, settings: dict[str, Any]) -> None:
+    adapter = make(vit, **settings)
+    images = stream(adapter, 1)[0]
+    with torch.no_grad():
+        assert torch.equal(adapter.predict(images), vit(images).logits)
+
+
+# Early adaptation
+
+
+def test_early_rates_rise_to_full_and_survive_a_reset(vit: VisionModel) -> None:
+    adapter = make(vit, early=4)
+    plain = make(vit)
+    first, later = [], []
+    for rates in (first, later):
+        for images in stream(adapter, 6):
+            adapter(images)
+            assert adapter.amplifier_learner is not None
+            pairs = ((adapter.encoder_learner, 1e-3), (adapter.amplifier_learner, 2e-3))
+            shares = {round(learner.optimizer.param_groups[0]["lr"] / rate, 9) for learner, rate in pairs}
+            rates.append(shares.pop())
+            assert not shares
+            assert adapter.domain_learner.optimizer.param_groups[0]["lr"] == BASE["extractor_learning_rate"]
+        adapter.reset()
+    assert first == later == [0.25, 0.5, 0.75, 1, 1, 1]
+    plain(stream(plain, 1)[0])
+    assert plain.encoder_learner.optimizer.param_groups[0]["lr"] == 1e-3
+
+
+def test_early_rates_continue_after_a_saved_state(vit: VisionModel, tmp_path: Path) -> None:
+    adapter = make(vit, early=8, symmetric=True)
+    batches = stream(adapter, 5)
+    for images in batches[:3]:
+        adapter(images)
+    adapter.save(tmp_path)
+    again = TestDG.load(tmp_path, vit)
+    for images in batches[3:]:
+        assert torch.equal(adapter(images), again(images))
+    for one, other in zip(adapter.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)

@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from testdg.methods.testdg.released import mean_chamfer, noise_prototypes
 from testdg.methods.testdg.selection import median_gamma, mmd2, squared_distances
 from testdg.methods.testdg.update import (
     DISTANCES,
     Distance,
     chamfer,
-    fresh_prototypes,
     hausdorff,
-    mean_chamfer,
     update_loss,
     update_prototypes,
 )
@@ -207,7 +206,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 def test_released_updates_start_from_random_vectors() -> None:
     """Even where the model stays, the prototypes are soon nearly noise."""
     embeddings, previous = normal(0, 20, 4), normal(1, 8, 4) + 5
-    moved = fresh_prototypes(mean_chamfer, embeddings, embeddings, previous, 0.01, 3, seeded())
+    moved = noise_prototypes(mean_chamfer, embeddings, embeddings, previous, 0.01, 3, seeded())
     start = torch.randn(8, 4, generator=seeded(), dtype=torch.float64)
     assert (moved - start).abs().max() <= 3 * 0.01 + 1e-9
     assert (moved - previous).abs().mean() > 2
@@ -223,11 +222,11 @@ def test_released_steps_are_each_the_first_of_an_adam(steps: int) -> None:
         optimizer.zero_grad()
         (mean_chamfer(before, previous) - mean_chamfer(after, prototypes)).abs().backward()
         optimizer.step()
-    moved = fresh_prototypes(mean_chamfer, before, after, previous, 0.008, steps, seeded())
+    moved = noise_prototypes(mean_chamfer, before, after, previous, 0.008, steps, seeded())
     torch.testing.assert_close(moved, prototypes.detach(), rtol=1e-9, atol=1e-9)
 
 
 def test_released_prototypes_survive_embeddings_that_are_not_finite() -> None:
     before, previous = normal(0, 5, 4), normal(1, 8, 4)
     after = torch.full_like(before, torch.nan)
-    assert bool(fresh_prototypes(mean_chamfer, before, after, previous, 0.01, 2, seeded()).isfinite().all())
+    assert bool(noise_prototypes(mean_chamfer, before, after, previous, 0.01, 2, seeded()).isfinite().all())

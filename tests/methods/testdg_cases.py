@@ -1,13 +1,17 @@
 """Adapters in known states, for the tests of TestDG."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from torch import Tensor, nn
 
+from testdg.methods.parts.learner import Learner
 from testdg.methods.testdg import TestDG
+from testdg.methods.testdg.released import LateDetector
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import stream
 
@@ -34,17 +38,18 @@ def make(model: VisionModel, **settings: Any) -> TestDG:
 
 
 def change(adapter: TestDG, images: Tensor) -> None:
-    """A batch that is taken for the first of a new domain."""
+    """A batch that the detector takes for the first of a new domain."""
     detector = adapter.detector
-    usual, detector.threshold = detector.threshold, NEVER if detector.late else ALWAYS
-    detector.due = True  # what a late detector acts on
+    usual, detector.threshold = detector.threshold, ALWAYS
+    if isinstance(detector, LateDetector):  # it acts on the jump of the batch before
+        detector.due, detector.threshold = True, NEVER
     adapter(images)
     detector.threshold = usual
     assert adapter.diagnostics["change"] is True
 
 
 def second_domain(model: VisionModel, **settings: Any) -> tuple[TestDG, Iterator[Tensor]]:
-    """An adapter that has prototypes of a first domain, and batches to go on with."""
+    """An adapter that has prototypes of a first domain, and the batches that follow."""
     adapter = make(model, **settings)
     batches = iter(stream(adapter, 10, 6))
     adapter(next(batches))
@@ -57,7 +62,8 @@ def parts(adapter: TestDG) -> dict[str, list[Tensor]]:
     """Everything that TestDG may change, by part."""
     modules = {
         "model": adapter.model, "extractor": adapter.extractor, "discriminator": adapter.discriminator,
-        "amplifier": adapter.amplifier, "teacher": adapter.teacher, "teacher_amplifier": adapter.teacher_amplifier,
+        "amplifier": adapter.amplifier, "teacher": adapter.teacher,
+        "teacher_amplifier": getattr(adapter, "teacher_amplifier", None),
     }  # fmt: skip
     found = {name: list(module.state_dict().values()) for name, module in modules.items() if module is not None}
     return {**found, "prototypes": [adapter.prototypes.current]}
@@ -76,6 +82,28 @@ def moved(adapter: TestDG, before: dict[str, list[Tensor]]) -> set[str]:
         if len(tensors) != len(before[name])
         or not all(torch.equal(a, b) for a, b in zip(tensors, before[name], strict=True))
     }
+
+
+@contextmanager
+def watched(adapter: TestDG) -> Iterator[list[tuple[str, set[str]]]]:
+    """Note, for each update of a learner, which parts it moved."""
+    log: list[tuple[str, set[str]]] = []
+    plain = Learner.move
+    names = adapter.learners()
+
+    def move(learner: Learner, *given: Any) -> None:
+        before = copied(adapter)
+        plain(learner, *given)
+        log.append((next(name for name, other in names.items() if other is learner), moved(adapter, before)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "move", move)
+        yield log
+
+
+def layers(network: nn.Module) -> list[Any]:
+    """Weight shapes of the linear layers, and the types of the others."""
+    return [tuple(x.weight.shape) if isinstance(x, nn.Linear) else type(x) for x in network.children()]
 
 
 DOMAIN = {"extractor", "discriminator", "amplifier"}

@@ -30,6 +30,7 @@ class Learner(nn.Module):
         if optimizer == "adam":
             extra = {"capturable": device.type == "cuda"}
         self.optimizer: torch.optim.Optimizer = optimizer_class(groups, fused=self.fused, **extra)
+        self.rates: list[float] = [group["lr"] for group in self.optimizer.param_groups]
         self.moment_names = ("step", "exp_avg", "exp_avg_sq") if optimizer == "adam" else ("momentum_buffer",)
         if optimizer != "adam":  # it would leave its momentum unwritten where the first step is skipped
             for parameter in self.parameters_:
@@ -72,6 +73,11 @@ class Learner(nn.Module):
             self.optimizer.step()
         self.skipped += bad if when is None else bad & when
         self.optimizer.zero_grad(set_to_none=True)
+
+    def scale_rates(self, share: float) -> None:
+        """Use this share of the learning rates from now on."""
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = share * rate
 
     @torch.no_grad()
     def forget(self, when: Tensor) -> None:

@@ -1,6 +1,6 @@
 """What TestDG remembers: embeddings of the current domain, and prototypes of previous domains.
 
-Both live in tensors of fixed size that are changed in place; how much of them is filled is counted on the host.
+Both live in tensors of fixed size that are changed in place; how many of their rows are used is counted on the host.
 """
 
 import torch
@@ -12,31 +12,27 @@ from testdg.methods import PlainState
 class Queue(PlainState):
     """The last embeddings of the current domain (or a uniform sample of them), each with its position in the stream."""
 
-    plain = ("seen",)
+    plain = ("seen", "position")
 
     def __init__(self, length: int, width: int, device: torch.device, reservoir: bool = False) -> None:
         super().__init__()
         self.length, self.reservoir = length, reservoir
-        self.seen = 0
-        rows = length + 1  # the last row takes what a reservoir turns away
+        self.seen = 0  # embeddings of the current domain
+        self.position = 0  # images of the whole stream
+        rows = length + 1  # the last row takes what a reservoir rejects
         self.embeddings: Tensor = nn.Buffer(torch.zeros(rows, width, device=device))
         self.positions: Tensor = nn.Buffer(torch.full((rows,), -1, dtype=torch.int64, device=device))
-        self.cursor: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
-        self.position: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
 
     def __len__(self) -> int:
-        """Number of embeddings held."""
+        """Number of stored embeddings."""
         return min(self.seen, self.length)
 
     def push(self, embeddings: Tensor, images: int, generator: Generator) -> None:
-        """Write the embeddings of some images; when full, the oldest leave (or, in a reservoir, random ones).
-
-        Runs on the device alone; `count` is its other half.
-        """
+        """Add the embeddings of some images; a full queue drops the oldest ones, a reservoir random ones."""
         count = len(embeddings)
         place = torch.arange(count, device=embeddings.device)
         positions = self.position + place // (count // images)
-        order = self.cursor + place
+        order = self.seen + place
         if self.reservoir:
             draw = (torch.rand(count, generator=generator, device=order.device) * (order + 1)).long()
             slots = torch.where(order < self.length, order, draw.clamp(max=self.length))
@@ -44,61 +40,71 @@ class Queue(PlainState):
             slots = torch.where(last[slots] == place, slots, self.length)  # of several in a slot the last one stays
         else:
             slots = (order % self.length)[-self.length :]
-        kept = slice(-len(slots), None)
-        self.embeddings[slots] = embeddings[kept].to(self.embeddings.dtype)
-        self.positions[slots] = positions[kept]
+        newest = slice(-len(slots), None)
+        self.embeddings[slots] = embeddings[newest].to(self.embeddings.dtype)
+        self.positions[slots] = positions[newest]
         self.embeddings[self.length :].zero_()
         self.positions[self.length :].fill_(-1)
-        self.cursor += count
+        self.seen += count
         self.position += images
-
-    def count(self, embeddings: int) -> None:
-        """Count embeddings that are pushed."""
-        self.seen += embeddings
 
     def content(self) -> tuple[Tensor, Tensor]:
         """Embeddings and positions, oldest first."""
-        held = slice(0, len(self))
+        used = slice(0, len(self))
         start = 0 if self.seen <= self.length or self.reservoir else -(self.seen % self.length)
-        return self.embeddings[held].roll(start, 0), self.positions[held].roll(start, 0)
+        return self.embeddings[used].roll(start, 0), self.positions[used].roll(start, 0)
 
     def clear(self) -> None:
-        """Forget everything but the position in the stream."""
+        """Remove all embeddings; the position in the stream stays."""
         self.seen = 0
-        self.cursor.zero_()
         self.positions.fill_(-1)
         self.embeddings.zero_()
 
 
 class Prototypes(PlainState):
-    """Prototypes of the last domains, newest domain last, each with the stream position of its image."""
+    """Prototypes of the last domains, newest domain last, each with the stream position of its image.
 
-    plain = ("counts",)
+    With `domains=0` a single set of at most `each` prototypes stands for all previous domains: it is chosen from its
+    `union` with the queue, and `represented` counts the embeddings that it stands for.
+    """
+
+    plain = ("counts", "represented")
 
     def __init__(self, width: int, each: int, domains: int, device: torch.device) -> None:
         super().__init__()
-        self.domains = domains
+        self.domains = max(1, domains)
         self.counts: list[int] = []
-        self.embeddings: Tensor = nn.Buffer(torch.zeros(each * domains, width, device=device))
-        self.positions: Tensor = nn.Buffer(torch.full((each * domains,), -1, dtype=torch.int64, device=device))
+        self.represented = 0
+        self.embeddings: Tensor = nn.Buffer(torch.zeros(each * self.domains, width, device=device))
+        self.positions: Tensor = nn.Buffer(torch.full((each * self.domains,), -1, dtype=torch.int64, device=device))
 
     def __len__(self) -> int:
-        """Number of prototypes held."""
+        """Number of stored prototypes."""
         return sum(self.counts)
 
     @property
     def current(self) -> Tensor:
-        """The prototypes that there are."""
+        """The stored prototypes, (M, D)."""
         return self.embeddings[: len(self)]
 
+    def union(self, embeddings: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The prototypes followed by the embeddings of a queue, their positions, and how much each row counts.
+
+        An embedding counts once; a prototype counts as its share of the embeddings it was chosen to represent.
+        """
+        old = len(self)
+        weights = embeddings.new_ones(old + len(embeddings))
+        weights[:old] = self.represented / max(1, old)
+        return torch.cat([self.current, embeddings]), torch.cat([self.positions[:old], positions]), weights
+
     def add(self, embeddings: Tensor, positions: Tensor) -> None:
-        """Add the prototypes of a domain; those of the oldest domain leave."""
+        """Add the prototypes of a domain and drop those of the oldest one."""
         before = len(self)
         self.counts = [*self.counts, len(embeddings)][-self.domains :]
-        kept = len(self)
-        self.embeddings[:kept] = torch.cat([self.embeddings[:before], embeddings])[-kept:]
-        self.positions[:kept] = torch.cat([self.positions[:before], positions])[-kept:]
+        after = len(self)
+        self.embeddings[:after] = torch.cat([self.embeddings[:before], embeddings])[-after:]
+        self.positions[:after] = torch.cat([self.positions[:before], positions])[-after:]
 
     def move(self, embeddings: Tensor) -> None:
-        """Put the prototypes somewhere else."""
+        """Replace the coordinates of the prototypes."""
         self.current.copy_(embeddings)

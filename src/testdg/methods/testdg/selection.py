@@ -30,9 +30,19 @@ def median_gamma(x: Tensor, most: int = 512) -> Tensor:
     return torch.where(median > 0, 1 / median.clamp(min=1e-12), torch.ones_like(median))
 
 
-def mmd2(x: Tensor, y: Tensor, gamma: float | Tensor) -> Tensor:
-    """Equation 1: squared maximum mean discrepancy between two sets (biased, diagonals included)."""
-    return rbf(x, x, gamma).mean() + rbf(y, y, gamma).mean() - 2 * rbf(x, y, gamma).mean()
+def mmd2(x: Tensor, y: Tensor, gamma: float | Tensor, weights: Tensor | None = None) -> Tensor:
+    """Equation 1: squared maximum mean discrepancy between two sets (biased, diagonals included).
+
+    `weights` (n,) say how much each point of x counts; by default all count the same.
+    """
+    share = shares(x, weights)
+    within, across = rbf(x, x, gamma) * share * share[:, None], rbf(x, y, gamma) * share[:, None]
+    return within.sum() + rbf(y, y, gamma).mean() - 2 * across.mean(1).sum()
+
+
+def shares(x: Tensor, weights: Tensor | None) -> Tensor:
+    """Weights of the points x that add up to one."""
+    return x.new_full((len(x),), 1 / len(x)) if weights is None else weights / weights.sum()
 
 
 def score(x: Tensor, chosen: Tensor, gamma: float | Tensor) -> Tensor:
@@ -41,10 +51,11 @@ def score(x: Tensor, chosen: Tensor, gamma: float | Tensor) -> Tensor:
     return 2 * rbf(x, prototypes, gamma).mean() - rbf(prototypes, prototypes, gamma).mean()
 
 
-def selection_mmd2(x: Tensor, chosen: Tensor, gamma: float | None) -> Tensor:
-    """How far the prototypes x[chosen] are from the set x (an even subset of many): squared MMD."""
-    prototypes, x = x[chosen], x[:: -(-len(x) // CHUNK)]
-    return mmd2(x, prototypes, median_gamma(x) if gamma is None else gamma)
+def selection_mmd2(x: Tensor, chosen: Tensor, gamma: float | None, weights: Tensor | None = None) -> Tensor:
+    """Squared MMD between the set x (an even subset of it, if large) and the prototypes x[chosen]."""
+    prototypes, step = x[chosen], -(-len(x) // CHUNK)
+    x, weights = x[::step], None if weights is None else weights[::step]
+    return mmd2(x, prototypes, median_gamma(x) if gamma is None else gamma, weights)
 
 
 def greedy(column_means: Tensor, column: Callable[[Tensor], Tensor], count: int) -> Tensor:
@@ -64,19 +75,20 @@ def greedy(column_means: Tensor, column: Callable[[Tensor], Tensor], count: int)
     return torch.stack(chosen)
 
 
-def select_mmd(x: Tensor, count: int, gamma: float | Tensor | None = None) -> Tensor:
+def select_mmd(x: Tensor, count: int, gamma: float | Tensor | None = None, weights: Tensor | None = None) -> Tensor:
     """Choose the prototypes that represent a set best; without a gamma, by the median heuristic.
 
-    Up to `CHUNK` points the kernel matrix is kept; beyond, its columns are computed when they are needed.
+    `weights` (n,) say how much each point counts in the set. Up to `CHUNK` points the kernel matrix is stored; beyond
+    that its columns are computed when they are needed.
     """
     gamma = median_gamma(x) if gamma is None else gamma
-    count = min(count, len(x))
+    count, share = min(count, len(x)), shares(x, weights)
     if len(x) <= CHUNK:
         kernel = rbf(x, x, gamma)
-        means = kernel.mean(0)
+        means = (kernel * share).sum(1)
         kernel.fill_diagonal_(torch.inf)
         return greedy(means, lambda best: kernel.index_select(0, best).view(-1), count)
-    means = torch.cat([rbf(rows, x, gamma).mean(1) for rows in torch.split(x, CHUNK)])
+    means = torch.cat([(rbf(rows, x, gamma) * share).sum(1) for rows in torch.split(x, CHUNK)])
 
     def column(best: Tensor) -> Tensor:
         return rbf(x, x.index_select(0, best), gamma).view(-1).index_fill_(0, best, torch.inf)
@@ -84,14 +96,17 @@ def select_mmd(x: Tensor, count: int, gamma: float | Tensor | None = None) -> Te
     return greedy(means, column, count)
 
 
-def select(strategy: str, x: Tensor, count: int, gamma: float | None, generator: Generator) -> Tensor:
+def select(
+    strategy: str, x: Tensor, count: int, gamma: float | None, generator: Generator, weights: Tensor | None = None
+) -> Tensor:
     """Choose prototypes from a queue (oldest first) by a strategy: mmd, random, fifo or reservoir.
 
-    A reservoir queue is already a uniform sample of its domain, so a random part of it is one too.
+    A reservoir queue is already a uniform sample of its domain, so a random part of it is one too. `weights` matter
+    to mmd only.
     """
     count = min(count, len(x))
     if strategy == "mmd":
-        return select_mmd(x, count, gamma)
+        return select_mmd(x, count, gamma, weights)
     if strategy == "fifo":
         return torch.arange(len(x) - count, len(x), device=x.device)
     return torch.randperm(len(x), generator=generator, device=x.device)[:count]

@@ -12,16 +12,26 @@ class TestDGSettings(Settings):
 
     __test__ = False  # not a test class, whatever its name begins with
 
-    as_released: bool = option(False, "do all that the authors' code does otherwise than the text of the paper")
+    as_released: bool = option(False, "follow the authors' code wherever it differs from the text of the paper")
     threshold: float = option(0.1, "jump of the mean confidence that means a new domain", low=0)
     learning_rate: float = option(1e-4, "of encoder and head", low=0)
-    discrimination_weight: float = option(0.05, "weight of L_dis", low=0)
+    discrimination_weight: float = option(
+        0.05, "weight of L_dis; without effect in the text, as Adam divides it out", low=0
+    )
     invariance_weight: float = option(0.07, "weight of L_inv", low=0)
+    predict: Literal["student", "teacher"] = option(
+        "teacher", "whose prediction is returned and watched for changes of domain; as released: the teacher's"
+    )
+    early: int = option(
+        0, "batches over which the rates of encoder, head and amplifier rise to full; 0 for none", low=0
+    )
 
     # 3.2 Domain prototype selection
-    queue_length: int = option(256, "embeddings of the current domain that are kept", low=1)
+    queue_length: int = option(256, "stored embeddings of the current domain", low=1)
     prototypes: int = option(40, "prototypes of a previous domain", low=1)
-    previous_domains: int = option(1, "previous domains whose prototypes are kept", low=1)
+    previous_domains: int = option(
+        1, "previous domains that have prototypes of their own; 0: all of them share one set", low=0
+    )
     selection: Literal["mmd", "random", "fifo", "reservoir"] = option("mmd", "how prototypes are chosen")
     gamma: float | None = option(None, "of the RBF kernel; none: median heuristic, or 1 as released", low=0)
     flip: bool = option(True, "mirror every other augmented image of the first domain; not for digits or text")
@@ -31,11 +41,13 @@ class TestDGSettings(Settings):
     discrimination: bool = option(True, "L_dis: step 1 learns to tell the domains apart")
     invariance: bool = option(True, "L_inv: step 2 brings embeddings to the prototypes")
     symmetric: bool = option(False, "average L_self with the cross-entropy the other way round (ImageNet-C)")
-    amplifier: bool = option(True, "low-rank branches beside the attention (or the convolutions)")
+    amplifier: bool = option(True, "low-rank branches next to the attention (or the convolutions)")
     rank: int = option(128, "inner width of the amplifier", low=1)
     grid: int = option(2, "cells a side, each with an embedding of its own, where features are maps", low=1)
     momentum: float = option(0.999, "of the teacher's moving average", low=0, high=1)
-    amplifier_momentum: float | None = option(None, "of the teacher's amplifier; none: as the teacher", low=0, high=1)
+    amplifier_momentum: float | None = option(
+        None, "of the teacher's amplifier, as released; none: as the teacher", low=0, high=1
+    )
     optimizer: Literal["adam", "sgd"] = option(
         "adam", "of encoder, head and amplifier: Adam, or SGD with Nesterov momentum 0.9"
     )
@@ -48,12 +60,14 @@ class TestDGSettings(Settings):
     prototype_learning_rate: float = option(0.01, "of the prototypes", low=0)
     prototype_steps: int = option(1, "steps of one update", low=1)
 
+    released_for: Literal["cifar10-c", "cifar100-c", "imagenet-c"] = option(
+        "cifar10-c", "which of the three released programs as_released follows"
+    )
     source_images: int = option(0, "labelled source images for a warm-up of the amplifier; 0 for none", low=0)
     warm_up_learning_rate: float = option(1e-4, "of the amplifier on source images", low=0)
     batch_norm: Literal["auto", "stream", "batch", "source"] = option(
         "auto", "whose statistics BatchNorm layers use; auto: in classifiers the batch's, in maps the source's"
     )
-    cuda_graphs: bool = option(False, "record the step as CUDA graphs: much faster for small models on a GPU")
 
 
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -101,7 +115,7 @@ RELEASED_SIZES: dict[str, dict[str, int]] = {
 PRESETS: dict[str, dict[str, Any]] = {
     **PUBLISHED,
     **{
-        f"{name}-released": {"as_released": True, **values, **RELEASED_SIZES[name]}
+        f"{name}-released": {"as_released": True, "released_for": name, **values, **RELEASED_SIZES[name]}
         for name, values in PUBLISHED.items()
     },
     "acdc": {"learning_rate": 7.5e-6, "amplifier_learning_rate": 7.5e-6},

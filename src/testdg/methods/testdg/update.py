@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from testdg.methods.testdg.selection import median_gamma, mmd2, squared_distances
 
@@ -28,15 +28,6 @@ def mmd_distance(x: Tensor, y: Tensor) -> Tensor:
 
 
 DISTANCES: dict[str, Distance] = {"chamfer": chamfer, "mmd": mmd_distance, "hausdorff": hausdorff}
-
-
-def mean_chamfer(x: Tensor, y: Tensor) -> Tensor:
-    """Chamfer distance as in the released code: means of plain distances, both ways."""
-    pairs = squared_distances(x, y).clamp(min=1e-12).sqrt()
-    return pairs.min(1).values.mean() + pairs.min(0).values.mean()
-
-
-RELEASED_DISTANCES = {**DISTANCES, "chamfer": mean_chamfer}
 
 
 def update_loss(distance: Distance, before: Tensor, after: Tensor, previous: Tensor, prototypes: Tensor) -> Tensor:
@@ -65,28 +56,4 @@ def update_prototypes(
                 moved = prototypes - learning_rate * move
                 better = update_loss(distance, before, after, previous, moved) < loss
                 prototypes = torch.where(better, moved, prototypes).detach()
-    return prototypes
-
-
-def fresh_prototypes(
-    distance: Distance,
-    before: Tensor,
-    after: Tensor,
-    previous: Tensor,
-    learning_rate: float,
-    steps: int,
-    generator: Generator,
-) -> Tensor:
-    """Put random vectors in the place of prototypes and move them down equation 7, as the released code does.
-
-    Its Adam is made anew for every step, so that each is a first one: nearly the sign of the gradient.
-    """
-    prototypes = torch.randn(previous.shape, generator=generator, device=previous.device, dtype=previous.dtype)
-    with torch.enable_grad(), torch.autocast(previous.device.type, enabled=False):
-        for _ in range(steps):
-            prototypes.requires_grad_(True)
-            loss = update_loss(distance, before, after, previous, prototypes)
-            (gradient,) = torch.autograd.grad(loss, prototypes)
-            move = (gradient / (gradient.abs() + 1e-8)).nan_to_num()  # one bad batch must not spoil all that follow
-            prototypes = (prototypes - learning_rate * move).detach()
     return prototypes
