@@ -77,7 +77,7 @@ def test_a_leaderboard_is_run_in_parts_and_shown_as_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     small = short_runs(model, images=8)
-    part = ["leaderboard", "neo", *small, "--seeds", "0,1", "--no-cost"]
+    part = ["leaderboard", "source", "neo", *small, "--seeds", "0,1", "--no-cost"]
     assert execute([*part, "--streams", "sorted, dirichlet 0.01", "--best", "1", "--report", "a", "--json"]) == 0
     tables = json.loads(capsys.readouterr().out)["tables"]
     assert [table["protocol"] for table in tables] == ["dirichlet 0.01", "sorted"]

@@ -42,7 +42,7 @@ def test_a_choice_is_written_and_bench_takes_it(
 
 
 def test_settings_are_chosen_on_the_extra_corruptions_in_both_orders_method_by_method() -> None:
-    tried, cells = make_cells(["tent", "neo"], {"benchmark": ["digits-c"]}, [])
+    tried, cells = make_cells(["tent", "source", "neo"], {"benchmark": ["digits-c"]}, [])
     assert [cell.name for cell in cells[:2]] == ["Source", "Source"]
     assert {dict(cell.options)["images"] for cell in cells} == {4000}
     ways = [dict(cell.options)["domains"] for cell in cells[2:26]]

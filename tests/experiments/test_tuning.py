@@ -125,5 +125,9 @@ def test_a_file_that_cannot_be_used_is_told(text: str | None, sentence: str, tmp
 def test_names_that_cannot_be_tuned_are_told() -> None:
     with pytest.raises(UserError, match=r"unknown variant of tent 'com'; did you mean 'come'\?"):
         find_variant("tent:com")
-    with pytest.raises(UserError, match="source has nothing to set and is always run: leave it out"):
-        find_variants(["tent", "source"], "classification")
+    with pytest.raises(UserError, match="source is always run as the baseline: name another method, too"):
+        find_variants(["source"], "classification")
+
+
+def test_source_may_be_named_and_is_not_a_row_of_its_own() -> None:
+    assert [one.key for one in find_variants(["source", "tent", "source"], "classification")] == ["tent"]
