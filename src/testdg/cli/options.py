@@ -50,6 +50,22 @@ class BenchOptions:
 
 
 @dataclass(frozen=True)
+class TuneOptions:
+    """What a tuning tries, and where the choice goes."""
+
+    methods: Annotated[
+        list[str] | None, Argument(metavar="METHOD...", help="As in tent sar:come; all methods if left out.")
+    ] = None
+    write: Annotated[Path, Option(metavar="FILE", help="The choice; rows of an earlier one stay.")] = Path("tuned.toml")
+    rates: Annotated[str | None, Option(help="Learning rates to try for every method, in place of its own search.")] = (
+        None
+    )
+    widen: Annotated[
+        int, Option(min=0, max=3, help="How often a search whose choice lies at its edge is widened there.")
+    ] = 0
+
+
+@dataclass(frozen=True)
 class BoardOptions:
     """What a leaderboard is made of, and where it goes."""
 
