@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -83,13 +84,30 @@ def test_what_the_user_gave_to_all_configurations_is_in_the_file(small: list[str
     assert Tuned.read(tmp_path / "tuned.toml").rows["neo"].settings["after"] == 2
 
 
-def test_a_file_of_other_conditions_is_refused_before_a_method_is_tried(
+def test_a_file_of_other_conditions_is_refused_before_anything_runs(
     small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Tuned({"benchmark": "cifar10-c"}).write(tmp_path / "tuned.toml")
-    assert execute(["tune", "neo", *small]) == 2
-    assert "tuned.toml was chosen with another rule, benchmark" in capsys.readouterr().err
-    assert not list((tmp_path / "runs").glob("*-neo-*/result.json"))
+    assert execute(["tune", "neo", *small]) == 0
+    shutil.rmtree(tmp_path / "runs")
+    others = {
+        "rule": ["--widen", "1"],
+        "domains": ["--domains", "frost"],
+        "severity": ["--severity", "3"],
+        "images_per_domain": ["--images", "8"],
+        "batch_size": ["--batch-size", "2"],
+        "precision": ["--precision", "bf16"],
+        "seeds": ["--seed", "1"],
+        "protocol": ["--protocol", "dirichlet"],
+    }
+    for key, options in others.items():
+        assert execute(["tune", "t3a", *small, *options]) == 2
+        assert f"tuned.toml was chosen with another {key}: choose another file" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+    before = Tuned.read(tmp_path / "tuned.toml")
+    conditions = {**before.conditions, "model": "another", "model_fingerprint": "0"}
+    Tuned(conditions, before.rows).write(tmp_path / "tuned.toml")
+    assert execute(["tune", "t3a", *small]) == 2
+    assert "tuned.toml was chosen with another model, model_fingerprint:" in capsys.readouterr().err
 
 
 def test_the_same_rates_can_be_tried_for_all_and_the_published_one_is_among_them(

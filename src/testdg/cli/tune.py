@@ -9,19 +9,21 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import check_places, drop_state, run_cells, run_lines, told_failures, write_texts
+from testdg.cli.bench import Training, check_places, drop_state, run_cells, run_lines, told_failures, write_texts
 from testdg.cli.bench_progress import complain
 from testdg.cli.options import BenchOptions, Chosen, TuneOptions
+from testdg.cli.screen import Bar, quieten
 from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.experiments import Cell, Complete, Failed, expand
-from testdg.experiments.grid import SOURCE, read_settings
+from testdg.experiments.grid import read_settings
 from testdg.experiments.tuned import Tuned
 from testdg.experiments.tuning import (
     Choice,
     Configuration,
     check_given,
     choose,
+    conditions,
     configurations,
     in_turn,
     preset_of,
@@ -39,8 +41,9 @@ def tune_command(asked: TuneOptions, chosen: Chosen, places: BenchOptions, *, as
     check_places(places, asked.write)
     earlier = Tuned.read(asked.write) if asked.write.exists() else None
     tuning = Tuning(asked, *chosen)
+    tuning.describe(console, earlier)
     try:
-        tuning.run(places, console, earlier)
+        tuning.run(places, console)
     except KeyboardInterrupt:  # choose for the methods that are complete
         _write(tuning, places, earlier, console, as_json=as_json)
         raise
@@ -78,9 +81,17 @@ class Tuning:
         """Runs that failed."""
         return [end for end in self.ends if isinstance(end, Failed)]
 
-    def run(self, places: BenchOptions, console: Console, earlier: Tuned | None) -> None:
+    def describe(self, console: Console, earlier: Tuned | None) -> None:
+        """Note what the choice depends on, and refuse a file of other conditions before anything runs."""
+        quieten(cell.model for cell in self.cells)
+        with Bar(console) as bar:
+            self.conditions = conditions(self.rule, self.cells, Training(bar))
+        if earlier is not None:
+            Tuned(self.conditions).joined(earlier, self.file)
+
+    def run(self, places: BenchOptions, console: Console) -> None:
         """Run everything, then what wider searches add, as long as there is something."""
-        self._run(self.cells, places, console, earlier)
+        self._run(self.cells, places, console)
         while more := self._wider():
             rows = ", ".join(dict.fromkeys(one.variant.key for one in more))
             console.print(f"widening the search of {rows}: {len(more)} more configurations", markup=False)
@@ -88,16 +99,14 @@ class Tuning:
             fresh = [cell for cell in self._runs(more) if cell not in known]  # Source is known
             self.tried += more
             self.cells += fresh
-            self._run(fresh, places, console, earlier)
+            self._run(fresh, places, console)
 
-    def _run(self, cells: Sequence[Cell], places: BenchOptions, console: Console, earlier: Tuned | None) -> None:
+    def _run(self, cells: Sequence[Cell], places: BenchOptions, console: Console) -> None:
         start = len(self.cells) - len(cells)
 
         def hear(end: Complete | Failed) -> None:
             self.ends.append(replace(end, number=start + end.number))
             drop_state(end)
-            if earlier is not None and cells[end.number].method == SOURCE and isinstance(end, Complete):
-                Tuned(self.conditions()).joined(earlier, self.file)  # refuses other conditions before the long part
 
         run_cells([replace(cell, track=places.track) for cell in cells], places, console, hear)
 
@@ -111,18 +120,6 @@ class Tuning:
         wider = {one.variant.key for one in self._wider()}
         waiting += [choice.variant for choice in choices if choice.variant.key in wider]
         return [choice for choice in choices if choice.variant.key not in wider], waiting
-
-    def conditions(self) -> dict[str, Any]:
-        """What the choice depends on, from the first run of Source; whatever devices it was computed on."""
-        cell, record = next(
-            (self.cells[end.number], end.result.record)
-            for end in self.ends
-            if isinstance(end, Complete) and self.cells[end.number].method == SOURCE
-        )
-        about = {key: record[key] for key in ("benchmark", "domains", "severity", "images_per_domain", "batch_size")}
-        seeds = sorted({one.seed for one in self.cells if one.method != SOURCE})
-        model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}
-        return {"rule": self.rule, **about, "orders": "both", "protocol": cell.asked, **model, "seeds": seeds}
 
 
 def read_rates(text: str | None) -> list[float]:
@@ -154,7 +151,7 @@ def _write(tuning: Tuning, places: BenchOptions, earlier: Tuned | None, console:
     choices, waiting = tuning.choose()
     write_texts({places.jsonl: lambda: run_lines(cells, ends)})
     if choices:
-        about = tuning.conditions()
+        about = tuning.conditions
         told = {key: ", ".join(map(str, one)) if isinstance(one, list) else one for key, one in about.items()}
         lines = [f"{key.replace('_', ' '):<18} {text}" for key, text in told.items()]
         tuned = Tuned(about, {choice.variant.key: choice.chosen() for choice in choices})

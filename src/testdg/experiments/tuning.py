@@ -10,12 +10,14 @@ from testdg.data.benchmarks import Benchmark
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
 from testdg.data.corruptions import EXTRA
 from testdg.errors import UserError
-from testdg.evaluation import Result
+from testdg.evaluation import Observer, Result
+from testdg.evaluation.record import make_record
 from testdg.evaluation.result import mean_of
-from testdg.experiments.engine import Complete, Failed
+from testdg.experiments.engine import Complete, Failed, load_setup
 from testdg.experiments.grid import SOURCE, Cell, Grid
 from testdg.experiments.tuned import Chosen
 from testdg.experiments.variants import Variant
+from testdg.methods import find_method
 from testdg.methods.settings import BUDGET, RATE, Side, is_ordered, next_value
 from testdg.scores import Metric
 
@@ -102,6 +104,24 @@ def in_turn(cells: Sequence[Cell], tried: Sequence[Configuration]) -> list[Cell]
     order = list(dict.fromkeys(one.variant.key for one in tried))
     places = {one.name: order.index(one.variant.key) for one in tried}
     return sorted(cells, key=lambda cell: places.get(cell.name, -1))
+
+
+def conditions(rule: str, cells: Sequence[Cell], observer: Observer | None = None) -> dict[str, Any]:
+    """What a choice depends on, as the run of Source, the first of the cells, will record it; whatever the device.
+
+    It loads the source model, which is trained first where a benchmark brings its own.
+    """
+    source = cells[0]
+    benchmark, model = load_setup(source.setup, "cpu", observer)
+    benchmark = source.protocol.choose(benchmark)
+    stream = source.protocol.stream(benchmark, source.batch_size)
+    adapter = find_method(SOURCE)(model, **source.fixed)
+    about = {"tuning": "", "fingerprint": model.fingerprint()}
+    record = make_record(source.protocol, benchmark, stream, adapter, **about).to_dict()
+    data = {key: record[key] for key in ("benchmark", "domains", "severity", "images_per_domain", "batch_size")}
+    seeds = sorted({cell.seed for cell in cells if cell.method != SOURCE})
+    of_model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}
+    return {"rule": rule, **data, "orders": "both", "protocol": source.asked, **of_model, "seeds": seeds}
 
 
 @dataclass(frozen=True)
