@@ -44,8 +44,8 @@ class Adapter(Stateful):
     needs: ClassVar[str] = ""
     source_data: ClassVar[str] = ""
     """What the method learns from source data before the stream (`warm_up`), in words; empty where it needs none."""
-    source_labels: ClassVar[bool] = True
-    """False where `warm_up` is content with images."""
+    source_labels: ClassVar[bool] = False
+    """True where `warm_up` reads the labels of source images, too."""
     least_source_images: ClassVar[int] = 1
     """Fewer than this cannot be learnt from."""
     reconstruction: ClassVar[bool] = False
@@ -104,7 +104,7 @@ class Adapter(Stateful):
         return getattr(self.settings, "source_images", 0)
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Learn from prepared source images and their labels, once, before the stream."""
+        """Learn from prepared source images, once, before the stream; without `source_labels`, labels may be empty."""
         raise UserError(f"{self.name} learns nothing from source data: leave out warm_up")
 
     @property

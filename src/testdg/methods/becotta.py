@@ -126,6 +126,7 @@ class Becotta(AddedLayersAdapter):
     tasks = ("classification", "segmentation")
     needs = "transformer blocks"
     source_data = "a warm-up of experts and routers (source_images=0 goes without)"
+    source_labels = True
     Settings = BecottaSettings
     settings: BecottaSettings
     search = Search(rates=(1, 10, 30, 100), values={"margin": (0.2, 0.4, 0.6)})

@@ -35,7 +35,6 @@ class NEO(Adapter):
     example_error = 15.0
     differs_from_source = "features are re-centred"
     source_data = "the mean of its features (anchor=zero goes without)"
-    source_labels = False
     needs_features = True
     Settings = NEOSettings
     settings: NEOSettings

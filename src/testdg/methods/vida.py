@@ -90,6 +90,7 @@ class ViDA(Adapter):
     tasks = ("classification", "segmentation")
     needs = "attention or convolutions"
     source_data = "warming up the adapters (source_images=0 goes without: they start as nothing)"
+    source_labels = True
     differs_from_source = "the adapters are trained on source images first"
     Settings = ViDASettings
     settings: ViDASettings

@@ -13,7 +13,17 @@ from testdg.errors import UserError
 from testdg.methods import Adapter
 from testdg.methods.state import read_folder
 from testdg.models import VisionModel, load_model
-from testdg.testing.battery import MakeAdapter, assert_equal, check, difference, snapshot, stream, warmed_up
+from testdg.testing.battery import (
+    MakeAdapter,
+    assert_equal,
+    check,
+    difference,
+    same_state,
+    snapshot,
+    source_batches,
+    stream,
+    warmed_up,
+)
 from testdg.testing.failures import Injected, failing
 
 MOMENTS = 16
@@ -104,6 +114,24 @@ def _untouched(make: MakeAdapter) -> None:
     assert torch.equal(images, kept), "the images changed"
     changed = [name for name, value in given.state_dict().items() if not torch.equal(value, before[name])]
     assert not changed, f"the given model changed: {changed[:3]}"
+
+
+@check("source labels are read only where declared", warm=False)
+def _source_labels(make: MakeAdapter) -> None:
+    adapter, other = make(), make()
+    if not adapter.awaits_source:
+        return
+    batches = source_batches(adapter)
+    adapter.warm_up(batches)
+    if adapter.source_labels:
+        with suppress(UserError):
+            make().warm_up(images for images, _ in batches)
+            raise AssertionError("source_labels is True, but images without labels were accepted")
+        other.warm_up((images, labels.flip(0)) for images, labels in batches)
+        assert same_state(adapter, other) is not None, "source_labels is True, but other labels change nothing"
+    else:
+        other.warm_up(images for images, _ in batches)
+        assert_equal(adapter, other)
 
 
 @check("gradients of the caller do not matter")
