@@ -127,8 +127,8 @@ class Adapter(Stateful):
         """Say why several processes cannot share batches with these settings; None where they can."""
         return None if cls.shares_batches else "it learns from a batch as a whole"
 
-    def adapted_model(self) -> VisionModel:
-        """The model as it predicts now, as an ordinary model."""
+    def predicting_model(self) -> VisionModel:
+        """The network that predicts now, as an ordinary model, but for what `beyond_weights` names."""
         return frozen_copy(self.model)
 
     def beyond_weights(self) -> str | None:
@@ -263,10 +263,14 @@ class Adapter(Stateful):
                     f"with other {what} ({saved.get(key)}, not {own[key]}): give that model"
                 )
 
-    def export(self, folder: str | Path) -> None:
-        """Write the adapted model as an ordinary checkpoint folder, which predicts as `predict` does."""
+    def adapted_model(self) -> VisionModel:
+        """An ordinary model that predicts as `predict` does now; a UserError where one model cannot."""
         if (reason := self.beyond_weights()) is not None:
             raise UserError(f"{self.name} cannot be exported here: {reason}; keep it with save()")
+        return self.predicting_model()
+
+    def export(self, folder: str | Path) -> None:
+        """Write the adapted model as an ordinary checkpoint folder, which predicts as `predict` does."""
         self.adapted_model().save(folder)
 
     @classmethod
@@ -331,6 +335,6 @@ class TeacherAdapter(Adapter):
         """Predict with the teacher."""
         return self.teacher(images).logits  # type: ignore[no-any-return]
 
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The teacher."""
         return frozen_copy(self.teacher)

@@ -167,7 +167,7 @@ class Align(Adapter):
         aligned = [] if model.alignment is None else [model.alignment]
         return holding(aligned, "reads", self._reads, usual="memory")
 
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The model with its alignment; BatchNorm layers are ordinary ones again, with the statistics of the stream."""
         return self.as_predicts(self.model)
 

@@ -84,7 +84,7 @@ class NEO(Adapter):
         return super().beyond_weights() if isinstance(bias, Tensor) else "its classifier has no bias for the shift"
 
     @torch.no_grad()
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The model with the shift in the bias of its classifier."""
         model = frozen_copy(self.model)
         bias = model.head_layer.bias

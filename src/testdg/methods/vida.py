@@ -171,7 +171,7 @@ class ViDA(Adapter):
         for follower in (self.teacher_adapters, self.source_adapters):
             ema_update(follower, self.adapters, 0.0)
 
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The teacher with its adapters merged into the weights, at the scales of the last batch."""
         model = frozen_copy(self.teacher)
         model.load_state_dict(self.teacher_adapters.merged(model, self.scales), strict=False)

@@ -108,7 +108,7 @@ class Networks(Adapter):
         with self.autocast():
             return self._embed(self._run(images) if model is None else model(images))
 
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The predicting model with its amplifier merged into the weights."""
         student = self.rules.predict == "student"
         model = frozen_copy(self.model if student else self.teacher)
