@@ -186,7 +186,7 @@ class Adapter(Stateful):
 
     def _mark(self) -> Tensor:
         """The fingerprint of the model as it is, as a tensor."""
-        return torch.tensor(list(bytes.fromhex(self.model.fingerprint())), dtype=torch.uint8)
+        return torch.tensor(list(bytes.fromhex(self.model.fingerprint())), dtype=torch.uint8, device="cpu")
 
     @property
     def warm(self) -> Mapping[str, Tensor]:
