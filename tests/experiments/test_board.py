@@ -7,6 +7,7 @@ import pytest
 from testdg.data.benchmarks import load_benchmark
 from testdg.evaluation import DomainResult, Result
 from testdg.experiments.leaderboard import FIRST, HELD_OUT, STREAMS, best_of, find_streams, make_board
+from testdg.report.bench import means_table
 from testdg.report.board import board_pictures, board_table, outcome, source_words
 
 
@@ -100,6 +101,17 @@ def test_a_miou_far_above_that_of_source_is_shown() -> None:
     pictures = board_pictures(make_board((FIRST, *row) for row in rows), {})
     assert [picture.name for picture in pictures] == ["held-out"]
     assert "Not shown" not in pictures[0].caption
+
+
+@pytest.mark.parametrize(("task", "marked"), [("classification", "VDP"), ("segmentation", "VDP, ViDA, Continual-MAE")])
+def test_reconstructions_are_named_below_the_table(task: str, marked: str) -> None:
+    names = ("source", "tent", "vdp", "vida", "continual_mae")
+    board = make_board((FIRST, name, result(name, 30.0, 30.0, task=task)) for name in names)
+    sentence = f"reconstructions, without code of the authors: {marked}."
+    assert board_table(board, {}).note.endswith(sentence)
+    assert means_table(board.tables[FIRST]).note.endswith(sentence)
+    without = make_board((FIRST, name, result(name, 30.0, 30.0, task=task)) for name in names[:2])
+    assert "reconstruction" not in board_table(without, {}).note
 
 
 def test_costs_stand_in_the_table_and_far_rows_are_named_below_the_figures() -> None:

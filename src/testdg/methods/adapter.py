@@ -48,8 +48,9 @@ class Adapter(Stateful):
     """True where `warm_up` reads the labels of source images, too."""
     least_source_images: ClassVar[int] = 1
     """Fewer than this cannot be learnt from."""
-    reconstruction: ClassVar[bool] = False
-    """True where no code of the authors exists, so that parts which the paper leaves open are ours."""
+    reconstruction: ClassVar[bool | tuple[str, ...]] = False
+    """True where no code of the authors exists, so that parts which the paper leaves open are ours; or the tasks for
+    which this holds."""
     differs_from_source: ClassVar[str] = ""
     """Why predictions differ from the source's even at learning rate 0, in words; empty where they do not."""
     Settings: ClassVar[type[BaseSettings]] = BaseSettings
@@ -116,6 +117,11 @@ class Adapter(Stateful):
     def refuses(cls, model: VisionModel) -> str | None:
         """Say why the method cannot adapt a model; None where it can."""
         return None
+
+    @classmethod
+    def reconstructed(cls) -> tuple[str, ...]:
+        """The tasks for which the method is a reconstruction."""
+        return cls.reconstruction if isinstance(cls.reconstruction, tuple) else cls.tasks if cls.reconstruction else ()
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> Mapping[str, str]:

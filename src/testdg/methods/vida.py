@@ -88,6 +88,7 @@ class ViDA(Adapter):
     citation = "Liu et al., ViDA: Homeostatic Visual Domain Adapter for Continual Test Time Adaptation, ICLR 2024"
     example_error = 22.5
     tasks = ("classification", "segmentation")
+    reconstruction = ("segmentation",)
     needs = "attention or convolutions"
     source_data = "warming up the adapters (source_images=0 goes without: they start as nothing)"
     source_labels = True

@@ -12,7 +12,7 @@ from testdg.report.analyses.scores import draw_methods
 from testdg.report.bench import SPREAD, bench_markdown, means_table, table_record
 from testdg.report.page.figures import Picture, make_picture
 from testdg.report.page.html import html_details, html_figure, html_lines, html_table, whole_page
-from testdg.report.record import record_note
+from testdg.report.record import reconstruction_note, record_note
 from testdg.report.safe import escape, markdown
 from testdg.report.style import GREY, look, method_styles, new_figure
 from testdg.report.table import Column, Entry, Table, markdown_table
@@ -46,7 +46,9 @@ def _note(board: Board, costs: Costs) -> str:
     worst = "worst case: the smallest gain over Source on any of these, a loss below zero, and on which" if mean else ""
     measured = next(iter(costs.values()), {})
     cost = f"ms, MiB: of a batch of {measured['batch_size']} on {measured['device']}, alone" if measured else ""
-    return "; ".join(filter(None, (f"{metric.title}, {SPREAD}", mean, worst, cost))) + "."
+    task = next(iter(board.tables.values())).record["task"]
+    ours = reconstruction_note([row.method for row in board.ranked], task)
+    return "; ".join(filter(None, (f"{metric.title}, {SPREAD}", mean, worst, cost, ours))) + "."
 
 
 def _entries(row: Ranked, board: Board, costs: Costs) -> list[Entry]:
