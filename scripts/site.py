@@ -110,7 +110,8 @@ def facts(kind: type[Adapter]) -> str:
     """What a method is called, predicts and needs."""
     parts = [f"`{kind.name}`", " and ".join(kind.tasks), f"needs {kind.needs or 'nothing'}"]
     parts += [f"source data for {kind.source_data}" if kind.source_data else "no source data"]
-    parts += ["a reconstruction: no code of the authors exists"] if kind.reconstruction else []
+    ours = " and ".join(kind.reconstructed())
+    parts += [f"a reconstruction for {ours}: no code of the authors exists"] if ours else []
     return '!!! info ""\n    ' + " · ".join(parts) + "\n"
 
 

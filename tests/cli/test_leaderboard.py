@@ -8,22 +8,16 @@ from testdg.cli.app import execute
 from testdg.experiments.tuned import Chosen, Tuned
 
 
+def short_runs(model: Path, images: int) -> list[str]:
+    place = ["--model", str(model), "--device", "cpu", "--domains", "fog,contrast"]
+    return [*place, "--images", str(images), "--batch-size", "4"]
+
+
 def test_methods_are_compared_on_all_streams_and_the_best_on_more(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    small = [
-        "--model",
-        str(model),
-        "--device",
-        "cpu",
-        "--images",
-        "8",
-        "--batch-size",
-        "4",
-        "--domains",
-        "fog,contrast",
-    ]
+    small = short_runs(model, images=8)
     command = ["leaderboard", "neo", "roid:uncorrected", *small, "--best", "1", "--seeds", "0,1"]
     assert execute(command) == 0
     shown = capsys.readouterr().out
@@ -66,18 +60,7 @@ def test_a_leaderboard_takes_the_rows_of_a_file_of_chosen_settings(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Tuned({}, {"neo": Chosen("NEO", "neo", "none", {"share": 0.1})}).write(tmp_path / "tuned.toml")
-    small = [
-        "--model",
-        str(model),
-        "--device",
-        "cpu",
-        "--images",
-        "4",
-        "--batch-size",
-        "4",
-        "--domains",
-        "fog,contrast",
-    ]
+    small = short_runs(model, images=4)
     assert execute(["leaderboard", *small, "--tuned", "tuned.toml", "--best", "0", "--no-cost", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {row["name"] for table in found["tables"] for row in table["rows"]} == {"Source", "NEO"}
@@ -89,11 +72,38 @@ def test_a_leaderboard_takes_the_rows_of_a_file_of_chosen_settings(
     assert "tuned.toml has nothing for roid:uncorrected" in capsys.readouterr().err
 
 
+def test_a_leaderboard_is_run_in_parts_and_shown_as_one(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = short_runs(model, images=8)
+    part = ["leaderboard", "source", "neo", *small, "--seeds", "0,1", "--no-cost"]
+    assert execute([*part, "--streams", "sorted, dirichlet 0.01", "--best", "1", "--report", "a", "--json"]) == 0
+    tables = json.loads(capsys.readouterr().out)["tables"]
+    assert [table["protocol"] for table in tables] == ["dirichlet 0.01", "sorted"]
+    assert [[len(row["runs"]) for row in table["rows"]] for table in tables] == [[1, 2], [1, 2]]
+    records = [table["conditions"] for table in tables]
+    assert [(one["sampling"], one["concentration"]) for one in records] == [("dirichlet", 0.01), ("sorted", "none")]
+
+    assert execute([*part, "--streams", "continual,sorted", "--best", "0", "--report", "b"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.count("(read back)") + shown.out.count("(read back)") == 2
+    assert execute(["leaderboard", "--show", "a", "--show", "b", "--report", "both"]) == 0
+    head = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("method"))
+    assert re.split(r"\s{2,}", head)[:6] == ["method", "mean", "continual", "held out", "dirichlet 0.01", "sorted"]
+    assert len((tmp_path / "both" / "runs.jsonl").read_text(encoding="utf-8").splitlines()) == 2 + 2 * 3
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
         (["tentt"], "unknown method 'tentt'; did you mean 'tent'?"),
         (["tent", "--benchmark", "digits-c,streets"], "a leaderboard is for one benchmark: name one with --benchmark"),
+        (["tent", "--streams", "continual,sortd"], "unknown stream 'sortd'; did you mean 'sorted'?"),
+        (
+            ["tent", "--streams", "five times longer"],
+            "has no stream that all methods are run on: add one of",
+        ),
         (["--show", "nowhere"], "nowhere/runs.jsonl cannot be read: No such file or directory\n"),
     ],
 )

@@ -41,6 +41,17 @@ def test_one_method_with_settings_and_presets(capsys: pytest.CaptureFixture[str]
     assert "digits-c" in found["presets"]
 
 
+@pytest.mark.parametrize(
+    ("method", "tasks"),
+    [("tent", []), ("vida", ["segmentation"]), ("dept", ["classification", "segmentation"])],
+)
+def test_reconstructions_are_marked(method: str, tasks: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["methods", method, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reconstruction"] == tasks
+    assert execute(["methods", method]) == 0
+    assert (f"a reconstruction for {' and '.join(tasks)}" in capsys.readouterr().out) is bool(tasks)
+
+
 def test_an_unknown_method_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["methods", "tnt"]) == 2
     assert "did you mean 'tent'?" in capsys.readouterr().err

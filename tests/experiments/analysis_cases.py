@@ -17,13 +17,13 @@ def choices(model: Path) -> dict[str, Any]:
     return {**shared, "method": "testdg", "settings": {"testdg": {**ALARMS, "prototypes": 3}}}
 
 
-def subject(name: str, values: dict[str, Any], out: Path) -> Subject:
+def subject(name: str, values: dict[str, Any], out: Path, space: str = "embeddings") -> Subject:
     """The cells of an analysis, run here, one after the other."""
     analysis = find_analysis(name)
     cells = expand(analysis.grid(values))
-    wanted, results = analysis.choose(cells), []
+    wanted, results = analysis.choose(cells, space), []
     for cell in cells:
         end = run_cell(0, cell, out, lambda news: None) if cell in wanted else None
         assert end is None or isinstance(end, Complete)
         results.append(end.result if isinstance(end, Complete) else None)
-    return Subject(cells, results, runs=out)
+    return Subject(cells, results, runs=out, space=space)

@@ -85,6 +85,14 @@ def test_features_of_any_method_can_be_looked_at_but_embeddings_are_testdgs(valu
         find_analysis("gap").choose([*tent, replace(tent[1], seed=1)])
 
 
+def test_features_of_a_method_that_is_not_one_model_are_those_of_its_network(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    values |= {"method": "roid", "settings": {"roid": {"learning_rate": 0.0}}}
+    numbers = find_analysis("gap").compute(subject("gap", values, tmp_path, "features"))
+    assert numbers["before"] == numbers["after"]
+
+
 # gap, embeddings
 
 

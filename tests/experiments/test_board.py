@@ -2,8 +2,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from testdg.data.benchmarks import load_benchmark
 from testdg.evaluation import DomainResult, Result
-from testdg.experiments.leaderboard import FIRST, HELD_OUT, STREAMS, best_of, make_board
+from testdg.experiments.leaderboard import FIRST, HELD_OUT, STREAMS, best_of, find_streams, make_board
+from testdg.report.bench import means_table
 from testdg.report.board import board_pictures, board_table, outcome, source_words
 
 
@@ -50,6 +54,31 @@ def test_rows_stand_by_their_mean_and_the_worst_case_is_the_largest_loss_on_any_
     )
 
 
+def test_optional_streams_have_columns_and_no_part_in_the_mean() -> None:
+    extra = [("sorted", name, result(name.lower(), 90.0, sampling="sorted")) for name in ("Source", "Tent")]
+    board = make_board([*RUNS, *extra])
+    assert (board.streams, board.others) == (make_board(RUNS).streams, ["sorted"])
+    assert [row.name for row in board.ranked] == ["Align", "Tent", "Source", "Cotta"]
+    alone = make_board(extra)
+    assert [column.title for column in board_table(alone, {}).columns][:2] == ["mean", "sorted"]
+    assert "mean:" not in board_table(alone, {}).note
+    assert board_pictures(alone, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "task", "found"),
+    [
+        (None, "classification", [stream.name for stream in STREAMS if not stream.optional]),
+        ("all", "classification", [stream.name for stream in STREAMS]),
+        ("sorted, continual", "classification", [FIRST, "sorted"]),
+        ("all", "segmentation", [FIRST, "three rounds", "single images", "five times longer"]),
+    ],
+)
+def test_streams_are_found_by_name(names: str | None, task: str, found: list[str]) -> None:
+    benchmark = load_benchmark({"classification": "digits-c", "segmentation": "streets"}[task])
+    assert [stream.name for stream in find_streams(names, benchmark)] == found
+
+
 def test_a_row_that_lacks_a_stream_stands_last_and_has_no_mean() -> None:
     board = make_board([*RUNS, (FIRST, "Eata", result("eata", 5.0, 5.0))])
     assert board.ranked[-1].name == "Eata"
@@ -72,6 +101,17 @@ def test_a_miou_far_above_that_of_source_is_shown() -> None:
     pictures = board_pictures(make_board((FIRST, *row) for row in rows), {})
     assert [picture.name for picture in pictures] == ["held-out"]
     assert "Not shown" not in pictures[0].caption
+
+
+@pytest.mark.parametrize(("task", "marked"), [("classification", "VDP"), ("segmentation", "VDP, ViDA, Continual-MAE")])
+def test_reconstructions_are_named_below_the_table(task: str, marked: str) -> None:
+    names = ("source", "tent", "vdp", "vida", "continual_mae")
+    board = make_board((FIRST, name, result(name, 30.0, 30.0, task=task)) for name in names)
+    sentence = f"reconstructions, without code of the authors: {marked}."
+    assert board_table(board, {}).note.endswith(sentence)
+    assert means_table(board.tables[FIRST]).note.endswith(sentence)
+    without = make_board((FIRST, name, result(name, 30.0, 30.0, task=task)) for name in names[:2])
+    assert "reconstruction" not in board_table(without, {}).note
 
 
 def test_costs_stand_in_the_table_and_far_rows_are_named_below_the_figures() -> None:

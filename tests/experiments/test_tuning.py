@@ -8,6 +8,8 @@ from testdg.experiments import Grid, expand
 from testdg.experiments.tuned import Chosen, Tuned
 from testdg.experiments.tuning import Choice, Tried, configurations
 from testdg.experiments.variants import find_variant, find_variants
+from testdg.methods import find_method
+from testdg.methods.settings import Side, next_value
 from testdg.report.tuning import remarks, summary_table, tuning_csv
 from testdg.scores import Classification, Segmentation
 
@@ -58,6 +60,41 @@ def test_an_edge_is_told_and_a_missing_score_is_never_chosen() -> None:
         "1 configurations have no score",
     ]
     assert tuning_csv([found]).count("\n") == 13
+
+
+def test_a_wider_search_adds_the_next_value_beyond_each_edge_with_all_others() -> None:
+    found = choice({"1e-06 adam": 17.0})
+    wider = found.wider()
+    assert [one.described for one in wider] == [
+        "learning_rate=1e-07, optimizer=adam",
+        "learning_rate=1e-07, optimizer=momentum",
+    ]
+    assert {(one.widened, one.published) for one in wider} == {(1, False)}
+    again = replace(found, tried=[*found.tried, *(Tried(one, 16.0) for one in wider)])
+    assert (again.widened, again.edges()) == (1, {"learning_rate": "least"})
+    assert [one.settings["learning_rate"] for one in again.wider()] == [1e-8, 1e-8]
+    assert {one.configuration.settings["learning_rate"] for one in again.neighbours()} == {1e-7, 1e-6}
+    assert "search widened once" in remarks(again)
+    assert choice({"3e-05 adam": 17.0}).wider() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "side", "found"),
+    [
+        ("learning_rate", (1e-4, 1e-3), "largest", 1e-2),
+        ("learning_rate", (3e-4, 1e-3, 1e-2), "least", 9e-5),
+        ("learning_rate", (1e-3,), "least", None),
+        ("momentum", (0.99, 0.999), "largest", 1.0),  # its bound
+        ("momentum", (0.99, 1.0), "largest", None),
+        ("momentum", (0.0, 0.5), "least", None),
+        ("capacity", (1, 2, 8), "largest", 32),
+        ("capacity", (1, 2), "least", None),
+    ],
+)
+def test_the_next_value_has_the_ratio_of_the_last_two_and_stops_at_the_bound(
+    key: str, values: tuple[float, ...], side: Side, found: float | None
+) -> None:
+    assert next_value(find_method("rotta").Settings, key, values, side) == found
 
 
 def test_of_miou_the_largest_is_chosen() -> None:
@@ -125,5 +162,9 @@ def test_a_file_that_cannot_be_used_is_told(text: str | None, sentence: str, tmp
 def test_names_that_cannot_be_tuned_are_told() -> None:
     with pytest.raises(UserError, match=r"unknown variant of tent 'com'; did you mean 'come'\?"):
         find_variant("tent:com")
-    with pytest.raises(UserError, match="source has nothing to set and is always run: leave it out"):
-        find_variants(["tent", "source"], "classification")
+    with pytest.raises(UserError, match="source is always run as the baseline: name another method, too"):
+        find_variants(["source"], "classification")
+
+
+def test_source_may_be_named_and_is_not_a_row_of_its_own() -> None:
+    assert [one.key for one in find_variants(["source", "tent", "source"], "classification")] == ["tent"]

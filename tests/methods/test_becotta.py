@@ -82,12 +82,16 @@ def test_images_choose_for_themselves_and_routers_learn() -> None:
     assert gradient[:, :4].any()
 
 
-def test_as_released_the_first_experts_always_run_and_routers_never_learn() -> None:
+@pytest.mark.parametrize("images", [1, 3])
+def test_as_released_the_first_experts_always_run_and_routers_never_learn(images: int) -> None:
     part = stirred()
     part.as_released = True
-    h = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(3))
-    scores = (h[0] @ part.router)[:, :4].sum(0)
-    gates = scores.topk(2).values.softmax(0)
+    h = torch.randn(images, 5, 6, generator=torch.Generator().manual_seed(3))
+    best = [sorted((tokens @ part.router)[:, :4].sum(0).tolist(), reverse=True)[:2] for tokens in h]
+    if images > 1:  # scores of several images are scaled to [0, 1], all together
+        low, high = min(map(min, best)), max(map(max, best))
+        best = [[(score - low) / (high - low) for score in scores] for scores in best]
+    gates = torch.tensor(best[0]).softmax(0)
     expected = h.clone()
     for e in (0, 1):
         inner = F.gelu(h @ part.down[e].T + part.down_bias[e])
@@ -97,6 +101,13 @@ def test_as_released_the_first_experts_always_run_and_routers_never_learn() -> N
     assert gradients[0] is None
     assert gradients[1] is not None
     assert not gradients[1][2:].any()
+
+
+def test_as_released_equal_scores_have_equal_gates() -> None:
+    part = stirred()
+    part.as_released = True
+    gates, _ = part.gates(torch.zeros(3, 5, 6))
+    assert torch.equal(gates, torch.full((3, 2), 0.5))
 
 
 def test_fresh_experts_are_nothing() -> None:

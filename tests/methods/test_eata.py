@@ -93,7 +93,7 @@ def test_a_step_is_the_formula(vit: VisionModel, loss: Any) -> None:
 
 
 def warm(adapter: Eata) -> Eata:
-    adapter.warm_up((images, torch.zeros(4, dtype=torch.int64)) for images in stream(adapter, 2, 4, seed=1))
+    adapter.warm_up(stream(adapter, 2, 4, seed=1))
     return adapter
 
 
@@ -131,6 +131,12 @@ def test_without_source_data_the_first_batch_is_refused(vit: VisionModel) -> Non
         adapter(stream(adapter, 1)[0])
     assert same_state(adapter, Eata(vit)) is None
     Eata(vit, fisher=False)(stream(adapter, 1)[0])
+
+
+def test_labels_that_are_declared_and_not_read_are_noticed(vit: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Eata, "source_labels", True)
+    with pytest.raises(AssertionError, match="source_labels is True, but other labels change nothing"):
+        check_adapter(lambda **settings: Eata(vit, **settings), only="source labels are read only where declared")
 
 
 def test_warming_up_comes_once_and_before_the_stream(vit: VisionModel) -> None:

@@ -206,7 +206,7 @@ def test_layers_of_an_earlier_adapter_are_taken_away(vit: VisionModel) -> None:
     adapter = warm(vit)
     images = stream(adapter, 1)[0]
     adapter(images)
-    carrying = adapter.adapted_model()
+    carrying = adapter.predicting_model()
     before = carrying(images).logits
     again = warm(carrying)
     assert torch.equal(again.predict(images), warm(vit).predict(images))

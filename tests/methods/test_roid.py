@@ -1,6 +1,8 @@
 """ROID: weights, loss, correction and the way back, against literal loops."""
 
 import math
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from passes import confident, counted
 
+from testdg.errors import UserError
 from testdg.methods.roid import Roid, correct_prior, image_weights, likelihood_ratio
 from testdg.models import VisionModel
-from testdg.testing import stream
+from testdg.testing import check_adapter, stream
 
 
 def softmax(row: list[float]) -> list[float]:
@@ -119,6 +122,24 @@ def test_what_a_batch_costs(vit: VisionModel, consistency: bool, images: int) ->
     with counted(adapter) as counts:
         adapter(stream(adapter, 1)[0])
     assert counts == {"model": images, "backward": 1}
+
+
+def test_predictions_that_depend_on_the_batch_are_not_a_model(vit: VisionModel, tmp_path: Path) -> None:
+    adapter = Roid(vit)
+    sentence = r"roid cannot be exported here: it corrects predictions by the batch at hand; keep it with save\(\)"
+    with pytest.raises(UserError, match=sentence):
+        adapter.adapted_model()
+    with pytest.raises(UserError, match=sentence):
+        adapter.export(tmp_path / "model")
+    Roid(vit, prior_correction=False).adapted_model()
+
+
+def test_an_adapted_model_with_other_predictions_breaks_a_law(
+    vit: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Roid, "beyond_weights", lambda adapter: None)
+    with pytest.raises(AssertionError, match="predictions differ"):
+        check_adapter(partial(Roid, vit), only="the adapted model predicts what predict does")
 
 
 def test_without_correction_and_learning_it_is_the_source(vit: VisionModel) -> None:

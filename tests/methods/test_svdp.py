@@ -165,7 +165,7 @@ def test_weights_are_restored_and_prompts_are_not() -> None:
 
 def test_an_ordinary_model_cannot_hold_prompts() -> None:
     adapter = Svdp(segformer(), as_released=True)
-    with pytest.raises(UserError, match=r"svdp learns pixels beside weights: keep them with save\(\)"):
+    with pytest.raises(UserError, match=r"svdp cannot be exported here: it learns pixels, too; keep it with save\(\)"):
         adapter.adapted_model()
 
 

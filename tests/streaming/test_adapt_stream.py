@@ -136,16 +136,17 @@ def test_labels_of_clean_pictures_are_their_folders(network: Path, frames: Path,
     for number in range(10):
         (tmp_path / f"class{number}").mkdir()
         picture.save(tmp_path / f"class{number}" / "a.png")
-    options: dict[str, Any] = {"source": tmp_path, "classes": [f"class{number}" for number in range(10)][::-1]}
-    stream = testdg.adapt_stream(network, frames, "eata", **options)
+    classes = [f"class{number}" for number in range(10)][::-1]
+    options: dict[str, Any] = {"source": tmp_path, "classes": classes, "source_images": 20}
+    stream = testdg.adapt_stream(network, frames, "ecotta", **options)
     labels = stream.setup.source._labels()
     assert labels["class0/a.png"] == 9
     assert len(list(stream)) == 60
     picture.save(tmp_path / "loose.png")
     with pytest.raises(UserError, match=r"loose\.png lies in no folder of a class"):
-        testdg.adapt_stream(network, frames, "eata", **options)
-    with pytest.raises(UserError, match="eata needs clean pictures"):
-        testdg.adapt_stream(network, frames, "eata")
+        testdg.adapt_stream(network, frames, "ecotta", **options)
+    with pytest.raises(UserError, match="ecotta needs clean pictures"):
+        testdg.adapt_stream(network, frames, "ecotta")
 
 
 def test_without_clean_pictures_the_beginning_of_the_stream_stands_for_them(network: Path, frames: Path) -> None:

@@ -45,25 +45,13 @@ def bench(
 
 @with_choices("method", "tuned", several=False, benchmark="digits-c")
 @with_options("places", BenchOptions)
-def tune(
-    chosen: Chosen,
-    places: BenchOptions,
-    methods: Annotated[
-        list[str] | None, Argument(metavar="METHOD...", help="As in tent sar:come; all methods if left out.")
-    ] = None,
-    write: Annotated[Path, Option(metavar="FILE", help="The choice; rows of an earlier one stay.")] = Path(
-        "tuned.toml"
-    ),
-    rates: Annotated[
-        str | None, Option(help="Learning rates to try for every method, in place of its own search.")
-    ] = None,
-    json: given.Json = False,
-) -> bool:
+@with_options("asked", given.TuneOptions)
+def tune(chosen: Chosen, places: BenchOptions, asked: given.TuneOptions, json: given.Json = False) -> bool:
     """Choose settings: twelve configurations a method, on the extra corruptions (exit code 1 where a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.tune import tune_command
 
-    return tune_command(methods or [], chosen, places, write, rates, as_json=json)
+    return tune_command(asked, chosen, places, as_json=json)
 
 
 @with_choices("method", "protocol", benchmark="digits-c")

@@ -21,7 +21,7 @@ from testdg.evaluation.kept import RUNS, read_lines, to_line
 from testdg.experiments import Cell, Complete, Failed
 from testdg.experiments.analyses.cost import Costs, measure_costs, read_costs
 from testdg.experiments.grid import read_settings
-from testdg.experiments.leaderboard import FIRST, Entered, best_of, enter, kept_runs, make_board, named
+from testdg.experiments.leaderboard import FIRST, Entered, best_of, enter, find_streams, make_board, named, stored_runs
 from testdg.experiments.tuned import Tuned
 from testdg.experiments.variants import Variant, find_variants, willing
 from testdg.files import write_files
@@ -40,9 +40,10 @@ def leaderboard_command(asked: BoardOptions, chosen: Chosen, places: BenchOption
     write = partial(_write, folder=asked.report, places=places, console=console, as_json=as_json)
     check_folder(asked.report, "--report")
     check_places(places)
-    if asked.show is not None:
-        kept = [run for run in read_lines(asked.show / RUNS) if isinstance(run, Result)]
-        write(kept_runs(kept), read_costs(asked.show))
+    if asked.show:
+        results = [run for folder in asked.show for run in read_lines(folder / RUNS) if isinstance(run, Result)]
+        costs = {name: cost for folder in asked.show for name, cost in read_costs(folder).items()}
+        write(stored_runs(results), costs)
         return True
     contest = _Contest(asked, chosen, places, console)
     try:
@@ -69,6 +70,7 @@ class _Contest:
             raise UserError("a leaderboard is for one benchmark: name one with --benchmark")
         options = {key: value for key, value in self.values.items() if key == "domains"}
         self.benchmark = load_benchmark(names[0], self.values.get("data"), **options)
+        self.streams = find_streams(asked.streams, self.benchmark)
         self.variants = self._variants()
         self.settings = read_settings(chosen.pairs, [variant.method for variant in self.variants])
 
@@ -80,7 +82,9 @@ class _Contest:
         variants = find_variants(keys, self.benchmark.task)
         if rows and (lacking := [one.key for one in variants if one.key not in rows]):
             raise UserError(f"{file} has nothing for {lacking[0]}: choose with `testdg tune {lacking[0]}` first")
-        return variants if keys else willing(variants, enter(variants, self.benchmark, self.values)[0].cell)
+        if keys:
+            return variants
+        return willing(variants, enter(variants, self.benchmark, self.streams, self.values)[0].cell)
 
     @property
     def cells(self) -> list[Cell]:
@@ -103,7 +107,7 @@ class _Contest:
         mine = {variant.method for variant in variants}
         settings = {method: given for method, given in self.settings.items() if method in mine}
         values = {**self.values, "seeds": list(seeds), "settings": settings}
-        found = enter(variants, self.benchmark, values, best=best)
+        found = enter(variants, self.benchmark, self.streams, values, best=best)
         fresh = [replace(one, cell=replace(one.cell, track=self.places.track)) for one in found]
         known = set(self.entered)
         fresh = [one for one in fresh if one not in known]

@@ -95,6 +95,8 @@ def show_method(name: str, as_json: bool) -> None:
     console.print(f"{method.title} ({method.name}): {described}\n{method.citation}")
     needs = f"needs: {method.needs or 'nothing'}; source data: {method.source_data or 'none'}"
     console.print(f"tasks: {', '.join(method.tasks)}; {needs}")
+    if method.reconstruction:
+        console.print(f"a reconstruction for {' and '.join(method.reconstructed())}: no code of the authors exists")
     _show([{**one, "default": _plain(one["default"])} for one in first_things_first(method.Settings)])
     for preset, values in presets.items():
         applied = " (applied by itself)" if preset in benchmarks() and benchmarks()[preset].embedded else ""
@@ -113,7 +115,7 @@ def _about(method: type[Adapter]) -> dict[str, Any]:
         "tasks": list(method.tasks),
         "needs": method.needs or "nothing",
         "source_data": method.source_data or "none",
-        "reconstruction": "yes" if method.reconstruction else "no",
+        "reconstruction": list(method.reconstructed()),
         "citation": method.citation,
     }
 

@@ -50,6 +50,22 @@ class BenchOptions:
 
 
 @dataclass(frozen=True)
+class TuneOptions:
+    """What a tuning tries, and where the choice goes."""
+
+    methods: Annotated[
+        list[str] | None, Argument(metavar="METHOD...", help="As in tent sar:come; all methods if left out.")
+    ] = None
+    write: Annotated[Path, Option(metavar="FILE", help="The choice; rows of an earlier one stay.")] = Path("tuned.toml")
+    rates: Annotated[str | None, Option(help="Learning rates to try for every method, in place of its own search.")] = (
+        None
+    )
+    widen: Annotated[
+        int, Option(min=0, max=3, help="How often a search whose choice lies at its edge is widened there.")
+    ] = 0
+
+
+@dataclass(frozen=True)
 class BoardOptions:
     """What a leaderboard is made of, and where it goes."""
 
@@ -57,9 +73,15 @@ class BoardOptions:
         list[str] | None, Argument(metavar="METHOD...", help="As in tent sar:come; all of --tuned if left out.")
     ] = None
     best: Annotated[int, Option(min=0, help="Methods that get all seeds and the longest stream.")] = 8
+    streams: Annotated[
+        str | None, Option(metavar="NAMES", help="Streams, separated by commas, or all; the standard ones if left out.")
+    ] = None
     report: Annotated[Path, Option(help="Folder of table, page, figures and runs.")] = Path("leaderboard")
     cost: Annotated[bool, Option(help="Measure time and memory of a batch, after the runs.")] = True
-    show: Annotated[Path | None, Option(metavar="FOLDER", help="Run nothing: write again what it holds.")] = None
+    show: Annotated[
+        list[Path] | None,
+        Option(metavar="FOLDER", help="Run nothing: write what earlier leaderboards hold, as one; repeatable."),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -5,82 +5,121 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import check_places, drop_state, run_cells, run_lines, told_failures, write_texts
+from testdg.cli.bench import Training, check_places, drop_state, run_cells, run_lines, told_failures, write_texts
 from testdg.cli.bench_progress import complain
-from testdg.cli.options import BenchOptions, Chosen
+from testdg.cli.options import BenchOptions, Chosen, TuneOptions
+from testdg.cli.screen import Bar, quieten
 from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.experiments import Cell, Complete, Failed, expand
-from testdg.experiments.grid import SOURCE, read_settings
+from testdg.experiments.grid import read_settings
 from testdg.experiments.tuned import Tuned
 from testdg.experiments.tuning import (
+    Choice,
     Configuration,
     check_given,
     choose,
+    conditions,
     configurations,
     in_turn,
     preset_of,
     tuning_grid,
     usual_values,
 )
-from testdg.experiments.variants import find_variants, willing
+from testdg.experiments.variants import Variant, find_variants, willing
 from testdg.methods.settings import BUDGET
 from testdg.report.tuning import tuning_csv, tuning_markdown, tuning_plain, tuning_text
 
-Ends = Sequence[Complete | Failed]
 
-
-def tune_command(
-    keys: Sequence[str], chosen: Chosen, places: BenchOptions, file: Path, rates: str | None = None, *, as_json: bool
-) -> bool:
+def tune_command(asked: TuneOptions, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
     """Try all configurations of some methods, choose, and write the choice; False where a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    check_places(places, file)
-    earlier = Tuned.read(file) if file.exists() else None
-    wanted = read_rates(rates)
-    rule = tuning_rule(wanted)
-    tried, cells = make_cells(keys, *chosen, wanted)
-    cells = [replace(cell, track=places.track) for cell in cells]
-    heard: list[Complete | Failed] = []
-
-    def hear(end: Complete | Failed) -> None:
-        heard.append(end)
-        drop_state(end)
-        if earlier is not None and cells[end.number].method == SOURCE and isinstance(end, Complete):
-            Tuned(conditions(rule, cells, heard)).joined(earlier, file)  # refuses other conditions before the long part
-
+    check_places(places, asked.write)
+    earlier = Tuned.read(asked.write) if asked.write.exists() else None
+    tuning = Tuning(asked, *chosen)
+    tuning.describe(console, earlier)
     try:
-        ends = run_cells(cells, places, console, hear)
-    except KeyboardInterrupt:  # what is complete is told all the same
-        _finish(rule, tried, cells, heard, places, file, earlier, console, as_json=as_json)
+        tuning.run(places, console)
+    except KeyboardInterrupt:  # choose for the methods that are complete
+        _write(tuning, places, earlier, console, as_json=as_json)
         raise
-    return _finish(rule, tried, cells, ends, places, file, earlier, console, as_json=as_json)
+    _write(tuning, places, earlier, console, as_json=as_json)
+    return not tuning.failed
 
 
-def make_cells(
-    keys: Sequence[str], values: Mapping[str, Any], pairs: Sequence[str], rates: Sequence[float] = ()
-) -> tuple[list[Configuration], list[Cell]]:
-    """The configurations of some methods, of all where none is named, and their runs, method by method."""
-    names = values["benchmark"]
-    if len(names) != 1:
-        raise UserError("settings are chosen on one benchmark: name one with --benchmark")
-    variants = find_variants(keys, find_benchmark(names[0]).task)
-    values = usual_values(load_benchmark(names[0], values.get("data")), values)
-    presets = [preset_of(variant, names[0], values) for variant in variants]
-    tried = [one for pair in zip(variants, presets, strict=True) for one in configurations(*pair, rates)]
-    settings = read_settings(pairs, [variant.method for variant in variants])
-    check_given(tried, settings)
-    cells = expand(tuning_grid(tried, values, settings))
-    if not keys:
-        able = {variant.method for variant in willing(variants, cells[0])}
-        tried = [one for one in tried if one.variant.method in able]
-        cells = [cell for cell in cells if cell.method in (SOURCE, *able)]
-    return tried, in_turn(cells, tried)
+class Tuning:
+    """What is tried, its runs, and how they ended; a search that is widened adds to all of them."""
+
+    def __init__(self, asked: TuneOptions, values: Mapping[str, Any], pairs: Sequence[str]) -> None:
+        names = values["benchmark"]
+        if len(names) != 1:
+            raise UserError("settings are chosen on one benchmark: name one with --benchmark")
+        rates = read_rates(asked.rates)
+        self.file, self.limit, self.rule = asked.write, asked.widen, tuning_rule(rates, asked.widen)
+        variants = find_variants(asked.methods or [], find_benchmark(names[0]).task)
+        self.values = usual_values(load_benchmark(names[0], values.get("data")), values)
+        presets = [preset_of(variant, names[0], self.values) for variant in variants]
+        tried = [one for pair in zip(variants, presets, strict=True) for one in configurations(*pair, rates)]
+        self.settings = read_settings(pairs, [variant.method for variant in variants])
+        check_given(tried, self.settings)
+        if not asked.methods:
+            able = willing(variants, self._runs(tried)[0])
+            tried = [one for one in tried if one.variant in able]
+        self.tried = tried
+        self.cells = self._runs(tried)
+        self.ends: list[Complete | Failed] = []
+
+    def _runs(self, tried: Sequence[Configuration]) -> list[Cell]:
+        return in_turn(expand(tuning_grid(tried, self.values, self.settings)), tried)
+
+    @property
+    def failed(self) -> list[Failed]:
+        """Runs that failed."""
+        return [end for end in self.ends if isinstance(end, Failed)]
+
+    def describe(self, console: Console, earlier: Tuned | None) -> None:
+        """Note what the choice depends on, and refuse a file of other conditions before anything runs."""
+        quieten(cell.model for cell in self.cells)
+        with Bar(console) as bar:
+            self.conditions = conditions(self.rule, self.cells, Training(bar))
+        if earlier is not None:
+            Tuned(self.conditions).joined(earlier, self.file)
+
+    def run(self, places: BenchOptions, console: Console) -> None:
+        """Run everything, then what wider searches add, as long as there is something."""
+        self._run(self.cells, places, console)
+        while more := self._wider():
+            rows = ", ".join(dict.fromkeys(one.variant.key for one in more))
+            console.print(f"widening the search of {rows}: {len(more)} more configurations", markup=False)
+            known = set(self.cells)
+            fresh = [cell for cell in self._runs(more) if cell not in known]  # Source is known
+            self.tried += more
+            self.cells += fresh
+            self._run(fresh, places, console)
+
+    def _run(self, cells: Sequence[Cell], places: BenchOptions, console: Console) -> None:
+        start = len(self.cells) - len(cells)
+
+        def hear(end: Complete | Failed) -> None:
+            self.ends.append(replace(end, number=start + end.number))
+            drop_state(end)
+
+        run_cells([replace(cell, track=places.track) for cell in cells], places, console, hear)
+
+    def _wider(self) -> list[Configuration]:
+        choices, _ = choose(self.tried, self.cells, self.ends)
+        return [one for choice in choices if choice.widened < self.limit for one in choice.wider()]
+
+    def choose(self) -> tuple[list[Choice], list[Variant]]:
+        """The choice of each variant that is complete, with all widenings of its search; and the other variants."""
+        choices, waiting = choose(self.tried, self.cells, self.ends)
+        wider = {one.variant.key for one in self._wider()}
+        waiting += [choice.variant for choice in choices if choice.variant.key in wider]
+        return [choice for choice in choices if choice.variant.key not in wider], waiting
 
 
 def read_rates(text: str | None) -> list[float]:
@@ -94,57 +133,36 @@ def read_rates(text: str | None) -> list[float]:
     return rates
 
 
-def tuning_rule(rates: Sequence[float]) -> str:
+def tuning_rule(rates: Sequence[float], widen: int = 0) -> str:
     """How settings are chosen, in words."""
+    rule = f"the best mean score of {BUDGET} configurations a method, the published settings among them"
     if rates:
         tried = ", ".join(f"{rate:g}" for rate in rates)
-        return f"the best mean score of the learning rates {tried} and the published one, all else as published"
-    return f"the best mean score of {BUDGET} configurations a method, the published settings among them"
+        rule = f"the best mean score of the learning rates {tried} and the published one, all else as published"
+    if widen:
+        rule += "; where the best value is the least or the largest, the next one on that side is tried, too, by the "
+        rule += f"ratio of the last two, up to {widen} times"
+    return rule
 
 
-def _finish(
-    rule: str,
-    tried: Sequence[Configuration],
-    cells: Sequence[Cell],
-    ends: Ends,
-    places: BenchOptions,
-    file: Path,
-    earlier: Tuned | None,
-    console: Console,
-    *,
-    as_json: bool,
-) -> bool:
+def _write(tuning: Tuning, places: BenchOptions, earlier: Tuned | None, console: Console, *, as_json: bool) -> None:
     """Choose among what is complete, write and show it."""
-    choices, waiting = choose(tried, cells, ends)
-    failed = [end for end in ends if isinstance(end, Failed)]
+    cells, ends = tuning.cells, sorted(tuning.ends, key=lambda end: end.number)
+    choices, waiting = tuning.choose()
     write_texts({places.jsonl: lambda: run_lines(cells, ends)})
     if choices:
-        about = conditions(rule, cells, ends)
+        about = tuning.conditions
         told = {key: ", ".join(map(str, one)) if isinstance(one, list) else one for key, one in about.items()}
         lines = [f"{key.replace('_', ' '):<18} {text}" for key, text in told.items()]
         tuned = Tuned(about, {choice.variant.key: choice.chosen() for choice in choices})
-        (tuned if earlier is None else tuned.joined(earlier, file)).write(file)
+        (tuned if earlier is None else tuned.joined(earlier, tuning.file)).write(tuning.file)
         texts = {places.csv: lambda: tuning_csv(choices), places.markdown: lambda: tuning_markdown(choices, lines)}
         write_texts(texts)
         if not as_json:
-            console.print(f"\n{tuning_text(choices, lines)}\n\nchoice  {file}", markup=False)
+            console.print(f"\n{tuning_text(choices, lines)}\n\nchoice  {tuning.file}", markup=False)
     if as_json:
-        plain = {"choices": tuning_plain(choices), "file": str(file), "failed": told_failures(cells, failed)}
-        print(json.dumps(plain, indent=2))
+        failed = told_failures(cells, tuning.failed)
+        print(json.dumps({"choices": tuning_plain(choices), "file": str(tuning.file), "failed": failed}, indent=2))
     if waiting:
         print(f"not chosen yet: {', '.join(one.key for one in waiting)}", file=sys.stderr)
-    complain(cells, failed)
-    return not failed
-
-
-def conditions(rule: str, cells: Sequence[Cell], ends: Ends) -> dict[str, Any]:
-    """What the choice depends on, from the first run of Source; whatever devices it was computed on."""
-    cell, record = next(
-        (cells[end.number], end.result.record)
-        for end in ends
-        if isinstance(end, Complete) and cells[end.number].method == SOURCE
-    )
-    about = {key: record[key] for key in ("benchmark", "domains", "severity", "images_per_domain", "batch_size")}
-    seeds = sorted({one.seed for one in cells if one.method != SOURCE})
-    model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}
-    return {"rule": rule, **about, "orders": "both", "protocol": cell.asked, **model, "seeds": seeds}
+    complain(cells, tuning.failed)

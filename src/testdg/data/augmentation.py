@@ -76,7 +76,8 @@ def rotate_hue(images: Tensor, turns: Tensor) -> Tensor:
 @lru_cache
 def _yiq(device: torch.device) -> tuple[Tensor, Tensor]:
     """The matrix from RGB to YIQ and its inverse, made once for a device."""
-    to_yiq = torch.tensor([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
+    rows = [[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]]
+    to_yiq = torch.tensor(rows, device="cpu")
     return to_yiq.to(device), to_yiq.inverse().to(device)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from testdg.data.benchmarks import Benchmark
+from testdg.errors import UserError, look_up
 from testdg.evaluation import Result
 from testdg.evaluation.compare import by_key, comparable, grouped
 from testdg.evaluation.result import mean_of
@@ -34,6 +35,8 @@ class Stream:
     tasks: tuple[str, ...] = ("classification",)
     best_only: bool = False
     """Whether only the best methods are run on it."""
+    optional: bool = False
+    """Whether it is run only where `--streams` names it; the mean leaves it out."""
 
     def fits(self, benchmark: Benchmark) -> bool:
         """Whether the benchmark can be shown like this."""
@@ -57,6 +60,10 @@ STREAMS = (
     Stream(name="batches of 10", protocol="continual", share=0.5, batch_size=10),
     Stream(name="single images", protocol="continual", share=0.1, batch_size=1, tasks=BOTH),
     Stream(name="five times longer", protocol="continual", share=5.0, tasks=BOTH, best_only=True),
+    Stream(name="dirichlet 1", protocol="dirichlet,concentration=1", optional=True),
+    Stream(name="dirichlet 0.01", protocol="dirichlet,concentration=0.01", optional=True),
+    Stream(name="sorted", protocol="continual,sampling=sorted", optional=True),
+    Stream(name="dirichlet batches of 10", protocol="dirichlet", share=0.5, batch_size=10, optional=True),
 )
 HELD_OUT = "held out"
 
@@ -69,17 +76,41 @@ class Entered:
     cell: Cell
 
 
+def find_streams(names: str | None, benchmark: Benchmark) -> list[Stream]:
+    """The streams of comma-separated names ("all" for all, None for those that are not optional) that fit a benchmark.
+
+    They are in the order of `STREAMS`, and at least one of them is for all methods, which ranks the best.
+    """
+    known = {stream.name: stream for stream in STREAMS}
+    if names is None:
+        chosen = [stream for stream in STREAMS if not stream.optional]
+    elif names.strip() == "all":
+        chosen = list(STREAMS)
+    else:
+        chosen = [look_up("stream", name.strip(), known) for name in names.split(",")]
+    fitting = [stream for stream in STREAMS if stream in chosen and stream.fits(benchmark)]
+    if all(stream.best_only for stream in fitting):
+        others = [stream.name for stream in STREAMS if stream.fits(benchmark) and not stream.best_only]
+        raise UserError(f"--streams {names} has no stream that all methods are run on: add one of {', '.join(others)}")
+    return fitting
+
+
 def enter(
-    variants: Sequence[Variant], benchmark: Benchmark, values: Mapping[str, Any], *, best: bool = False
+    variants: Sequence[Variant],
+    benchmark: Benchmark,
+    streams: Iterable[Stream],
+    values: Mapping[str, Any],
+    *,
+    best: bool = False,
 ) -> list[Entered]:
-    """The runs of some variants on every stream; with `best`, on those streams too that only the best are run on."""
+    """The runs of some variants on some streams; with `best`, on those streams too that only the best are run on."""
     name, shared = benchmark.name, {key: value for key, value in values.items() if key != "preset"}
     runs = tuple(_run(variant, name, values) for variant in variants)
     images, domains = values.get("images", IMAGES), len(benchmark.order)
-    chosen = [stream for stream in STREAMS if stream.fits(benchmark) and (best or not stream.best_only)]
     return [
         Entered(stream.name, cell)
-        for stream in chosen
+        for stream in streams
+        if best or not stream.best_only
         for cell in expand(Grid({**shared, **stream.values(images, domains)}, runs, _PREFIX + stream.name))
     ]
 
@@ -136,22 +167,24 @@ class Board:
 
     @property
     def streams(self) -> list[str]:
-        """Streams that all methods are run on, held-out domains behind the first."""
-        known = [stream.name for stream in STREAMS if stream.name in self.tables and not stream.best_only]
+        """Streams that the mean is taken over: those that all methods are run on, held-out domains after the first."""
+        others = self.others
+        known = [name for name in self.tables if name not in others]
         tested = FIRST in self.tables and all(row.held_out for row in self.tables[FIRST].rows)
         return [column for name in known for column in ([name, HELD_OUT] if name == FIRST and tested else [name])]
 
     @property
-    def longer(self) -> list[str]:
-        """Streams that only the best are run on."""
-        return [stream.name for stream in STREAMS if stream.name in self.tables and stream.best_only]
+    def others(self) -> list[str]:
+        """Streams that the mean leaves out: those for the best alone, and the optional ones."""
+        return [one.name for one in STREAMS if one.name in self.tables and (one.best_only or one.optional)]
 
 
 def best_of(board: Board, count: int) -> list[str]:
-    """The names of the methods that are best on the first stream, Source apart."""
-    rows = [row for row in board.ranked if row.method != SOURCE and FIRST in row.rows]
+    """The names of the methods that are best on the first stream of the board, Source apart."""
+    first = next(iter(board.tables))
+    rows = [row for row in board.ranked if row.method != SOURCE and first in row.rows]
     sign = -1 if board.metric.higher else 1
-    return [row.name for row in sorted(rows, key=lambda row: sign * row.rows[FIRST].adapted.value.mean)[:count]]
+    return [row.name for row in sorted(rows, key=lambda row: sign * row.rows[first].adapted.value.mean)[:count]]
 
 
 def make_board(runs: Iterable[tuple[str, str, Result]]) -> Board:
@@ -181,15 +214,16 @@ def _table(stream: str, runs: Sequence[tuple[str, Result]]) -> BenchTable:
 
 
 def named(stream: str, place: int, name: str) -> dict[str, list[Any]]:
-    """What a kept run says of its row, to be found again by `kept_runs`."""
+    """The entry in the line of a stored run that names its row; `stored_runs` reads it."""
     return {_PREFIX + stream: [place, name]}
 
 
-def kept_runs(results: Iterable[Result]) -> list[tuple[str, str, Result]]:
-    """Stream, row and result of the runs of a leaderboard among some that were kept."""
-    return [
-        (bench.removeprefix(_PREFIX), str(row[1]) or method_title(result.method["name"]), result)
-        for result in results
-        for bench, row in result.rows.items()
-        if bench.startswith(_PREFIX)
-    ]
+def stored_runs(results: Iterable[Result]) -> list[tuple[str, str, Result]]:
+    """Stream, row and result of the stored runs that belong to a leaderboard; a run of several counts once."""
+    found = {}
+    for result in results:
+        for bench, (_, row) in result.rows.items():
+            if bench.startswith(_PREFIX):
+                stream, name = bench.removeprefix(_PREFIX), str(row) or method_title(result.method["name"])
+                found[stream, name, result.folder.name] = result
+    return [(stream, name, result) for (stream, name, _), result in found.items()]

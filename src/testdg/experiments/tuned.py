@@ -35,6 +35,8 @@ class Chosen:
     """The score of the published settings on the same streams."""
     edges: tuple[str, ...] = ()
     """Settings whose best value is the least or the largest that was tried."""
+    widened: int = 0
+    """How often the search was widened."""
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,24 @@
 """Tuning: for every method the same number of configurations, on the same streams, chosen by the same rule."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 from testdg.data.benchmarks import Benchmark
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
 from testdg.data.corruptions import EXTRA
 from testdg.errors import UserError
-from testdg.evaluation import Result
+from testdg.evaluation import Observer, Result
+from testdg.evaluation.record import make_record
 from testdg.evaluation.result import mean_of
-from testdg.experiments.engine import Complete, Failed
+from testdg.experiments.engine import Complete, Failed, load_setup
 from testdg.experiments.grid import SOURCE, Cell, Grid
 from testdg.experiments.tuned import Chosen
 from testdg.experiments.variants import Variant
-from testdg.methods.settings import BUDGET, RATE, is_ordered
+from testdg.methods import find_method
+from testdg.methods.settings import BUDGET, RATE, Side, is_ordered, next_value
 from testdg.scores import Metric
 
 IMAGES = 4000
@@ -31,6 +34,8 @@ class Configuration:
     preset: str
     settings: Values
     published: bool
+    widened: int = 0
+    """In which widening of the search it was added; 0 for those that are tried first."""
 
     @property
     def described(self) -> str:
@@ -101,6 +106,24 @@ def in_turn(cells: Sequence[Cell], tried: Sequence[Configuration]) -> list[Cell]
     return sorted(cells, key=lambda cell: places.get(cell.name, -1))
 
 
+def conditions(rule: str, cells: Sequence[Cell], observer: Observer | None = None) -> dict[str, Any]:
+    """What a choice depends on, as the run of Source, the first of the cells, will record it; whatever the device.
+
+    It loads the source model, which is trained first where a benchmark brings its own.
+    """
+    source = cells[0]
+    benchmark, model = load_setup(source.setup, "cpu", observer)
+    benchmark = source.protocol.choose(benchmark)
+    stream = source.protocol.stream(benchmark, source.batch_size)
+    adapter = find_method(SOURCE)(model, **source.fixed)
+    about = {"tuning": "", "fingerprint": model.fingerprint()}
+    record = make_record(source.protocol, benchmark, stream, adapter, **about).to_dict()
+    data = {key: record[key] for key in ("benchmark", "domains", "severity", "images_per_domain", "batch_size")}
+    seeds = sorted({cell.seed for cell in cells if cell.method != SOURCE})
+    of_model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}
+    return {"rule": rule, **data, "orders": "both", "protocol": source.asked, **of_model, "seeds": seeds}
+
+
 @dataclass(frozen=True)
 class Tried:
     """A configuration and its mean score over all its runs; None where one failed or gave no number."""
@@ -152,28 +175,50 @@ class Choice:
         """Configurations that differ from the best in one setting, and there by one place (of names, by any)."""
         return [one for one in self.tried if self._steps(one) == 1]
 
-    def edges(self) -> dict[str, str]:
+    def edges(self) -> dict[str, Side]:
         """Settings whose best value is the least or the largest that was tried, and which of both."""
-        chosen, edges = self.best.configuration.settings, {}
+        chosen = self.best.configuration.settings
+        edges: dict[str, Side] = {}
         for key, values in self._axes().items():
             if is_ordered(values) and chosen[key] in (min(values), max(values)):
                 edges[key] = "least" if chosen[key] == min(values) else "largest"
         return edges
+
+    @property
+    def widened(self) -> int:
+        """How often the search was widened."""
+        return max(one.configuration.widened for one in self.tried)
+
+    def wider(self) -> list[Configuration]:
+        """The configurations that a wider search adds: a value beyond each edge, in every combination with the others.
+
+        The list is empty where the choice is not at an edge, or where the setting is at its bound.
+        """
+        axes, kind, first = self._axes(), self.variant.method_class.Settings, self.best.configuration
+        for key, side in self.edges().items():
+            if (value := next_value(kind, key, axes[key], side)) is not None:
+                axes[key] = (value, *axes[key]) if side == "least" else (*axes[key], value)
+        known = [one.configuration.settings for one in self.tried]
+        found = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        added = replace(first, published=False, widened=self.widened + 1)
+        return [replace(added, settings=settings) for settings in found if settings not in known]
 
     def chosen(self) -> Chosen:
         """What the file of chosen settings says."""
         best, variant = self.best, self.variant
         settings = {**self.given, **best.configuration.settings}
         about = (variant.title, variant.method, best.configuration.preset, settings, variant.fixed)
-        return Chosen(*about, best.score, self.published.score, tuple(self.edges()))
+        return Chosen(*about, best.score, self.published.score, tuple(self.edges()), self.widened)
 
     def _loss(self, one: Tried) -> float:
         assert one.score is not None
         return -one.score if self.metric.higher else one.score
 
     def _axes(self) -> dict[str, tuple[Any, ...]]:
+        """All values of each setting that were tried, numbers in rising order."""
         settings = [one.configuration.settings for one in self.tried]
-        return {key: tuple(dict.fromkeys(one[key] for one in settings)) for key in settings[0]}
+        axes = {key: tuple(dict.fromkeys(one[key] for one in settings)) for key in settings[0]}
+        return {key: tuple(sorted(values)) if is_ordered(values) else values for key, values in axes.items()}
 
     def _steps(self, other: Tried) -> int:
         """Places between a configuration and the best one."""

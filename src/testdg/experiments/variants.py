@@ -49,12 +49,15 @@ def find_variant(key: str) -> Variant:
 
 
 def find_variants(keys: Sequence[str], task: str) -> list[Variant]:
-    """The variants of some keys, each once; without keys, all that are for a task."""
+    """The variants of some keys, each once; without keys, all that are for a task.
+
+    Source is left out: it has no settings, and it is always run as the baseline.
+    """
     if not keys:
         return all_variants(task)
-    found = [find_variant(key) for key in dict.fromkeys(keys)]
-    if (source := next((one for one in found if one.method == SOURCE), None)) is not None:
-        raise UserError(f"{source.key} has nothing to set and is always run: leave it out")
+    found = [variant for key in dict.fromkeys(keys) if (variant := find_variant(key)).method != SOURCE]
+    if not found:
+        raise UserError(f"{SOURCE} is always run as the baseline: name another method, too")
     return found
 
 

@@ -44,7 +44,6 @@ class ActMAD(Adapter):
     example_error = 22.0
     needs = "normalisation layers and a fixed input size"
     source_data = "measuring mean and variance of every activation"
-    source_labels = False
     least_source_images = 2
     Settings = ActMADSettings
     settings: ActMADSettings

@@ -44,12 +44,13 @@ class Adapter(Stateful):
     needs: ClassVar[str] = ""
     source_data: ClassVar[str] = ""
     """What the method learns from source data before the stream (`warm_up`), in words; empty where it needs none."""
-    source_labels: ClassVar[bool] = True
-    """False where `warm_up` is content with images."""
+    source_labels: ClassVar[bool] = False
+    """True where `warm_up` reads the labels of source images, too."""
     least_source_images: ClassVar[int] = 1
     """Fewer than this cannot be learnt from."""
-    reconstruction: ClassVar[bool] = False
-    """True where no code of the authors exists, so that parts which the paper leaves open are ours."""
+    reconstruction: ClassVar[bool | tuple[str, ...]] = False
+    """True where no code of the authors exists, so that parts which the paper leaves open are ours; or the tasks for
+    which this holds."""
     differs_from_source: ClassVar[str] = ""
     """Why predictions differ from the source's even at learning rate 0, in words; empty where they do not."""
     Settings: ClassVar[type[BaseSettings]] = BaseSettings
@@ -114,7 +115,7 @@ class Adapter(Stateful):
         return getattr(self.settings, "source_images", 0)
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Learn from prepared source images and their labels, once, before the stream."""
+        """Learn from prepared source images, once, before the stream; without `source_labels`, labels may be empty."""
         raise UserError(f"{self.name} learns nothing from source data: leave out warm_up")
 
     @property
@@ -128,6 +129,11 @@ class Adapter(Stateful):
         return None
 
     @classmethod
+    def reconstructed(cls) -> tuple[str, ...]:
+        """The tasks for which the method is a reconstruction."""
+        return cls.reconstruction if isinstance(cls.reconstruction, tuple) else cls.tasks if cls.reconstruction else ()
+
+    @classmethod
     def exceptions(cls, model: VisionModel) -> Mapping[str, str]:
         """Checks of `testdg.testing.check_adapter` that do not hold for a model, each with the reason."""
         return {"learning rate 0 is the source": cls.differs_from_source} if cls.differs_from_source else {}
@@ -137,8 +143,8 @@ class Adapter(Stateful):
         """Say why several processes cannot share batches with these settings; None where they can."""
         return None if cls.shares_batches else "it learns from a batch as a whole"
 
-    def adapted_model(self) -> VisionModel:
-        """The model as it predicts now, as an ordinary model."""
+    def predicting_model(self) -> VisionModel:
+        """The network that predicts now, as an ordinary model, but for what `beyond_weights` names."""
         return frozen_copy(self.model)
 
     def beyond_weights(self) -> str | None:
@@ -197,7 +203,7 @@ class Adapter(Stateful):
 
     def _mark(self) -> Tensor:
         """The fingerprint of the model as it is, as a tensor."""
-        return torch.tensor(list(bytes.fromhex(self.model.fingerprint())), dtype=torch.uint8)
+        return torch.tensor(list(bytes.fromhex(self.model.fingerprint())), dtype=torch.uint8, device="cpu")
 
     @property
     def warm(self) -> Mapping[str, Tensor]:
@@ -274,10 +280,14 @@ class Adapter(Stateful):
                     f"with other {what} ({saved.get(key)}, not {own[key]}): give that model"
                 )
 
-    def export(self, folder: str | Path) -> None:
-        """Write the adapted model as an ordinary checkpoint folder, which predicts as `predict` does."""
+    def adapted_model(self) -> VisionModel:
+        """An ordinary model that predicts as `predict` does now; a UserError where one model cannot."""
         if (reason := self.beyond_weights()) is not None:
             raise UserError(f"{self.name} cannot be exported here: {reason}; keep it with save()")
+        return self.predicting_model()
+
+    def export(self, folder: str | Path) -> None:
+        """Write the adapted model as an ordinary checkpoint folder, which predicts as `predict` does."""
         self.adapted_model().save(folder)
 
     @classmethod
@@ -342,6 +352,6 @@ class TeacherAdapter(Adapter):
         """Predict with the teacher."""
         return self.teacher(images).logits  # type: ignore[no-any-return]
 
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The teacher."""
         return frozen_copy(self.teacher)

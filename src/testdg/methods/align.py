@@ -203,7 +203,7 @@ class Align(Adapter):
         """Let a model read what predictions read in the passes within."""
         return holding([self.alignment_of(model)], "reads", self._reads, usual="memory")
 
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The model with its alignment."""
         return self.as_predicts(self.model)
 

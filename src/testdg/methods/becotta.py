@@ -45,8 +45,8 @@ class Experts(AddedLayer):
     """h + sum over the chosen experts of gate times up(GELU(down(h))), for tokens h of any leading shape (N, ..., C).
 
     The router scores every expert for each token; an image takes the `chosen` experts with the best mean score, and
-    their softmax is the gates. `as_released` adds scores up instead, always runs the first experts, and gives all
-    images the gates of the first one, without a gradient.
+    their softmax is the gates. `as_released` adds scores up instead, scales those of several images to [0, 1], always
+    runs the first experts, and gives all images the gates of the first one, without a gradient.
     """
 
     def __init__(
@@ -71,11 +71,12 @@ class Experts(AddedLayer):
             scores = scores + draw * (F.softplus(spread) + NOISE_FLOOR)
         scores = scores.sum(1) if self.as_released else scores.mean(1)
         best, which = scores.topk(self.chosen, 1)
-        gates = best.softmax(1)
-        if self.as_released:
-            which = torch.arange(self.chosen, device=which.device).expand_as(which)
-            gates = gates[:1].detach().expand_as(gates)
-        return gates, which
+        if not self.as_released:
+            return best.softmax(1), which
+        if len(best) > 1:  # from the least to the largest score of the whole batch
+            best = (best - best.min()) / (best.max() - best.min()).clamp(min=1e-12)
+        first_experts = torch.arange(self.chosen, device=which.device).expand_as(which)
+        return best[:1].softmax(1).detach().expand_as(best), first_experts
 
     def forward(self, h: Tensor) -> Tensor:
         """Add what the experts say."""
@@ -126,6 +127,7 @@ class Becotta(AddedLayersAdapter):
     tasks = ("classification", "segmentation")
     needs = "transformer blocks"
     source_data = "a warm-up of experts and routers (source_images=0 goes without)"
+    source_labels = True
     Settings = BecottaSettings
     settings: BecottaSettings
     search = Search(rates=(1, 10, 30, 100), values={"margin": (0.2, 0.4, 0.6)})

@@ -170,6 +170,7 @@ class ContinualMAE(Adapter):
     )
     example_error = 21.5
     tasks = ("classification", "segmentation")
+    reconstruction = ("segmentation",)
     needs = "patch tokens"
     Settings = ContinualMAESettings
     settings: ContinualMAESettings

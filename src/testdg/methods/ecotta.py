@@ -198,6 +198,7 @@ class Ecotta(AddedLayersAdapter):
     tasks = ("classification", "segmentation")
     needs = "transformer or convolution blocks"
     source_data = "warming up the meta networks, without which the network breaks"
+    source_labels = True
     reconstruction = True
     differs_from_source = "the warm-up learns too, and BatchNorm uses the batch's statistics"
     Settings = EcottaSettings

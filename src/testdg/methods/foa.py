@@ -42,7 +42,7 @@ def default_population(size: int) -> int:
 
 def recombination_weights(population: int) -> Tensor:
     """Weights of the better half, from the best on; they sum to 1."""
-    ranks = torch.arange(1, population // 2 + 1, dtype=torch.float64)
+    ranks = torch.arange(1, population // 2 + 1, dtype=torch.float64, device="cpu")
     weights = math.log((population + 1) / 2) - ranks.log()
     return weights / weights.sum()
 

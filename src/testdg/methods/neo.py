@@ -35,7 +35,6 @@ class NEO(Adapter):
     example_error = 15.0
     differs_from_source = "features are re-centred"
     source_data = "the mean of its features (anchor=zero goes without)"
-    source_labels = False
     needs_features = True
     Settings = NEOSettings
     settings: NEOSettings
@@ -85,7 +84,7 @@ class NEO(Adapter):
         return super().beyond_weights() if isinstance(bias, Tensor) else "its classifier has no bias for the shift"
 
     @torch.no_grad()
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The model with the shift in the bias of its classifier."""
         model = frozen_copy(self.model)
         bias = model.head_layer.bias

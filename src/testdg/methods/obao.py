@@ -131,6 +131,7 @@ class Obao(TeacherAdapter):
     example_error = 23.0
     tasks = ("classification", "segmentation")
     source_data = "the mean features of the classes (graph=weight goes without)"
+    source_labels = True
     needs_features = True
     Settings = ObaoSettings
     settings: ObaoSettings

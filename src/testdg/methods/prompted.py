@@ -44,7 +44,6 @@ class PromptedAdapter(Adapter):
     """A method with prompts. It defines `learn`, which predicts images and learns from them, once there are enough."""
 
     needs = "a class token"
-    source_labels = False
     least_source_images = 2
     waiting: Waiting
 

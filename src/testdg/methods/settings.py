@@ -14,6 +14,7 @@ S = TypeVar("S", bound="Settings")
 BUDGET = 12
 """Configurations of every method."""
 RATE = "learning_rate"
+Side = Literal["least", "largest"]
 
 
 def option(default: Any, help: str, *, low: float | None = None, high: float | None = None) -> Any:
@@ -165,8 +166,28 @@ def is_ordered(values: tuple[Any, ...]) -> bool:
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
+def next_value(settings_class: type[Settings], key: str, values: tuple[Any, ...], side: Side) -> Any:
+    """The value that widens the ordered values of a setting on one side, by the ratio of the last two there.
+
+    It stops at the bounds of the setting; None where it cannot go further.
+    """
+    before, last = sorted(values, reverse=side == "least")[-2:] if len(values) > 1 else (0, 0)
+    if min(before, last) <= 0:  # there is no ratio
+        return None
+    low, high = (_look_up(settings_class, key)[0].metadata.get(bound) for bound in ("low", "high"))
+    whole = all(isinstance(value, int) for value in values)
+    found = round(last * last / before) if whole else _rounded(last * last / before)
+    found = found if low is None else max(found, low)
+    found = found if high is None else min(found, high)
+    return None if found == last else found
+
+
 def _scaled(rate: float, factor: float) -> float:
-    return rate if factor == 1 else float(f"{rate * factor:.3g}")
+    return rate if factor == 1 else _rounded(rate * factor)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 def _with(values: tuple[Any, ...], published: Any) -> tuple[Any, ...]:

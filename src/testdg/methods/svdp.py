@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from testdg.errors import UserError
 from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.blocks import run_to_head
 from testdg.methods.parts.views import choose_pixels, following_loss, multiscale_probabilities, sure_pixels
@@ -152,8 +151,6 @@ class Svdp(TeacherAdapter):
         unsure = dropout_uncertainty(self.teacher, images, s.passes, s.dropout, generator)
         return super().infer(self.teacher_prompts(images, unsure, self.model.std))
 
-    def adapted_model(self) -> VisionModel:
-        """The teacher, which is the whole of it only while the prompts are nothing."""
-        if bool(self.teacher_prompts.offsets.any()):
-            raise UserError("svdp learns pixels beside weights: keep them with save(), no ordinary model can hold them")
-        return super().adapted_model()
+    def beyond_weights(self) -> str | None:
+        """The prompts are added to the images."""
+        return "it learns pixels, too" if bool(self.teacher_prompts.offsets.any()) else super().beyond_weights()

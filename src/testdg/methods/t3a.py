@@ -79,7 +79,7 @@ class T3A(Adapter):
         rows = self.model.head_weight.float()
         return F.normalize(torch.where(total.any(1, keepdim=True), total, rows))
 
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The model with the templates in its classifier."""
         model = frozen_copy(self.model)
         head = model.head_layer

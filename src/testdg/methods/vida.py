@@ -88,8 +88,10 @@ class ViDA(Adapter):
     citation = "Liu et al., ViDA: Homeostatic Visual Domain Adapter for Continual Test Time Adaptation, ICLR 2024"
     example_error = 22.5
     tasks = ("classification", "segmentation")
+    reconstruction = ("segmentation",)
     needs = "attention or convolutions"
     source_data = "warming up the adapters (source_images=0 goes without: they start as nothing)"
+    source_labels = True
     differs_from_source = "the adapters are trained on source images first"
     Settings = ViDASettings
     settings: ViDASettings
@@ -170,7 +172,7 @@ class ViDA(Adapter):
         for follower in (self.teacher_adapters, self.source_adapters):
             ema_update(follower, self.adapters, 0.0)
 
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The teacher with its adapters merged into the weights, at the scales of the last batch."""
         model = frozen_copy(self.teacher)
         model.load_state_dict(self.teacher_adapters.merged(model, self.scales), strict=False)

@@ -61,11 +61,12 @@ def find_head(network: nn.Module, preprocessing: Preprocessing, name: str, head:
 
 def _try(network: nn.Module, preprocessing: Preprocessing, seen: dict[str, Tensor]) -> Tensor | Exception:
     """The logits of an image of noise, of the model's own size or of the first that the network takes; or its error."""
-    first = next(network.parameters(), torch.empty(0))
+    first = next(network.parameters(), torch.empty(0, device="cpu"))
     reasons: list[Exception] = []
     for side in (preprocessing.input_size,) if preprocessing.input_size else [(s, s) for s in _SIDES]:
         seen.clear()
-        noise = torch.rand(1, len(preprocessing.mean), *side, generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator("cpu").manual_seed(0)
+        noise = torch.rand(1, len(preprocessing.mean), *side, generator=generator, device="cpu")
         try:
             return find_logits(network(noise.to(first)))
         except UserError:

@@ -62,6 +62,8 @@ def load_model(
 ) -> VisionModel:
     """Load a model, in evaluation mode and single precision; a module of the caller's is copied and left as it was.
 
+    The model is on the CPU, whatever torch's default device is; the copy of a module is where the module is.
+
     Args:
         source: A folder with `config.json` and safetensors weights, a hub id (`google/vit-base-patch16-224`), a timm
             model (`timm:vit_base_patch16_384`), the weights of a CIFAR ResNet (`resnet20.safetensors`, or a folder
@@ -80,24 +82,25 @@ def load_model(
         >>> model.name, model.classes, model.task
         ('mine', 10, 'classification')
     """
-    if isinstance(source, str) and source.isidentifier():
-        load_plugins()
-        if source in _MODELS:
-            made = _MODELS[source]()
-            name = name or (None if isinstance(made, VisionModel) else source)
-            source = made
-    if isinstance(source, nn.Module) and module is not None:
-        raise UserError("module= is for weights in a file or folder: leave it out")
-    if isinstance(source, VisionModel):
-        _refuse_changes(source, preprocessing, head, name)
-        model = source if classes is None else copy.copy(source)
-    elif isinstance(source, nn.Module):
-        name = name or type(source).__name__
-        preprocessing = preprocessing or nobody_said(name, stacklevel=3)
-        model = wrap(copy.deepcopy(source).float().eval(), preprocessing, head, name)
-    else:
-        model = _from_place(str(source), module, preprocessing, head)
-        model.name = name or model.name
+    with torch.device("cpu"):  # whatever the default device is
+        if isinstance(source, str) and source.isidentifier():
+            load_plugins()
+            if source in _MODELS:
+                made = _MODELS[source]()
+                name = name or (None if isinstance(made, VisionModel) else source)
+                source = made
+        if isinstance(source, nn.Module) and module is not None:
+            raise UserError("module= is for weights in a file or folder: leave it out")
+        if isinstance(source, VisionModel):
+            _refuse_changes(source, preprocessing, head, name)
+            model = source if classes is None else copy.copy(source)
+        elif isinstance(source, nn.Module):
+            name = name or type(source).__name__
+            preprocessing = preprocessing or nobody_said(name, stacklevel=3)
+            model = wrap(copy.deepcopy(source).float().eval(), preprocessing, head, name)
+        else:
+            model = _from_place(str(source), module, preprocessing, head)
+            model.name = name or model.name
     if classes is not None:
         model.name_classes(classes)
     return model

@@ -71,9 +71,9 @@ class VisionModel(nn.Module):
         self.exact = exact
         self._classes = classes
         self._class_names: tuple[str, ...] = ()
-        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
-        self.register_buffer("mean", mean, persistent=False)
-        self.register_buffer("std", std, persistent=False)
+        device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+        for key, values in (("mean", preprocessing.mean), ("std", preprocessing.std)):
+            self.register_buffer(key, torch.tensor(values, device=device).view(-1, 1, 1), persistent=False)
 
     def prepare(self, images: Tensor) -> Tensor:
         """Resize images in [0, 1] to the model's input; methods augment what comes out."""

@@ -76,7 +76,7 @@ def make_segformer(classes: int, **options: Any) -> nn.Module:
 
 def random_segformer(name: str, classes: Sequence[str], seed: int = 0) -> SegmentationModel:
     """A SegFormer of a published size, or a "tiny" one, with weights drawn from a seed."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(seed)
         if name == "tiny":
             network = tiny_segformer(len(classes))

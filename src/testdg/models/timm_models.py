@@ -26,7 +26,7 @@ def make_network(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
     short = name.removeprefix("timm:")
     away = pretrained and not hub.reachable()
     try:
-        with torch.random.fork_rng(devices=[], enabled=not pretrained), hub.offline(away):
+        with torch.device("cpu"), torch.random.fork_rng(devices=[], enabled=not pretrained), hub.offline(away):
             wanted = f"hf-hub:{short}" if short.startswith("timm/") else short
             return timm.create_model(wanted, pretrained=pretrained, **options)  # type: ignore[no-any-return]
     except Exception as error:  # timm and the hub raise many kinds

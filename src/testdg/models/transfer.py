@@ -31,8 +31,9 @@ def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> V
     else:
         raise UserError(f"the classifier {model.head!r} of {model.name} is not linear, so it cannot be replaced")
     fresh = fresh.to_empty(device=old.weight.device)
-    weights = torch.randn(fresh.weight.shape, generator=torch.Generator().manual_seed(seed)) * 0.02
-    fresh.load_state_dict({"weight": weights, "bias": torch.zeros(len(classes))})
+    generator = torch.Generator("cpu").manual_seed(seed)
+    weights = torch.randn(fresh.weight.shape, generator=generator, device="cpu") * 0.02
+    fresh.load_state_dict({"weight": weights, "bias": torch.zeros(len(classes), device="cpu")})
     setattr(network.get_submodule(parent), leaf, fresh)
     _name_classes(network, classes)
     return type(model)(network, model.head, model.preprocessing, model.name, exact=model.exact)
@@ -75,7 +76,7 @@ def with_size(model: VisionModel, size: int) -> VisionModel:
 def _empty_copy(network: nn.Module, size: int) -> nn.Module:
     """Make a network of the same kind for another size of images; one that knows no size is copied."""
     config: Any = getattr(network, "config", None)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         if isinstance(network, TinyViT):
             return TinyViT(**{**config, "size": size})
         if isinstance(getattr(config, "image_size", None), int):

@@ -10,7 +10,7 @@ from testdg.experiments.ablations import Column as Measured
 from testdg.experiments.ablations import Published
 from testdg.experiments.statistics import Gain
 from testdg.experiments.summary import Score
-from testdg.report.record import record_lines
+from testdg.report.record import reconstruction_note, record_lines
 from testdg.report.safe import csv_text, fenced, markdown
 from testdg.report.table import Column, Entry, Table, align, markdown_lines, markdown_table, plain_table
 
@@ -69,9 +69,11 @@ def means_table(table: BenchTable, more: Sequence[Measured] = ()) -> Table:
         columns += [Column.of(metric, title, 1, summary=True)]
         columns += [Column.gains(metric, gain, 1), Column(INTERVAL)] if table.has_source else []
     columns += [Column("seconds"), *(Column(one.title, digits=one.digits) for one in more)]
-    note = f"{SPREAD}; the gain over Source is paired domain by domain" if table.has_source else SPREAD
+    gains = "the gain over Source is paired domain by domain" if table.has_source else ""
+    ours = reconstruction_note([row.method for row in table.rows], table.record["task"])
+    note = "; ".join(filter(None, (f"{metric.title}, {SPREAD}", gains, ours)))
     rows = [(row.name, _entries(table, row, tested, more)) for row in table.rows]
-    return Table("Means", f"{metric.title}, {note}.", columns, rows)
+    return Table("Means", f"{note}.", columns, rows)
 
 
 def _entries(table: BenchTable, row: BenchRow, tested: bool, more: Sequence[Measured]) -> list[Entry]:

@@ -12,7 +12,7 @@ from testdg.report.analyses.scores import draw_methods
 from testdg.report.bench import SPREAD, bench_markdown, means_table, table_record
 from testdg.report.page.figures import Picture, make_picture
 from testdg.report.page.html import html_details, html_figure, html_lines, html_table, whole_page
-from testdg.report.record import record_note
+from testdg.report.record import reconstruction_note, record_note
 from testdg.report.safe import escape, markdown
 from testdg.report.style import GREY, look, method_styles, new_figure
 from testdg.report.table import Column, Entry, Table, markdown_table
@@ -31,7 +31,7 @@ def board_table(board: Board, costs: Costs) -> Table:
     """A row for each method: its score on every stream, the worst case, and what it costs."""
     metric = board.metric
     columns = [Column.of(metric, "mean", 1, summary=True)]
-    columns += [Column.of(metric, name, 1) for name in (*board.streams, *board.longer)]
+    columns += [Column.of(metric, name, 1) for name in (*board.streams, *board.others)]
     columns += [Column.gains(metric, "worst case", 1), Column("on")]
     if costs:
         columns += [Column("ms", False), Column("MiB", False, 0), Column("parameters", digits=0)]
@@ -42,15 +42,17 @@ def board_table(board: Board, costs: Costs) -> Table:
 
 def _note(board: Board, costs: Costs) -> str:
     metric = board.metric
-    mean = f"{metric.title}, {SPREAD}; mean: over the streams that all are run on, {', '.join(board.streams)}"
-    worst = "worst case: the smallest gain over Source on any of these, a loss below zero, and on which"
+    mean = f"mean: over the streams that all are run on, {', '.join(board.streams)}" if board.streams else ""
+    worst = "worst case: the smallest gain over Source on any of these, a loss below zero, and on which" if mean else ""
     measured = next(iter(costs.values()), {})
     cost = f"ms, MiB: of a batch of {measured['batch_size']} on {measured['device']}, alone" if measured else ""
-    return "; ".join(filter(None, (mean, worst, cost))) + "."
+    task = next(iter(board.tables.values())).record["task"]
+    ours = reconstruction_note([row.method for row in board.ranked], task)
+    return "; ".join(filter(None, (f"{metric.title}, {SPREAD}", mean, worst, cost, ours))) + "."
 
 
 def _entries(row: Ranked, board: Board, costs: Costs) -> list[Entry]:
-    every = (*board.streams, *board.longer)
+    every = (*board.streams, *board.others)
     scores = [Entry.of(score.value) if (score := row.score(name)) else Entry() for name in every]
     worst = row.worst(board.streams)
     gain_and_stream = [Entry(worst[0]), Entry(text=worst[1])] if worst else [Entry(), Entry()]
@@ -71,7 +73,9 @@ def source_words(cost: Mapping[str, Any]) -> str:
 
 
 def board_pictures(board: Board, costs: Costs) -> list[Picture]:
-    """The score against the time of a batch, and against held-out domains, as far as there are numbers."""
+    """The score on the first stream against the time of a batch, and against held-out domains, where both are known."""
+    if FIRST not in board.tables:
+        return []
     points = [_point(row, costs) for row in board.ranked if FIRST in row.rows]
     source = next((point["score"] for point in points if point["method"] == SOURCE), math.inf)
     near = [point for point in points if board.metric.higher or point["score"] <= _FAR * source]

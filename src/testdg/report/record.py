@@ -1,9 +1,10 @@
 """The record of a run in words, to stand above a table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from testdg.evaluation.record import OWN_ORDERS, RESETS
+from testdg.methods import methods
 
 _TOLD = {RESETS["once"]: "domain changes not told", RESETS["domain"]: "which tells the method where domains change"}
 
@@ -33,6 +34,14 @@ def record_note(record: dict[str, Any]) -> str:
         f"data {record['data']}",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def reconstruction_note(names: Iterable[str], task: str) -> str:
+    """Which of some methods are reconstructions for a task, by their titles; empty where none is."""
+    known = methods()
+    kinds = [known[name] for name in dict.fromkeys(names) if name in known]
+    found = ", ".join(kind.title for kind in kinds if task in kind.reconstructed())
+    return f"reconstructions, without code of the authors: {found}" if found else ""
 
 
 def images_per_domain(record: dict[str, Any]) -> str:

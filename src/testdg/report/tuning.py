@@ -88,6 +88,8 @@ def remarks(choice: Choice) -> list[str]:
     near = [behind for one in choice.neighbours() if (behind := choice.behind(one)) is not None]
     if near:
         lines.append(f"neighbours are {min(near):+.{_DIGITS}f} to {max(near):+.{_DIGITS}f} behind")
+    if choice.widened:
+        lines.append(f"search widened {'once' if choice.widened == 1 else f'{choice.widened} times'}")
     for key, which in choice.edges().items():
         lines.append(f"{key} is the {which} that was tried: widen its search")
     if missing := len(choice.tried) - len(choice.scored):

@@ -38,7 +38,7 @@ def check_adapter(make_adapter: MakeAdapter, *, only: str | None = None) -> list
     chosen = [name for name in CHECKS if name not in excused and only in (None, name)]
     for name in chosen:
         try:
-            CHECKS[name](warmed_up(make_adapter))
+            CHECKS[name](make_adapter)
         except AssertionError as error:
             raise AssertionError(f"{adapter.name} on {adapter.model.name}: {name}: {error}") from error
     return chosen
@@ -50,21 +50,26 @@ def warmed_up(make_adapter: MakeAdapter) -> MakeAdapter:
     def make(**settings: Any) -> Adapter:
         adapter = make_adapter(**settings)
         if adapter.awaits_source:
-            labels = torch.arange(6) % adapter.model.classes
-            if adapter.model.task == "segmentation":
-                labels = labels.view(6, 1, 1).expand(6, 8, 8)
-            batches = max(2, -(-adapter.least_source_images // 6))
-            adapter.warm_up((images, labels) for images in stream(adapter, batches, 6, seed=1))
+            adapter.warm_up(source_batches(adapter))
         return adapter
 
     return make
 
 
-def check(name: str) -> Callable[[Check], Check]:
-    """Add a check to the battery."""
+def source_batches(adapter: Adapter) -> list[tuple[Tensor, Tensor]]:
+    """Images and labels for a warm-up."""
+    labels = torch.arange(6) % adapter.model.classes
+    if adapter.model.task == "segmentation":
+        labels = labels.view(6, 1, 1).expand(6, 8, 8)
+    batches = max(2, -(-adapter.least_source_images // 6))
+    return [(images, labels) for images in stream(adapter, batches, 6, seed=1)]
+
+
+def check(name: str, *, warm: bool = True) -> Callable[[Check], Check]:
+    """Add a check to the battery; its adapters have seen source data, where they need some, unless `warm` is False."""
 
     def add(function: Check) -> Check:
-        CHECKS[name] = function
+        CHECKS[name] = (lambda make: function(warmed_up(make))) if warm else function
         return function
 
     return add

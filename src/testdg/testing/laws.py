@@ -13,7 +13,17 @@ from testdg.errors import UserError
 from testdg.methods import Adapter
 from testdg.methods.state import read_folder
 from testdg.models import VisionModel, load_model
-from testdg.testing.battery import MakeAdapter, assert_equal, check, difference, snapshot, stream, warmed_up
+from testdg.testing.battery import (
+    MakeAdapter,
+    assert_equal,
+    check,
+    difference,
+    same_state,
+    snapshot,
+    source_batches,
+    stream,
+    warmed_up,
+)
 from testdg.testing.failures import Injected, failing
 
 MOMENTS = 16
@@ -57,7 +67,7 @@ def _resume(make: MakeAdapter) -> None:
 def _no_learning(make: MakeAdapter) -> None:
     rates = {f.name: 0.0 for f in fields(make().settings) if "learning_rate" in f.name}
     adapter = make(**rates)
-    source = make().adapted_model()
+    source = make().predicting_model()
     for images in stream(adapter):
         difference = (adapter(images) - source(source.prepare(images)).logits).abs().max()
         assert difference < 1e-5, f"prediction differs by {difference:g}"
@@ -95,7 +105,7 @@ def _declared(make: MakeAdapter) -> None:
 @check("images and the given model are left alone")
 def _untouched(make: MakeAdapter) -> None:
     adapter = make()
-    given = make().adapted_model()
+    given = make().predicting_model()
     before = {name: value.clone() for name, value in given.state_dict().items()}
     wrapped = warmed_up(type(adapter))(model=given)
     images = stream(adapter, 1)[0]
@@ -104,6 +114,24 @@ def _untouched(make: MakeAdapter) -> None:
     assert torch.equal(images, kept), "the images changed"
     changed = [name for name, value in given.state_dict().items() if not torch.equal(value, before[name])]
     assert not changed, f"the given model changed: {changed[:3]}"
+
+
+@check("source labels are read only where declared", warm=False)
+def _source_labels(make: MakeAdapter) -> None:
+    adapter, other = make(), make()
+    if not adapter.awaits_source:
+        return
+    batches = source_batches(adapter)
+    adapter.warm_up(batches)
+    if adapter.source_labels:
+        with suppress(UserError):
+            make().warm_up(images for images, _ in batches)
+            raise AssertionError("source_labels is True, but images without labels were accepted")
+        other.warm_up((images, labels.flip(0)) for images, labels in batches)
+        assert same_state(adapter, other) is not None, "source_labels is True, but other labels change nothing"
+    else:
+        other.warm_up(images for images, _ in batches)
+        assert_equal(adapter, other)
 
 
 @check("gradients of the caller do not matter")
@@ -133,8 +161,13 @@ def _predict(make: MakeAdapter) -> None:
 @check("the adapted model predicts what predict does")
 def _adapted(make: MakeAdapter) -> None:
     adapter = _lived(make, 3)
-    if adapter.beyond_weights() is None:
-        _assert_predicts(adapter.adapted_model(), adapter)
+    try:
+        model = adapter.adapted_model()
+    except UserError as error:
+        if (reason := adapter.beyond_weights()) is None or reason not in str(error):
+            raise AssertionError(f"beyond_weights() does not say why: {reason}, and {error}") from error
+        return
+    _assert_predicts(model, adapter)
 
 
 @check("the exported model predicts what predict does")

@@ -19,7 +19,7 @@ def compute(subject: Subject) -> Numbers:
     """Where the class token looks in the last layer (mean over heads), and the entropy of that in nats."""
     pairs = [pair for pair in subject.complete() if pair[0].name in VARIANTS]
     scene = Scene.open(pairs[0][0])
-    models = {cell.name: scene.adapted(result).adapted_model() for cell, result in pairs}
+    models = {cell.name: scene.adapted(result).predicting_model() for cell, result in pairs}
     domains = scene.benchmark.domains()
     rows = []
     for count, place in enumerate(spaced(len(domains), SHOWN)):

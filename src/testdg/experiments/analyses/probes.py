@@ -96,7 +96,7 @@ def compute(subject: Subject) -> Numbers:
 
 def _probe_all(adapter: Adapter, material: Material) -> dict[str, Accuracy]:
     """Every probe on every space that the method has now."""
-    spaces: dict[str, Encode] = {"features": features_of(adapter.adapted_model())}
+    spaces: dict[str, Encode] = {"features": features_of(adapter.predicting_model())}
     if isinstance(adapter, TestDG) and adapter.cells == 1:
         spaces["embeddings"] = adapter.embed
     accuracies = {}

@@ -136,7 +136,7 @@ def before_and_after(subject: Subject) -> tuple[tuple[Domain, ...], dict[str, En
     scene = Scene.open(cell)
     domains, adapter = scene.benchmark.domains(), scene.adapted(result)
     if subject.space == "features":
-        return domains, {"before": features_of(scene.model), "after": features_of(adapter.adapted_model())}
+        return domains, {"before": features_of(scene.model), "after": features_of(adapter.predicting_model())}
     testdg = need_testdg(adapter)
     return domains, {"before": lambda images: testdg.embed(images, scene.model), "after": testdg.embed}
 

@@ -160,6 +160,8 @@ class Dept(AddedLayersAdapter):
     tasks = ("classification", "segmentation")
     needs = "a plain vision transformer or a SegFormer"
     source_data = "the first training of prompts and classifier (source_images=0 goes without)"
+    source_labels = True
+    reconstruction = True
     differs_from_source = "prompts are trained on source images first"
     needs_features = True
     Settings = DeptSettings

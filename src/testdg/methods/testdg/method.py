@@ -34,6 +34,7 @@ class TestDG(Networks):
     tasks = ("classification", "segmentation")
     needs = "for the amplifier, attention or convolutions"
     source_data = "warming up the amplifier, if asked (source_images=0, the default, goes without)"
+    source_labels = True
     Settings = TestDGSettings
     settings: TestDGSettings
     search = Search(

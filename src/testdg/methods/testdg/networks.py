@@ -106,7 +106,7 @@ class Networks(Adapter):
         with self.autocast():
             return self._embed(self._domain_pass(images, model))
 
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The model that predicts."""
         return self.plain_copy(self.model if self.settings.predict == "student" else self.teacher)
 

@@ -104,7 +104,7 @@ class TestDGReleased(TestDG):
         """The teacher predicts."""
         return self._teacher_pass(images).logits
 
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The teacher with its amplifier merged into the weights."""
         model = self.plain_copy(self.teacher)
         if self.teacher_amplifier is not None:

@@ -247,6 +247,6 @@ class TestDGAligned(Align):
     def _standardised(self, features: Tensor) -> Tensor:
         return (domain_features(features) - self.source_mean) / self.source_std
 
-    def adapted_model(self) -> VisionModel:
+    def predicting_model(self) -> VisionModel:
         """The teacher with its alignment."""
         return self.as_predicts(self.teacher)

@@ -1,0 +1,97 @@
+"""Models and adapters do not depend on torch's default device; "meta" stands for a GPU that the machine lacks."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_cases import KINDS
+from safetensors.torch import save_file
+from torch import Tensor
+
+from testdg import Preprocessing, load_model
+from testdg.methods import methods
+from testdg.models import TinyCNN, TinyViT, VisionModel
+from testdg.models.resnet import CifarResNet
+from testdg.models.segformer import random_segformer
+from testdg.models.transfer import with_classes, with_size
+from testdg.testing import stream
+from testdg.testing.battery import source_batches
+
+NETWORKS = {"vit": lambda: TinyViT(width=16, depth=2, patch=8), "cnn": lambda: TinyCNN(width=8)}
+
+
+@contextmanager
+def default_device(name: str) -> Iterator[None]:
+    torch.set_default_device(name)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+def tiny(kind: str) -> VisionModel:
+    torch.manual_seed(0)
+    return load_model(NETWORKS[kind](), preprocessing=Preprocessing((32, 32)))
+
+
+def assert_same(make: Callable[[], VisionModel]) -> None:
+    """A model that is made under another default device has the same weights on the CPU."""
+    with default_device("meta"):
+        found = make()
+    tensors = [*found.named_parameters(), *found.named_buffers()]
+    assert {value.device.type for _, value in tensors} == {"cpu"}
+    assert found.fingerprint() == make().fingerprint()
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_modules_and_folders_are_loaded_on_the_cpu(kind: str, tmp_path: Path) -> None:
+    model = tiny(kind)
+    model.save(tmp_path)
+    assert_same(lambda: load_model(tmp_path))
+    assert_same(lambda: load_model(model.network, preprocessing=model.preprocessing))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_networks_of_transformers_are_loaded_on_the_cpu(
+    kind: str, make_folder: Callable[[str], tuple[Path, Any]]
+) -> None:
+    folder, _ = make_folder(kind)
+    assert_same(lambda: load_model(folder))
+
+
+def test_a_resnet_is_loaded_on_the_cpu(tmp_path: Path) -> None:
+    save_file(CifarResNet(depth=8).state_dict(), tmp_path / "resnet8.safetensors")
+    assert_same(lambda: load_model(tmp_path / "resnet8.safetensors"))
+
+
+def test_new_classifiers_sizes_and_random_networks_are_made_on_the_cpu() -> None:
+    model = tiny("vit")
+    assert_same(lambda: with_classes(model, ["a", "b"]))
+    assert_same(lambda: with_size(model, 16))
+    assert_same(lambda: random_segformer("tiny", ["a", "b"]))
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("method", methods())
+def test_methods_adapt_as_under_any_default_device(method: str, kind: str) -> None:
+    model, adapter_class = tiny(kind), methods()[method]
+    if model.task not in adapter_class.tasks or adapter_class.refuses(model):
+        pytest.skip(f"{method} is not for {kind}")
+
+    def predicted() -> Tensor:
+        adapter = adapter_class(model)
+        if adapter.awaits_source:
+            adapter.warm_up(source)
+        logits = adapter(images)
+        assert {value.device.type for value in adapter.tensors().values()} == {"cpu"}
+        return torch.cat([logits, adapter.predict(images)])
+
+    plain = adapter_class(model)
+    source, images = source_batches(plain), stream(plain, 1)[0]
+    expected = predicted()
+    with default_device("meta"):
+        found = predicted()
+    assert torch.equal(found, expected)
