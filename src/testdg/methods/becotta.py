@@ -17,7 +17,7 @@ from testdg.methods.parts.views import FOUR_RATIOS, choose_pixels, multiscale_pr
 from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.methods.parts.weights import ema_update, frozen_copy, restore
 from testdg.models import VisionModel
-from testdg.models.blocks import holding, first, width_of, with_first
+from testdg.models.blocks import first, holding, width_of, with_first
 
 NOISE_FLOOR = 0.01
 RANKS = {"S": (0, 0, 0, 6), "M": (2, 4, 10, 16), "L": (16, 32, 60, 80)}

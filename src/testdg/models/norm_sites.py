@@ -67,7 +67,9 @@ class NormSite(nn.Module):
         assert mean is not None and variance is not None
         if self.owner.active:
             with torch.no_grad():
-                mean, variance = self._statistics(images.detach().float(), Statistics(mean, variance, mean.new_ones(())))
+                mean, variance = self._statistics(
+                    images.detach().float(), Statistics(mean, variance, mean.new_ones(()))
+                )
         if mean.ndim == 1:
             return F.batch_norm(images, mean, variance, layer.weight, layer.bias, eps=layer.eps)
         scale = (variance + layer.eps).rsqrt() * layer.weight
@@ -102,8 +104,6 @@ class NormSite(nn.Module):
         evidence = pixels._replace(images=pixels.images * ~left).with_(batch, torch.inf)
         self.write("pixels", evidence._replace(images=evidence.images.clamp(max=self.memory)))
         begins = left | (known.images == 0)
-        known = known._replace(
-            mean=torch.where(begins, looks.mean, known.mean), images=known.images.clamp(min=KNOWN)
-        )
+        known = known._replace(mean=torch.where(begins, looks.mean, known.mean), images=known.images.clamp(min=KNOWN))
         self.write("images", known.with_(looks, max(self.memory, KNOWN)))
         return evidence

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from testdg.methods.added_layers import AddedLayer, add_layers, added_layers
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.models import VisionModel
-from testdg.models.blocks import holding, first, is_attention, width_of, with_first
+from testdg.models.blocks import first, holding, is_attention, width_of, with_first
 
 
 class StagePrompts(AddedLayer):

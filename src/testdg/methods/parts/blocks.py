@@ -1,6 +1,6 @@
 """The blocks of a network, found by structure, and what enters and leaves its classifier."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 

@@ -38,8 +38,8 @@ class TestDG(Networks):
     Settings = TestDGSettings
     settings: TestDGSettings
     search = Search(
-        rates=(0.03, 0.1, 0.3, 1),
-        values={"threshold": (0.05, 0.1, 0.2)},
+        rates=(0.1, 0.3, 1),
+        values={"predict": ("student", "teacher"), "early": (0, 50)},
         variants={"released": {"as_released": True}, "warm": {"source_images": 12800}},
     )
     presets = PRESETS
