@@ -37,7 +37,7 @@ def test_presets_are_the_published_settings(name: str, suffix: str) -> None:
 def test_presets_of_other_benchmarks_set_rates_thresholds_and_weights() -> None:
     for name in TestDG.presets.keys() - {name + suffix for name in PUBLISHED for suffix in ("", "-released")}:
         for key in TestDG.preset(name):
-            assert key in ("threshold", "flip") or key.endswith(("_rate", "_weight")), f"{name} sets {key}"
+            assert key in ("threshold", "symmetric", "flip") or key.endswith(("_rate", "_weight")), f"{name} sets {key}"
 
 
 def test_all_that_can_be_set_can_be_overseen() -> None:

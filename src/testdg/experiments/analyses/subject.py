@@ -130,7 +130,7 @@ def need_testdg(adapter: Adapter) -> TestDG:
 def before_and_after(subject: Subject) -> tuple[tuple[Domain, ...], dict[str, Encode]]:
     """The domains of the run that an analysis looks at, and what encodes their images, (N, D), before and after it.
 
-    Embeddings are read by the extractor as it is at the end, so that only the encoder differs.
+    Embeddings are read by amplifier and extractor as they are at the end, so that only the encoder differs.
     """
     cell, result = subject.complete()[-1]
     scene = Scene.open(cell)

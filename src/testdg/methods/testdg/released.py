@@ -62,6 +62,7 @@ class TestDGReleased(TestDG):
     """The amplifier takes part in every pass and learns L_self too; most weights are pulled back to the source."""
 
     embedding_width = 4
+    detector_class = LateDetector
     default_gamma = 1.0
 
     def build_networks(self) -> None:
@@ -84,10 +85,6 @@ class TestDGReleased(TestDG):
                 with torch.no_grad():
                     layer.bias.uniform_(-(layer.in_features**-0.5), layer.in_features**-0.5, generator=self.generator)
         return extractor, discriminator
-
-    def make_detector(self) -> ChangeDetector:
-        """Make the detector of domain changes."""
-        return LateDetector(self.settings.threshold)
 
     @property
     def needs_features(self) -> bool:
@@ -118,10 +115,8 @@ class TestDGReleased(TestDG):
             output = self._domain_pass(images)
         taught = self._teach(images)
         self._observe(taught)
-        augmented = None
-        if self.learns_domains and not len(self.prototypes):
-            with torch.no_grad():
-                augmented = self._teacher_pass(self.augment(images, self.generator))
+        first = self.learns_domains and not len(self.prototypes)
+        augmented = self._augmented_pass(images) if first else None
         with trained([self.extractor, self.discriminator, *amplifier], True):
             before = self._embed(output)
             self.queue.push(before.detach(), len(images), self.generator)  # before it learns from them
@@ -187,6 +182,10 @@ class TestDGReleased(TestDG):
     def _teach(self, images: Tensor) -> Tensor:
         with torch.no_grad(), follow_statistics(self.teacher):
             return self._teacher_pass(images).logits
+
+    @torch.no_grad()
+    def _augmented_pass(self, images: Tensor) -> Output:
+        return self._teacher_pass(self.augment(images, self.generator))
 
     def _embed(self, output: Output) -> Tensor:
         return self._extract(output.logits)

@@ -10,28 +10,22 @@ from testdg.methods import Settings, option
 class TestDGSettings(Settings):
     """Settings of TestDG: the five that matter first, then in the order of the paper's sections."""
 
-    __test__ = False  # not a test class, whatever its name begins with
+    __test__ = False  # pytest takes a class of this name for a test
 
     as_released: bool = option(False, "follow the authors' code wherever it differs from the text of the paper")
     threshold: float = option(0.1, "jump of the mean confidence that means a new domain", low=0)
     learning_rate: float = option(1e-4, "of encoder and head", low=0)
-    discrimination_weight: float = option(
-        0.05, "weight of L_dis; without effect in the text, as Adam divides it out", low=0
-    )
+    discrimination_weight: float = option(0.05, "weight of L_dis; without effect as Adam's only loss", low=0)
     invariance_weight: float = option(0.07, "weight of L_inv", low=0)
     predict: Literal["student", "teacher"] = option(
         "teacher", "whose prediction is returned and watched for changes of domain; as released: the teacher's"
     )
-    early: int = option(
-        0, "batches over which the rates of encoder, head and amplifier rise to full; 0 for none", low=0
-    )
+    early: int = option(0, "batches over which the rates of encoder, head and amplifier rise; 0: none", low=0)
 
     # 3.2 Domain prototype selection
     queue_length: int = option(256, "stored embeddings of the current domain", low=1)
     prototypes: int = option(40, "prototypes of a previous domain", low=1)
-    previous_domains: int = option(
-        1, "previous domains that have prototypes of their own; 0: all of them share one set", low=0
-    )
+    previous_domains: int = option(1, "previous domains with prototypes; 0: all, which share one set", low=0)
     selection: Literal["mmd", "random", "fifo", "reservoir"] = option("mmd", "how prototypes are chosen")
     gamma: float | None = option(None, "of the RBF kernel; none: median heuristic, or 1 as released", low=0)
     flip: bool = option(True, "mirror every other augmented image of the first domain; not for digits or text")
@@ -45,9 +39,7 @@ class TestDGSettings(Settings):
     rank: int = option(128, "inner width of the amplifier", low=1)
     grid: int = option(2, "cells a side, each with an embedding of its own, where features are maps", low=1)
     momentum: float = option(0.999, "of the teacher's moving average", low=0, high=1)
-    amplifier_momentum: float | None = option(
-        None, "of the teacher's amplifier, as released; none: as the teacher", low=0, high=1
-    )
+    amplifier_momentum: float | None = option(None, "of the released teacher's amplifier; none: same", low=0, high=1)
     optimizer: Literal["adam", "sgd"] = option(
         "adam", "of encoder, head and amplifier: Adam, or SGD with Nesterov momentum 0.9"
     )
@@ -120,8 +112,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "acdc": {"learning_rate": 7.5e-6, "amplifier_learning_rate": 7.5e-6},
     "digits-c": {
-        "threshold": 0.2,
-        "learning_rate": 3e-4,
+        "threshold": 0.06,
+        "learning_rate": 1e-3,
+        "invariance_weight": 0.3,
+        "symmetric": True,
         "amplifier_learning_rate": 1e-6,
         "extractor_learning_rate": 1e-3,
         "flip": False,
