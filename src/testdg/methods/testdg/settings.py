@@ -14,7 +14,7 @@ class TestDGSettings(Settings):
 
     as_released: bool = option(False, "follow the authors' code wherever it differs from the text of the paper")
     threshold: float = option(0.1, "jump of the mean confidence that means a new domain", low=0)
-    learning_rate: float = option(1e-4, "of encoder and head", low=0)
+    learning_rate: float = option(3e-5, "of encoder and head; published rates are in the presets", low=0)
     discrimination_weight: float = option(0.05, "weight of L_dis; without effect as Adam's only loss", low=0)
     invariance_weight: float = option(0.07, "weight of L_inv", low=0)
     predict: Literal["student", "teacher"] = option(
