@@ -64,6 +64,7 @@ class TestDGSettings(Settings):
 
 PUBLISHED: dict[str, dict[str, Any]] = {
     "cifar10-c": {
+        "released_for": "cifar10-c",
         "threshold": 0.1,
         "learning_rate": 1e-4,
         "discrimination_weight": 0.05,
@@ -73,6 +74,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "prototype_learning_rate": 0.01,
     },
     "cifar100-c": {
+        "released_for": "cifar100-c",
         "threshold": 0.16,
         "learning_rate": 3e-4,
         "discrimination_weight": 0.005,
@@ -83,6 +85,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "prototype_steps": 3,
     },
     "imagenet-c": {
+        "released_for": "imagenet-c",
         "threshold": 0.2,
         "learning_rate": 5e-7,
         "discrimination_weight": 0.06,
@@ -107,7 +110,7 @@ RELEASED_SIZES: dict[str, dict[str, int]] = {
 PRESETS: dict[str, dict[str, Any]] = {
     **PUBLISHED,
     **{
-        f"{name}-released": {"as_released": True, "released_for": name, **values, **RELEASED_SIZES[name]}
+        f"{name}-released": {"as_released": True, **values, **RELEASED_SIZES[name]}
         for name, values in PUBLISHED.items()
     },
     "acdc": {"learning_rate": 7.5e-6, "amplifier_learning_rate": 7.5e-6},
