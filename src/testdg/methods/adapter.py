@@ -67,8 +67,9 @@ class Adapter(Stateful):
 
     def __init__(self, model: str | nn.Module, **settings: Any) -> None:
         super().__init__()
-        self.settings = make_settings(self.Settings, settings)
+        make_settings(self.Settings, settings)  # a mistake is reported before the model is loaded
         self.model = frozen_copy(load_model(model))
+        self.settings = make_settings(self.Settings, {**self.defaults_for(self.model), **settings})
         if self.model.task not in self.tasks:
             raise UserError(
                 f"{self.name} is for {' and '.join(self.tasks)}; {self.model.name} is for {self.model.task}"
@@ -122,6 +123,11 @@ class Adapter(Stateful):
     def needs_features(self) -> bool:
         """Whether the method looks at what enters the classifier, or at its weight."""
         return False
+
+    @classmethod
+    def defaults_for(cls, model: VisionModel) -> Mapping[str, Any]:
+        """Defaults of settings that differ for this kind of network."""
+        return {}
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:

@@ -64,7 +64,8 @@ class NormSite(nn.Module):
         """(N, C, H, W) to the same."""
         layer = self.layer
         mean, variance = layer.running_mean, layer.running_var
-        assert mean is not None and variance is not None
+        assert mean is not None
+        assert variance is not None
         if self.owner.active:
             with torch.no_grad():
                 mean, variance = self._statistics(
