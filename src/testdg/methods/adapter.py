@@ -175,8 +175,9 @@ class Adapter(Stateful):
             require_same(images)
             if not self.checks_input_late or size() > 1:  # shared, it must be refused by all or by none
                 self.to_host()
-            with refusing_small(images, self.model, self.name), self._whole(), self.autocast():
-                logits = sharing.by_share(lambda mine: self.step(self.model.prepare(mine)).float(), images)
+            with refusing_small(images, self.model, self.name), self._whole():
+                with self.autocast():
+                    logits = sharing.by_share(lambda mine: self.step(self.model.prepare(mine)).float(), images)
                 logits = self.in_stream(logits)
         self.batches += 1
         self.images += len(images)

@@ -87,20 +87,20 @@ class ClassMix(nn.Module):
         filled = (self.filled + images).clamp(max=WINDOW)
         age = torch.arange(len(window) - 1, -1, -1, device=window.device)
         weight = (-(age - (images or LEAST) + 1).clamp(min=0) / FADE).exp()
-        weight = (weight * (age < filled.clamp(min=images)))[:, None]
+        weight = weight * (age < filled.clamp(min=images))
 
+        # Each round: r_ic = p_ic q_c / u_c, normalised over c; q_c = (sum_i w_i r_ic + PRIOR u_c) / (sum_i w_i + PRIOR)
+        total = weight.sum() + PRIOR
+        odds, prior, share = window / u, u * (PRIOR / total), weight / total
         q = u
         for _ in range(ROUNDS):
-            shares = window * (q / u)
-            shares = weight * shares / shares.sum(1, keepdim=True).clamp(min=1e-12)
-            q = (shares.sum(0) + PRIOR * u) / (weight.sum() + PRIOR)
-
-        others = shares.sum(0) - shares + PRIOR * u  # for each image, without itself
+            q = torch.addcmul(prior, q, (share / (odds @ q).clamp(min=1e-12)) @ odds)
+        mine = odds * q * (share / (odds @ q).clamp(min=1e-12))[:, None]
+        others = mine.sum(0) - mine + prior  # for each image, the mix without it
         others = others / others.sum(1, keepdim=True)
-        gains = ((window * others / u).sum(1, keepdim=True)).clamp(min=1e-12).log()
+        gains = (odds * others).sum(1).clamp(min=1e-12).log()
         gain = (weight * gains).sum() / weight.sum().clamp(min=1e-12)
         margin = GAIN * (1 + (FADE / weight.sum().clamp(min=1.0)) ** 3)  # single images prove less
         gate = (gain / margin - 1).clamp(0, 1) * (filled >= LEAST)
-        mine = others[-images:] if images else q[None]
-        shift = gate * TEMPERATURE * (mine / u).log()
+        shift = gate * TEMPERATURE * ((others[-images:] if images else q[None]) / u).log()
         return Estimate(usual, window[-WINDOW:], filled, shift, gate)
