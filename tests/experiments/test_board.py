@@ -9,6 +9,7 @@ from testdg.evaluation import DomainResult, Result
 from testdg.experiments.leaderboard import FIRST, HELD_OUT, STREAMS, best_of, find_streams, make_board
 from testdg.report.bench import means_table
 from testdg.report.board import board_pictures, board_table, outcome, source_words
+from testdg.report.record import record_note
 
 
 def result(method: str, error: float, tested: float | None = None, **record: Any) -> Result:
@@ -63,6 +64,10 @@ def test_optional_streams_have_columns_and_no_part_in_the_mean() -> None:
     assert [column.title for column in board_table(alone, {}).columns][:2] == ["mean", "sorted"]
     assert "mean:" not in board_table(alone, {}).note
     assert board_pictures(alone, {}) == []
+
+
+def test_the_record_of_a_sorted_stream_has_the_batch_size() -> None:
+    assert "batches of 20, sorted by class" in record_note(result("tent", 20.0, sampling="sorted").record)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def _batches(record: dict[str, Any]) -> str:
     if sampling == "mixed":
         return f"{text}, domains mixed (seed {seed})"
     if sampling == "sorted":
-        return "sorted by class"
+        return f"{text}, sorted by class"
     if sampling == "dirichlet":
         return f"{text}, classes bunched (Dirichlet {record['concentration']:g}, seed {seed})"
     return text
