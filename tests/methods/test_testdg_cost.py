@@ -34,8 +34,6 @@ def counted(adapter: TestDG) -> Iterator[dict[str, int]]:
         counts["full backward"] += bool(wanted & encoder)
         counts["amplifier backward"] += bool(wanted & domain)
         assert not (wanted & encoder and wanted & domain), "one backward pass serves both steps"
-        if wanted & encoder and adapter.amplifier is not None and "invariance_loss" in adapter.diagnostics:
-            counts["full backward"] += not adapter.settings.as_released  # through the plain path and the domain path
         return plain(outputs, inputs, *arguments, **options)
 
     handles = [

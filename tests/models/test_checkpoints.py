@@ -35,7 +35,7 @@ class MyNet(nn.Module):
 
 
 def test_what_export_wrote_of_an_own_module_is_opened_with_it(tmp_path: Path) -> None:
-    adapter = adapt(MyNet(), "testdg", batch_norm="stream", preprocessing=SIZED, classes=["ant", "bee", "cat"])
+    adapter = adapt(MyNet(), "testdg", batch_norm="source", preprocessing=SIZED, classes=["ant", "bee", "cat"])
     adapter(IMAGES)
     adapter.export(tmp_path / "mine")
     given = MyNet()

@@ -50,11 +50,6 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
     return sharing.pooled(mean, variance)
 
 
-def _share(images: Tensor, memory: float) -> float:
-    """What a batch counts in a memory of so many images and the batch."""
-    return sharing.count(images) / (memory + sharing.count(images))
-
-
 def _normalised(layer: nn.modules.batchnorm._BatchNorm, images: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """Images by the mean and variance of their channels, with the scale and shift of a layer."""
     scale = (variance + layer.eps).rsqrt() * (1.0 if layer.weight is None else layer.weight)
@@ -78,10 +73,10 @@ _OF_BATCH: dict[type[nn.Module], type[nn.Module]] = {kind: type(kind.__name__, (
 
 
 class MixedBatchNorm(nn.BatchNorm2d):
-    """BatchNorm by the batch at hand, in which the source counts as `momentum` images (Schneider et al., 2020).
+    """BatchNorm by a mixture of the batch at hand and the source (Schneider et al., 2020).
 
-    A batch of many images is nearly by itself, a single image nearly as the source has it. Gradients pass through
-    the statistics of the batch.
+    The source counts as `momentum` images for each image of the batch, and for two more: its weights were trained with
+    these statistics, so full normalisation by a batch overshoots. Gradients pass through the statistics of the batch.
     """
 
     of_batch = True
@@ -92,7 +87,8 @@ class MixedBatchNorm(nn.BatchNorm2d):
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W) to the same."""
         mean, variance = _moments(images)
-        share = _share(images, self.momentum)
+        count = sharing.count(images)
+        share = count / (count + self.momentum * (count + 2))
         gap = (mean - self.running_mean).square()
         variance = self.running_var.lerp(variance, share) + share * (1 - share) * gap
         return _normalised(self, images, self.running_mean.lerp(mean, share), variance)
@@ -105,43 +101,15 @@ class SlowBatchNorm(nn.BatchNorm2d):
     running_mean: Tensor
     running_var: Tensor
 
-    def share(self, images: Tensor) -> float:
-        """How far the statistics go towards those of a batch."""
-        return self.momentum
-
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W) to the same."""
         mean, variance = self.running_mean, self.running_var
         if self.training:
-            mean, variance = self.followed(images)
+            of_batch, spread = _moments(images)
+            mean, variance = mean.lerp(of_batch, self.momentum), variance.lerp(spread, self.momentum)
             self.running_mean.copy_(mean.detach())
             self.running_var.copy_(variance.detach())
         return _normalised(self, images, mean, variance)
-
-    def followed(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance with a batch."""
-        mean, variance = _moments(images)
-        share = self.share(images)
-        return self.running_mean.lerp(mean, share), self.running_var.lerp(variance, share)
-
-
-class RunningBatchNorm(SlowBatchNorm):
-    """BatchNorm by the statistics of the last images of a stream: `momentum` is their number, whatever the batch size.
-
-    First and second moments are averaged, so that single images, too, end in the variance of all of them. Gradients do
-    not pass through the statistics, which are a memory and not this batch.
-    """
-
-    def share(self, images: Tensor) -> float:
-        """A batch of n counts n in a memory of M + n images."""
-        return _share(images, self.momentum)
-
-    def followed(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance with a batch."""
-        mean, variance = super().followed(images.detach())
-        share, before = self.share(images), self.running_mean
-        gap = (mean - before) / share if share else mean - before  # from the memory to the batch
-        return mean, variance + share * (1 - share) * gap.square()
 
 
 def replace_batch_norms(model: VisionModel, kind: type[nn.BatchNorm2d], momentum: float = 0.1) -> None:

@@ -1,6 +1,7 @@
 """TestDG: one batch, from the detection of a new domain to the update of the prototypes."""
 
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -15,6 +16,14 @@ from testdg.methods.testdg.selection import select, selection_mmd2
 from testdg.methods.testdg.settings import PRESETS, TestDGSettings
 from testdg.methods.testdg.update import DISTANCES, chamfer, update_prototypes
 from testdg.models import Output
+
+
+class Update(NamedTuple):
+    """An update whose gradients are known."""
+
+    learner: Learner
+    gradients: tuple[Tensor | None, ...]
+    loss: Tensor
 
 
 @register
@@ -82,18 +91,19 @@ class TestDG(Networks):
         """
         s = self.settings
         with trained([self.model], s.self_training or (s.invariance and self.amplifier is None)):
-            plain = self._plain_pass(images)
+            plain: Output = self.model(images)
         taught = self._teach(images)
         prediction = plain.logits.detach() if s.predict == "student" else taught
         self._observe(prediction)
+        by_self = self._self_training_update(plain, taught)
         if not self.learns_domains:
-            self._step_2(plain, taught)
+            self._step_2(by_self, taught)
         else:
             domain = self._first_domain_pass(images, plain)
             augmented = None if len(self.prototypes) else self._augmented_pass(images)
             before = self._step_1(domain, augmented)
             domain = self._second_domain_pass(images, domain)
-            self._step_2(plain, taught, domain, augmented)
+            self._step_2(by_self, taught, domain, augmented)
             with torch.no_grad():
                 after = self._embed(self._domain_pass(images))
             self._follow(before, after)
@@ -201,22 +211,36 @@ class TestDG(Networks):
         self.keep(learner.held())
         learner.move(gradients, loss)
 
+    def _self_training_update(self, plain: Output, taught: Tensor) -> Update | None:
+        """The gradients of L_self, taken before step 1: two passes of the student never share the memory.
+
+        None where there is no L_self, and where one pass serves L_inv, too: `_step_2` then takes both together.
+        """
+        s = self.settings
+        if not s.self_training or (self.amplifier is None and s.invariance):
+            return None
+        with trained([self.model], True):
+            loss = self._self_training(plain, taught)
+            return Update(self.encoder_learner, self.encoder_learner.gradients(loss), loss.detach())
+
     def _step_2(
-        self, plain: Output, taught: Tensor, domain: Output | None = None, augmented: Output | None = None
+        self, by_self: Update | None, taught: Tensor, domain: Output | None = None, augmented: Output | None = None
     ) -> None:
         """Encoder and head learn L_self on the plain path and L_inv on the domain path."""
-        s = self.settings
-        if not (s.self_training or s.invariance):
-            return
-        with trained([self.model], True):
-            loss = plain.logits.new_zeros(())
-            if s.self_training:
-                loss = self._self_training(plain, taught)
-            if s.invariance and domain is not None:
+        s, learner, update = self.settings, self.encoder_learner, by_self
+        if s.invariance and domain is not None:
+            with trained([self.model], True):
                 gap = invariance_loss(self._embed(domain), self._reference(augmented), self.generator)
                 self.diagnostics["invariance_loss"] = gap.detach()
-                loss = loss + s.invariance_weight * gap
-            self._move(self.encoder_learner, self.encoder_learner.gradients(loss), loss)
+                loss = s.invariance_weight * gap
+                if s.self_training and by_self is None:
+                    loss = loss + self._self_training(domain, taught)
+                gradients = learner.gradients(loss)
+            if by_self is not None:
+                gradients, loss = added(by_self.gradients, gradients), by_self.loss + loss.detach()
+            update = Update(learner, gradients, loss)
+        if update is not None:
+            self._move(*update)
 
     def _self_training(self, output: Output, taught: Tensor) -> Tensor:
         loss = self_training_loss(output.logits, taught, symmetric=self.settings.symmetric)
@@ -241,3 +265,8 @@ class TestDG(Networks):
         return update_prototypes(
             DISTANCES[s.distance], before, after, previous, s.prototype_learning_rate, s.prototype_steps
         )
+
+
+def added(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """The sums of gradients, of which some may be missing."""
+    return tuple(b if a is None else a if b is None else a + b for a, b in zip(one, other, strict=True))

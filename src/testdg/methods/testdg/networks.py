@@ -11,9 +11,7 @@ from testdg.methods import Adapter
 from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.methods.parts.normalisation import (
     MixedBatchNorm,
-    RunningBatchNorm,
     batch_norms,
-    follow_statistics,
     replace_batch_norms,
 )
 from testdg.methods.parts.warm_up import supervised, train_on_source
@@ -22,10 +20,8 @@ from testdg.methods.testdg.learning import domain_features, mlp
 from testdg.methods.testdg.settings import TestDGSettings
 from testdg.models import Output, VisionModel
 
-STREAM_MEMORY = 128
-"""Number of recent images that BatchNorm statistics are averaged over, where they follow the stream."""
-SOURCE_WEIGHT = 4
-"""Number of images that the source counts as in the statistics of a batch."""
+SOURCE_WEIGHT = 1.5
+"""Images that the source counts for, for each image of a batch and for two more, in the statistics of BatchNorm."""
 
 
 class Networks(Adapter):
@@ -41,9 +37,7 @@ class Networks(Adapter):
     def build_networks(self) -> None:
         """Make amplifier, extractor, discriminator and teacher."""
         s = self.settings
-        if self.batch_norm == "stream":
-            replace_batch_norms(self.model, RunningBatchNorm, STREAM_MEMORY)
-        elif self.batch_norm == "batch":
+        if self.batch_norm == "batch":
             replace_batch_norms(self.model, MixedBatchNorm, SOURCE_WEIGHT)
         self.amplifier = Bottleneck(self.model, s.rank, self.generator) if s.amplifier else None
         self.extractor, self.discriminator = self.domain_networks()
@@ -64,9 +58,8 @@ class Networks(Adapter):
 
     def remarks(self) -> list[str]:
         """The paper has no network with BatchNorm."""
-        batch = f"of the batch, the source counting as {SOURCE_WEIGHT} images"
-        whose = {"stream": f"of the last {STREAM_MEMORY} images of the stream", "batch": batch}
-        return [f"BatchNorm by the statistics {whose[self.batch_norm]}"] if self.batch_norm in whose else []
+        mixed = f"BatchNorm by the statistics of the batch, {SOURCE_WEIGHT} images of the source for each of its own"
+        return [mixed] if self.batch_norm == "batch" else []
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> Mapping[str, str]:
@@ -108,21 +101,9 @@ class Networks(Adapter):
 
     def predicting_model(self) -> VisionModel:
         """The model that predicts."""
-        return self.plain_copy(self.model if self.settings.predict == "student" else self.teacher)
-
-    def plain_copy(self, model: VisionModel) -> VisionModel:
-        """A copy of a model with ordinary BatchNorm layers, where those of the stream can be written as such."""
-        model = frozen_copy(model)
-        if self.batch_norm == "stream":
-            replace_batch_norms(model, nn.BatchNorm2d)
-        return model
+        return frozen_copy(self.model if self.settings.predict == "student" else self.teacher)
 
     # Passes
-
-    def _plain_pass(self, images: Tensor) -> Output:
-        """The first pass of a batch, in which BatchNorm statistics may follow the stream."""
-        with follow_statistics(self.model):
-            return self.model(images)  # type: ignore[no-any-return]
 
     def _domain_pass(self, images: Tensor, model: VisionModel | None = None) -> Output:
         model = self.model if model is None else model
@@ -130,7 +111,7 @@ class Networks(Adapter):
 
     def _teach(self, images: Tensor) -> Tensor:
         """The teacher's logits."""
-        with torch.no_grad(), follow_statistics(self.teacher):
+        with torch.no_grad():
             return self.teacher(images).logits  # type: ignore[no-any-return]
 
     def _embed(self, output: Output) -> Tensor:
@@ -145,7 +126,7 @@ class Networks(Adapter):
             return self.discriminator(embeddings)  # type: ignore[no-any-return]
 
     def _move_teacher(self) -> None:
-        ema_update(self.teacher, self.model, self.settings.momentum, buffers=self.batch_norm != "stream")
+        ema_update(self.teacher, self.model, self.settings.momentum)
 
 
 @contextmanager

@@ -6,18 +6,15 @@ all three agree.
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
 
-from testdg.methods import Learner
 from testdg.methods.parts.bottleneck import Bottleneck
-from testdg.methods.parts.normalisation import follow_statistics
 from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy, restore
 from testdg.methods.testdg.detection import ChangeDetector
 from testdg.methods.testdg.learning import mlp
-from testdg.methods.testdg.method import TestDG
+from testdg.methods.testdg.method import TestDG, Update
 from testdg.methods.testdg.networks import trained
 from testdg.methods.testdg.selection import squared_distances
 from testdg.methods.testdg.update import DISTANCES, Distance, update_loss
@@ -27,14 +24,6 @@ PERIOD, PAUSE = 50, 20
 """L_inv is left out in the first 20 of every 50 batches."""
 RESTORED = 0.1
 """Share of the weights of encoder and head that return to the source after every batch (not in ImageNet-C)."""
-
-
-class Update(NamedTuple):
-    """An update whose gradients are known."""
-
-    learner: Learner
-    gradients: tuple[Tensor | None, ...]
-    loss: Tensor
 
 
 class LateDetector(ChangeDetector):
@@ -103,7 +92,7 @@ class TestDGReleased(TestDG):
 
     def predicting_model(self) -> VisionModel:
         """The teacher with its amplifier merged into the weights."""
-        model = self.plain_copy(self.teacher)
+        model = frozen_copy(self.teacher)
         if self.teacher_amplifier is not None:
             model.load_state_dict(self.teacher_amplifier.merged(self.teacher), strict=False)
         return model
@@ -111,7 +100,7 @@ class TestDGReleased(TestDG):
     def step(self, images: Tensor) -> Tensor:
         """Predict a batch and learn from it: 7 forward-equivalents, 6 on CIFAR100-C after the first change."""
         amplifier: list[nn.Module] = [] if self.amplifier is None else [self.amplifier]
-        with follow_statistics(self.model), trained(amplifier, True):
+        with trained(amplifier, True):
             output = self._domain_pass(images)
         taught = self._teach(images)
         self._observe(taught)
@@ -180,7 +169,7 @@ class TestDGReleased(TestDG):
         return self.teacher_amplifier.run(self.teacher, images)
 
     def _teach(self, images: Tensor) -> Tensor:
-        with torch.no_grad(), follow_statistics(self.teacher):
+        with torch.no_grad():
             return self._teacher_pass(images).logits
 
     @torch.no_grad()

@@ -57,7 +57,7 @@ class TestDGSettings(Settings):
     )
     source_images: int = option(0, "labelled source images for a warm-up of the amplifier; 0 for none", low=0)
     warm_up_learning_rate: float = option(1e-4, "of the amplifier on source images", low=0)
-    batch_norm: Literal["auto", "stream", "batch", "source"] = option(
+    batch_norm: Literal["auto", "batch", "source"] = option(
         "auto", "whose statistics BatchNorm layers use; auto: in classifiers the batch's, in maps the source's"
     )
 
