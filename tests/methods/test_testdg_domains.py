@@ -1,6 +1,5 @@
 """TestDG and the stream: what a change of domain does."""
 
-import math
 from typing import Any
 
 import pytest
@@ -59,51 +58,3 @@ def test_several_domains_have_prototypes_of_their_own(vit: VisionModel, domains:
         assert len(adapter.prototypes) == 5 * stored
         sources = (adapter.prototypes.positions[: 5 * stored] // 6).tolist()
         assert sources == [d for d in range(k - stored, k) for _ in range(5)]
-
-
-def plain_union(rows: list[list[float]], weights: list[float], count: int, gamma: float) -> list[int]:
-    """Greedy choice for a weighted set: each candidate's squared MMD to the set, from scratch."""
-
-    def kernel(a: list[float], b: list[float]) -> float:
-        return math.exp(-gamma * sum((x - y) ** 2 for x, y in zip(a, b, strict=True)))
-
-    def distance(chosen: list[int]) -> float:
-        across = sum(w * kernel(row, rows[j]) for w, row in zip(weights, rows, strict=True) for j in chosen)
-        within = sum(kernel(rows[i], rows[j]) for i in chosen for j in chosen)
-        return within / len(chosen) ** 2 - 2 * across / sum(weights) / len(chosen)
-
-    chosen: list[int] = []
-    while len(chosen) < count:
-        chosen.append(min((i for i in range(len(rows)) if i not in chosen), key=lambda i: distance([*chosen, i])))
-    return chosen
-
-
-def test_all_domains_share_one_set_of_prototypes(vit: VisionModel) -> None:
-    """Every prototype counts as its share of the embeddings that were there when it was chosen."""
-    adapter = make(vit, previous_domains=0, prototypes=4, gamma=2.0, queue_length=10, prototype_update=False)
-    batches = stream(adapter, 8, 6)
-    represented = 0
-    for k in range(0, 8, 2):
-        adapter(batches[k])
-        old, places = (
-            adapter.prototypes.current.clone(),
-            adapter.prototypes.positions[: len(adapter.prototypes)].clone(),
-        )
-        new, positions = (tensor.clone() for tensor in adapter.queue.content())
-        change(adapter, batches[k + 1])
-        rows, weights = torch.cat([old, new]), [represented / 4] * len(old) + [1.0] * len(new)
-        chosen = plain_union(rows.tolist(), weights, 4, 2.0)
-        assert torch.equal(adapter.prototypes.current, rows[chosen])
-        assert torch.equal(adapter.prototypes.positions, torch.cat([places, positions])[chosen])
-        represented += len(new)
-    assert len(adapter.prototypes) == 4
-    assert adapter.prototypes.represented == represented
-    assert int(adapter.prototypes.positions.min()) < 36, "only the last domain is represented"
-
-
-def test_before_the_first_change_there_are_no_prototypes_to_move(vit: VisionModel) -> None:
-    adapter = make(vit)
-    adapter(stream(adapter, 1)[0])
-    assert len(adapter.prototypes) == 0
-    assert {"discrimination_loss", "invariance_loss"} <= adapter.diagnostics.keys()
-    assert "prototype_drift" not in adapter.diagnostics

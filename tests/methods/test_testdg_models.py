@@ -63,7 +63,6 @@ def test_queue_and_prototypes_do_not_depend_on_the_batch(vit: VisionModel) -> No
         {"optimizer": "sgd", "learning_rate": 1e-2},
         {"symmetric": True},
         {"previous_domains": 3},
-        {"previous_domains": 0},
         {"early": 3},
         {"predict": "student"},
         *({"as_released": True, "released_for": name} for name in ("cifar100-c", "imagenet-c")),

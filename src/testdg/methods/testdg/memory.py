@@ -62,21 +62,16 @@ class Queue(PlainState):
 
 
 class Prototypes(PlainState):
-    """Prototypes of the last domains, newest domain last, each with the stream position of its image.
+    """Prototypes of the last domains, newest domain last, each with the stream position of its image."""
 
-    With `domains=0` a single set of at most `each` prototypes stands for all previous domains: it is chosen from its
-    `union` with the queue, and `represented` counts the embeddings that it stands for.
-    """
-
-    plain = ("counts", "represented")
+    plain = ("counts",)
 
     def __init__(self, width: int, each: int, domains: int, device: torch.device) -> None:
         super().__init__()
-        self.domains = max(1, domains)
+        self.domains = domains
         self.counts: list[int] = []
-        self.represented = 0
-        self.embeddings: Tensor = nn.Buffer(torch.zeros(each * self.domains, width, device=device))
-        self.positions: Tensor = nn.Buffer(torch.full((each * self.domains,), -1, dtype=torch.int64, device=device))
+        self.embeddings: Tensor = nn.Buffer(torch.zeros(each * domains, width, device=device))
+        self.positions: Tensor = nn.Buffer(torch.full((each * domains,), -1, dtype=torch.int64, device=device))
 
     def __len__(self) -> int:
         """Number of stored prototypes."""
@@ -86,16 +81,6 @@ class Prototypes(PlainState):
     def current(self) -> Tensor:
         """The stored prototypes, (M, D)."""
         return self.embeddings[: len(self)]
-
-    def union(self, embeddings: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The prototypes followed by the embeddings of a queue, their positions, and how much each row counts.
-
-        An embedding counts once; a prototype counts as its share of the embeddings it was chosen to represent.
-        """
-        old = len(self)
-        weights = embeddings.new_ones(old + len(embeddings))
-        weights[:old] = self.represented / max(1, old)
-        return torch.cat([self.current, embeddings]), torch.cat([self.positions[:old], positions]), weights
 
     def add(self, embeddings: Tensor, positions: Tensor) -> None:
         """Add the prototypes of a domain and drop those of the oldest one."""

@@ -137,16 +137,12 @@ class TestDG(Networks):
                     learner.scale_rates(min(1.0, (self.batches + 1) / early))
 
     def _choose_prototypes(self) -> None:
-        """Choose prototypes from the queue, or from its union with all earlier prototypes."""
+        """Choose prototypes from the queue."""
         s = self.settings
         embeddings, positions = self.queue.content()
-        weights, new = None, len(embeddings)
-        if not s.previous_domains:
-            embeddings, positions, weights = self.prototypes.union(embeddings, positions)
-        chosen = select(s.selection, embeddings, s.prototypes, self.gamma, self.generator, weights)
+        chosen = select(s.selection, embeddings, s.prototypes, self.gamma, self.generator)
         self.prototypes.add(embeddings[chosen], positions[chosen])
-        self.prototypes.represented += new
-        self.diagnostics["prototype_mmd2"] = selection_mmd2(embeddings, chosen, self.gamma, weights)
+        self.diagnostics["prototype_mmd2"] = selection_mmd2(embeddings, chosen, self.gamma)
 
     def _reference(self, augmented: Output | None) -> Tensor:
         """Prototypes; in the first domain, embeddings of augmented images by the extractor as it is now."""

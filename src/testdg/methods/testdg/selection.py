@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 CHUNK = 4096
-"""Rows of the kernel matrix that are held at a time."""
+"""Rows of the kernel matrix that are in memory at a time."""
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
@@ -30,19 +30,9 @@ def median_gamma(x: Tensor, most: int = 512) -> Tensor:
     return torch.where(median > 0, 1 / median.clamp(min=1e-12), torch.ones_like(median))
 
 
-def mmd2(x: Tensor, y: Tensor, gamma: float | Tensor, weights: Tensor | None = None) -> Tensor:
-    """Equation 1: squared maximum mean discrepancy between two sets (biased, diagonals included).
-
-    `weights` (n,) say how much each point of x counts; by default all count the same.
-    """
-    share = shares(x, weights)
-    within, across = rbf(x, x, gamma) * share * share[:, None], rbf(x, y, gamma) * share[:, None]
-    return within.sum() + rbf(y, y, gamma).mean() - 2 * across.mean(1).sum()
-
-
-def shares(x: Tensor, weights: Tensor | None) -> Tensor:
-    """Weights of the points x that add up to one."""
-    return x.new_full((len(x),), 1 / len(x)) if weights is None else weights / weights.sum()
+def mmd2(x: Tensor, y: Tensor, gamma: float | Tensor) -> Tensor:
+    """Equation 1: squared maximum mean discrepancy between two sets (biased, diagonals included)."""
+    return rbf(x, x, gamma).mean() + rbf(y, y, gamma).mean() - 2 * rbf(x, y, gamma).mean()
 
 
 def score(x: Tensor, chosen: Tensor, gamma: float | Tensor) -> Tensor:
@@ -51,11 +41,10 @@ def score(x: Tensor, chosen: Tensor, gamma: float | Tensor) -> Tensor:
     return 2 * rbf(x, prototypes, gamma).mean() - rbf(prototypes, prototypes, gamma).mean()
 
 
-def selection_mmd2(x: Tensor, chosen: Tensor, gamma: float | None, weights: Tensor | None = None) -> Tensor:
+def selection_mmd2(x: Tensor, chosen: Tensor, gamma: float | None) -> Tensor:
     """Squared MMD between the set x (an even subset of it, if large) and the prototypes x[chosen]."""
-    prototypes, step = x[chosen], -(-len(x) // CHUNK)
-    x, weights = x[::step], None if weights is None else weights[::step]
-    return mmd2(x, prototypes, median_gamma(x) if gamma is None else gamma, weights)
+    prototypes, x = x[chosen], x[:: -(-len(x) // CHUNK)]
+    return mmd2(x, prototypes, median_gamma(x) if gamma is None else gamma)
 
 
 def greedy(column_means: Tensor, column: Callable[[Tensor], Tensor], count: int) -> Tensor:
@@ -75,20 +64,19 @@ def greedy(column_means: Tensor, column: Callable[[Tensor], Tensor], count: int)
     return torch.stack(chosen)
 
 
-def select_mmd(x: Tensor, count: int, gamma: float | Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+def select_mmd(x: Tensor, count: int, gamma: float | Tensor | None = None) -> Tensor:
     """Choose the prototypes that represent a set best; without a gamma, by the median heuristic.
 
-    `weights` (n,) say how much each point counts in the set. Up to `CHUNK` points the kernel matrix is stored; beyond
-    that its columns are computed when they are needed.
+    Up to `CHUNK` points the kernel matrix is stored; beyond that its columns are computed when they are needed.
     """
     gamma = median_gamma(x) if gamma is None else gamma
-    count, share = min(count, len(x)), shares(x, weights)
+    count = min(count, len(x))
     if len(x) <= CHUNK:
         kernel = rbf(x, x, gamma)
-        means = (kernel * share).sum(1)
+        means = kernel.mean(0)
         kernel.fill_diagonal_(torch.inf)
         return greedy(means, lambda best: kernel.index_select(0, best).view(-1), count)
-    means = torch.cat([(rbf(rows, x, gamma) * share).sum(1) for rows in torch.split(x, CHUNK)])
+    means = torch.cat([rbf(rows, x, gamma).mean(1) for rows in torch.split(x, CHUNK)])
 
     def column(best: Tensor) -> Tensor:
         return rbf(x, x.index_select(0, best), gamma).view(-1).index_fill_(0, best, torch.inf)
@@ -96,17 +84,14 @@ def select_mmd(x: Tensor, count: int, gamma: float | Tensor | None = None, weigh
     return greedy(means, column, count)
 
 
-def select(
-    strategy: str, x: Tensor, count: int, gamma: float | None, generator: Generator, weights: Tensor | None = None
-) -> Tensor:
+def select(strategy: str, x: Tensor, count: int, gamma: float | None, generator: Generator) -> Tensor:
     """Choose prototypes from a queue (oldest first) by a strategy: mmd, random, fifo or reservoir.
 
-    A reservoir queue is already a uniform sample of its domain, so a random part of it is one too. `weights` matter
-    to mmd only.
+    A reservoir queue is already a uniform sample of its domain, so a random part of it is one too.
     """
     count = min(count, len(x))
     if strategy == "mmd":
-        return select_mmd(x, count, gamma, weights)
+        return select_mmd(x, count, gamma)
     if strategy == "fifo":
         return torch.arange(len(x) - count, len(x), device=x.device)
     return torch.randperm(len(x), generator=generator, device=x.device)[:count]

@@ -25,7 +25,7 @@ class TestDGSettings(Settings):
     # 3.2 Domain prototype selection
     queue_length: int = option(256, "stored embeddings of the current domain", low=1)
     prototypes: int = option(40, "prototypes of a previous domain", low=1)
-    previous_domains: int = option(1, "previous domains with prototypes; 0: all, which share one set", low=0)
+    previous_domains: int = option(1, "previous domains that have prototypes", low=1)
     selection: Literal["mmd", "random", "fifo", "reservoir"] = option("mmd", "how prototypes are chosen")
     gamma: float | None = option(None, "of the RBF kernel; none: median heuristic, or 1 as released", low=0)
     flip: bool = option(True, "mirror every other augmented image of the first domain; not for digits or text")
