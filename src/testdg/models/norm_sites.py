@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from testdg.models.alignment import Alignment
 
 FAR = 0.5
-"""Gap above which a batch is of another domain; at twice that nothing of the memory is read."""
+"""Gap above which a batch begins a new domain while the stream is followed."""
+NEAR = 0.1
+"""Gap up to which a prediction outside the stream reads the memory in full; at twice that it reads nothing of it."""
 LEAST = 10
 """Images below which a batch does not empty the memory while the stream is followed."""
 FLOOR = 1e-3
@@ -99,7 +101,7 @@ class NormSite(nn.Module):
         pixels, known = self.read("pixels"), self.read("images")
         gap = ((looks.mean - known.mean).square() / known.variance.clamp(min=1e-6)).mean()
         if not self.following:
-            trust = (2 - gap / FAR).clamp(0, 1)
+            trust = (2 - gap / NEAR).clamp(0, 1)
             return pixels._replace(images=pixels.images * trust).with_(batch, torch.inf)
         left = (gap > FAR) & (batch.images >= LEAST)
         evidence = pixels._replace(images=pixels.images * ~left).with_(batch, torch.inf)
