@@ -112,7 +112,7 @@ def _share_of(rows: Tensor) -> Share | None:
 def count(rows: Tensor) -> int:
     """Number of images of the batch, of which this process has some rows."""
     mine = _share_of(rows)
-    return len(rows) if mine is None else mine.total
+    return rows.shape[0] if mine is None else mine.total  # unlike len, torch.export can leave it open
 
 
 @torch.no_grad()

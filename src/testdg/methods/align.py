@@ -13,7 +13,7 @@ from testdg.errors import UserError
 from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.blocks import prefix_tokens, transformer_blocks
 from testdg.methods.parts.class_mix import ClassMix
-from testdg.methods.parts.normalisation import aligned_norms, batch_norms, follow_statistics
+from testdg.methods.parts.normalisation import aligned_norms, batch_norms
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.parts.weights import frozen_copy
 from testdg.models import VisionModel
@@ -132,18 +132,22 @@ class Align(Adapter):
 
     def source_images(self) -> int:
         """How many images the source is measured on; BatchNorm layers know it already."""
-        needed = self.settings.sketch == "source" and bool(self.alignment_of(self.model).sites)
-        return self.settings.source_images if needed else 0
+        return self.settings.source_images if self.measures and self.settings.sketch == "source" else 0
+
+    @property
+    def measures(self) -> bool:
+        """Whether there is anything to measure on images of the source."""
+        return bool(self.alignment_of(self.model).sites)
 
     def remarks(self) -> list[str]:
         """Aligning to the stream itself is another thing than aligning to the source."""
-        if self.settings.sketch == "source":
+        if self.settings.sketch == "source" or not self.measures:
             return []
         return [f"aligned to the first {self.settings.source_images} images of the stream, not to the source"]
 
     def begin(self, images: Tensor) -> Tensor | None:
         """While the stream's own beginning is collected in place of the source, predict by the model as it is."""
-        if self.settings.sketch == "source" or self.begun:
+        if self.settings.sketch == "source" or not self.measures or self.begun:
             return None
         self.to_host()
         gathered = self.beginning.gather(sharing.rows(images))
@@ -174,9 +178,9 @@ class Align(Adapter):
             return early
         if batch_norms(self.model):  # they follow in the pass itself
             self.to_host()
-        with follow_statistics(self.model):
-            output = self.model.run(images)
         alignment = self.alignment_of(self.model)
+        with alignment.follow():
+            output = self.model.run(images)
         (gap,) = self.to_host(alignment.propose(output.logits))
         output, changed = alignment.settle(lambda: self.model.run(images), output, gap)
         self.diagnostics.update(change=changed, gap=gap)

@@ -237,9 +237,17 @@ def detach(model: VisionModel) -> None:
         hooks = layer._forward_hooks
         for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Site)]:
             del hooks[key]
+    release_norms(model)
+    model.alignment = None
+
+
+def release_norms(model: VisionModel) -> None:
+    """Let BatchNorm layers normalise by themselves again, by the statistics of the source."""
+    for layer in model.network.modules():
         if isinstance(getattr(layer.forward, "__self__", None), NormSite):
             del layer.forward
-    model.alignment = None
+    if model.alignment is not None:
+        model.alignment.norms, model.alignment.norm_sites = [], nn.ModuleList()
 
 
 def confidence(logits: Tensor) -> Tensor:

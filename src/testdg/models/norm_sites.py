@@ -31,7 +31,7 @@ NEAR = 0.1
 LEAST = 10
 """Images below which a batch does not empty the memory while the stream is followed."""
 FLOOR = 1e-3
-"""What is added to the variance within an image, as a part of the source's variance."""
+"""What is added to the variance within an image, as a part of the source's variance (and `eps`)."""
 BETWEEN, KNOWN = 0.3, 10.0
 """Variance between images before any is seen, and the number of images it then counts as."""
 
@@ -73,10 +73,21 @@ class NormSite(nn.Module):
                 mean, variance = self._statistics(
                     images.detach().float(), Statistics(mean, variance, mean.new_ones(()))
                 )
+        if type(layer).forward is not nn.BatchNorm2d.forward:  # one that does more, such as timm's with an activation
+            return type(layer).forward(layer, self._moved(images, mean, variance))
         if mean.ndim == 1:
             return F.batch_norm(images, mean, variance, layer.weight, layer.bias, eps=layer.eps)
         scale = (variance + layer.eps).rsqrt() * layer.weight
         shift = layer.bias - mean * scale
+        return torch.addcmul(shift[..., None, None], images, scale[..., None, None]).to(images.dtype)
+
+    def _moved(self, images: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Images that the layer, by its own statistics, normalises as if by these."""
+        layer = self.layer
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        scale = ((layer.running_var + layer.eps) / (variance + layer.eps)).sqrt()
+        shift = layer.running_mean - mean * scale
         return torch.addcmul(shift[..., None, None], images, scale[..., None, None]).to(images.dtype)
 
     def _statistics(self, images: Tensor, source: Statistics) -> tuple[Tensor, Tensor]:
@@ -89,7 +100,8 @@ class NormSite(nn.Module):
             variance, mean = torch.var_mean(means, 0, correction=0)
             mean, variance = sharing.pooled(mean, variance + within.mean(0))
             batch = Statistics(mean, variance, one * sharing.count(images))
-            looks = torch.cat([means, (within + FLOOR * source.variance).log()], 1)
+            floor = FLOOR * (source.variance + self.layer.eps)  # channels that are always 0 have no variance at all
+            looks = torch.cat([means, (within + floor).log()], 1)
             variance, mean = torch.var_mean(looks, 0, correction=0)
             evidence = self._with_memory(batch, Statistics(*sharing.pooled(mean, variance), batch.images))
         weight = self.source * (evidence.images + 2)

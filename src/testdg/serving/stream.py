@@ -103,7 +103,8 @@ class Stream:
         else:
             with self.lock:
                 logits = self.adapter.predict(images)
-        return logits if (shift := self._shift) is None else logits + shift
+        # a frozen stream no longer knows which classes it shows
+        return logits if (shift := self._shift) is None or self.frozen else logits + shift
 
     def learn(self, images: Sequence[Tensor], era: int) -> list[Fate]:
         """Learn from pictures that were taken in an era; a failure leaves the model as it was, and is told."""

@@ -6,8 +6,8 @@ estimated by expectation maximisation (Saerens et al., 2002), which corrects for
 
 Three things keep it away from shuffled streams. The estimate is relative to the usual mix, because in a hard domain the
 predictions of a shuffled stream are one-sided, too; both mixes show that, and it cancels. What speaks for the mix of an
-image are the other images alone, so a window of few images, or of many classes, does not confirm itself. And the shift
-is zero unless the window is more likely under q than under u by a clear margin.
+image are the other images alone, in every round: of a thousand classes, eighty images could otherwise confirm any mix
+that fits them. And the shift is zero unless the window is more likely under q than under u by a clear margin.
 """
 
 from typing import NamedTuple
@@ -89,18 +89,19 @@ class ClassMix(nn.Module):
         weight = (-(age - (images or LEAST) + 1).clamp(min=0) / FADE).exp()
         weight = weight * (age < filled.clamp(min=images))
 
-        # Each round: r_ic = p_ic q_c / u_c, normalised over c; q_c = (sum_i w_i r_ic + PRIOR u_c) / (sum_i w_i + PRIOR)
-        total = weight.sum() + PRIOR
-        odds, prior, share = window / u, u * (PRIOR / total), weight / total
-        q = u
+        # Row i is the mix without image i, the last row that of all. Each round, for every j but i:
+        # r_jc = p_jc q_ic / u_c, normalised over c; q_ic = (sum_j w_j r_jc + PRIOR u_c) / (sum_j w_j + PRIOR)
+        count = len(window)
+        weights = weight * (1 - torch.eye(count + 1, count, device=window.device))
+        total = weights.sum(1, keepdim=True) + PRIOR
+        odds, prior, share = window / u, u * (PRIOR / total), weights / total
+        mix = u.expand(count + 1, -1)
         for _ in range(ROUNDS):
-            q = torch.addcmul(prior, q, (share / (odds @ q).clamp(min=1e-12)) @ odds)
-        mine = odds * q * (share / (odds @ q).clamp(min=1e-12))[:, None]
-        others = mine.sum(0) - mine + prior  # for each image, the mix without it
-        others = others / others.sum(1, keepdim=True)
+            mix = torch.addcmul(prior, mix, (share / (mix @ odds.T).clamp(min=1e-12)) @ odds)
+        others = mix[:-1]
         gains = (odds * others).sum(1).clamp(min=1e-12).log()
         gain = (weight * gains).sum() / weight.sum().clamp(min=1e-12)
         margin = GAIN * (1 + (FADE / weight.sum().clamp(min=1.0)) ** 3)  # single images prove less
         gate = (gain / margin - 1).clamp(0, 1) * (filled >= LEAST)
-        shift = gate * TEMPERATURE * ((others[-images:] if images else q[None]) / u).log()
+        shift = gate * TEMPERATURE * ((others[-images:] if images else mix[-1:]) / u).log()
         return Estimate(usual, window[-WINDOW:], filled, shift, gate)

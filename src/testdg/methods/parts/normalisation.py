@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from testdg.distributed import sharing
 from testdg.models import VisionModel
+from testdg.models.alignment import release_norms
 from testdg.models.blocks import holding
 
 
@@ -27,6 +28,7 @@ def aligned_norms(model: VisionModel) -> list[str]:
 
 def use_batch_statistics(model: VisionModel) -> None:
     """Make BatchNorm layers normalise by the batch at hand; the stored statistics stay as they are, unused."""
+    release_norms(model)
     for layer in batch_norms(model):
         layer.__class__ = _OF_BATCH.get(type(layer), type(layer))
         layer.train()
@@ -113,9 +115,14 @@ class SlowBatchNorm(nn.BatchNorm2d):
 
 
 def replace_batch_norms(model: VisionModel, kind: type[nn.BatchNorm2d], momentum: float = 0.1) -> None:
-    """Put a layer of this kind with the same values in the place of each BatchNorm layer with scale and shift."""
+    """Put a layer of this kind with the same values in the place of each BatchNorm layer with scale and shift.
+
+    Layers that do more than to normalise, such as timm's with an activation, stay as they are.
+    """
+    release_norms(model)
     for name, layer in model.norm_layers():
-        if isinstance(layer, nn.BatchNorm2d) and layer.affine and layer.track_running_stats:
+        plain = type(layer).forward is nn.BatchNorm2d.forward or isinstance(layer, (SlowBatchNorm, MixedBatchNorm))
+        if plain and isinstance(layer, nn.BatchNorm2d) and layer.affine and layer.track_running_stats:
             fresh = kind(layer.num_features, layer.eps, momentum, device=model.device)
             fresh.load_state_dict(layer.state_dict())
             parent, _, own = name.rpartition(".")
@@ -123,8 +130,6 @@ def replace_batch_norms(model: VisionModel, kind: type[nn.BatchNorm2d], momentum
 
 
 def follow_statistics(model: VisionModel) -> AbstractContextManager[None]:
-    """Let the statistics of SlowBatchNorm layers, or the memory of aligned ones, move in the passes within."""
-    if model.alignment is not None:
-        return model.alignment.follow()
+    """Let the statistics of SlowBatchNorm layers move in the passes within."""
     layers = [layer for layer in batch_norms(model) if isinstance(layer, SlowBatchNorm)]
     return holding(layers, "training", True, usual=False)

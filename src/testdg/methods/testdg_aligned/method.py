@@ -14,7 +14,7 @@ from testdg.methods.align import PRESETS as ALIGN_PRESETS
 from testdg.methods.align import Align, AlignSettings, first_images
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entropy
-from testdg.methods.parts.normalisation import batch_norms, follow_statistics
+from testdg.methods.parts.normalisation import batch_norms
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy
 from testdg.methods.settings import Settings as BaseSettings
@@ -127,9 +127,10 @@ class TestDGAligned(Align):
         """L_inv compares them."""
         return self.settings.invariance_weight > 0
 
-    def source_images(self) -> int:
-        """How many images the source is measured on."""
-        return self.settings.source_images if self.settings.sketch == "source" else 0
+    @property
+    def measures(self) -> bool:
+        """The features are always measured."""
+        return True
 
     @torch.no_grad()
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -169,9 +170,9 @@ class TestDGAligned(Align):
     @torch.no_grad()
     def _observe(self, images: Tensor) -> dict[str, Tensor]:
         """The teacher's pass, and what it would add to its memory."""
-        with follow_statistics(self.teacher):
-            logits = self.teacher.run(images).logits
         alignment = self.alignment_of(self.teacher)
+        with alignment.follow():
+            logits = self.teacher.run(images).logits
         return {"logits": logits, "gap": alignment.propose(logits), **alignment.proposal()}
 
     @torch.no_grad()
@@ -199,9 +200,9 @@ class TestDGAligned(Align):
         s = self.settings
         self.model.requires_grad_(True)
         view = self.augment(images, self.generator)
-        with torch.enable_grad(), follow_statistics(self.model), passed_again(self.again):
-            output = self.model.run(view)
         alignment = self.alignment_of(self.model)
+        with torch.enable_grad(), alignment.follow(), passed_again(self.again):
+            output = self.model.run(view)
         alignment.propose(taught)
         alignment.remember(changed=False)
         losses = {"self_training_loss": symmetric_cross_entropy(output.logits, taught).mean()}

@@ -1,0 +1,419 @@
+"""BatchNorm layers that normalise by a mixture of the source, the memory of the stream and the batch at hand."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+
+from testdg import adapt
+from testdg.models import Preprocessing, TinyCNN, VisionModel, load_model
+from testdg.models.alignment import Alignment, detach
+from testdg.models.norm_sites import NormSite
+from testdg.testing import stream
+
+CHANNELS = 3
+
+
+class Small(nn.Module):
+    """One BatchNorm layer and a classifier."""
+
+    def __init__(self, norm: nn.BatchNorm2d | None = None) -> None:
+        super().__init__()
+        self.norm = norm or nn.BatchNorm2d(CHANNELS, eps=1e-3)
+        self.head = nn.Linear(CHANNELS, 4)
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            for value, low, high in (("weight", 0.5, 2), ("bias", -1, 1), ("running_mean", -1, 1)):
+                getattr(self.norm, value).uniform_(low, high, generator=generator)
+            self.norm.running_var.uniform_(0.5, 2, generator=generator)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.norm(images).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def aligned(norm: nn.BatchNorm2d | None = None, memory: float = 128, source: float = 1.5, **options: Any) -> Alignment:
+    model = load_model(Small(norm), preprocessing=Preprocessing((8, 8), mean=(0.0,) * 3, std=(1.0,) * 3))
+    options = {"prefix": 0, "class_token": False, "memory": 1.0, **options}
+    alignment = Alignment(model.eval(), [], norms=["norm"], norm_memory=memory, norm_source=source, **options)
+    alignment.__dict__["model"] = model
+    return alignment
+
+
+def layer_of(alignment: Alignment) -> nn.BatchNorm2d:
+    return alignment.model.network.norm  # type: ignore[no-any-return, union-attr]
+
+
+def site_of(alignment: Alignment) -> NormSite:
+    site = alignment.norm_sites[0]
+    assert isinstance(site, NormSite)
+    return site
+
+
+def maps(count: int, spread: float = 1.0, seed: int = 0) -> Tensor:
+    """Feature maps of a domain, which is known by how much a channel varies within an image."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = 0.5 * torch.randn(count, CHANNELS, 1, 1, generator=generator)
+    return centres + spread * torch.randn(count, CHANNELS, 8, 8, generator=generator) + 0.5
+
+
+class Restated:
+    """What a site does, by first and second moments in double precision."""
+
+    def __init__(self, layer: nn.BatchNorm2d, memory: float, source: float) -> None:
+        self.layer, self.memory, self.source = layer, memory, source
+        self.images, self.first, self.second = 0.0, torch.zeros(CHANNELS), torch.zeros(CHANNELS)
+        self.known, self.look = 0.0, torch.zeros(2 * CHANNELS).double()
+        self.between = torch.full((2 * CHANNELS,), 0.3).double()
+        self.gap = 0.0
+
+    def __call__(self, batch: Tensor, following: bool) -> Tensor:
+        x, n = batch.double(), len(batch)
+        looks = torch.stack([self._look(image) for image in x])
+        squared = (looks.mean(0) - self.look) ** 2 / self.between.clamp(min=1e-6)
+        self.gap = float(sum(squared) / len(squared))
+        if following:
+            used = 0.0 if self.gap > 0.5 and n >= 10 else self.images
+        else:
+            used = self.images * min(1.0, max(0.0, 2 - 2 * self.gap))
+        total = used + n
+        first = (used * self.first + n * x.mean((0, 2, 3))) / total
+        second = (used * self.second + n * (x * x).mean((0, 2, 3))) / total
+        if following:
+            self._remember(looks, begins=self.known == 0 or (self.gap > 0.5 and n >= 10))
+            self.images, self.first, self.second = min(total, self.memory), first, second
+        return self._normalised(x, first, second, total)
+
+    def _look(self, image: Tensor) -> Tensor:
+        floor = 1e-3 * (self.layer.running_var.double() + self.layer.eps)
+        within = ((image - image.mean((1, 2), keepdim=True)) ** 2).mean((1, 2))
+        return torch.cat([image.mean((1, 2)), (within + floor).log()])
+
+    def _remember(self, looks: Tensor, begins: bool) -> None:
+        n, known, mean = len(looks), max(10.0, self.known), looks.mean(0) if begins else self.look
+        first = (known * mean + looks.sum(0)) / (known + n)
+        second = (known * (self.between + mean**2) + (looks**2).sum(0)) / (known + n)
+        self.known, self.look, self.between = min(known + n, max(10, self.memory)), first, second - first**2
+
+    def _normalised(self, x: Tensor, first: Tensor, second: Tensor, images: float) -> Tensor:
+        layer, weight = self.layer, self.source * (images + 2)
+        mean, variance = layer.running_mean.double(), layer.running_var.double()
+        mixed = (images * first + weight * mean) / (images + weight)
+        square = (images * second + weight * (variance + mean**2)) / (images + weight)
+        columns = [v.double()[:, None, None] for v in (mixed, square - mixed**2, layer.weight, layer.bias)]
+        return (x - columns[0]) / (columns[1] + layer.eps).sqrt() * columns[2] + columns[3]
+
+
+# The formulas
+
+STREAM = [
+    (20, 1.0, True), (30, 1.0, True), (8, 1.0, False), (8, 1.15, False), (8, 1.2, False), (8, 1.5, False), (20, 4.0, False), (1, 1.0, False),
+    (5, 4.0, True), (12, 4.0, True), (30, 4.0, True), (7, 4.0, False), (1, 1.0, True), (3, 1.2, False), (90, 1.0, True),
+]  # fmt: skip
+"""Number of images, spread and whether the memory follows."""
+
+
+@pytest.mark.parametrize(("memory", "source"), [(128, 1.5), (40, 0.5), (0, 1.5), (128, 0.0)])
+@torch.no_grad()
+def test_images_are_normalised_by_the_formulas(memory: int, source: float) -> None:
+    alignment = aligned(memory=memory, source=source)
+    layer, site = layer_of(alignment), site_of(alignment)
+    plain, gaps = Restated(layer, memory, source), []
+    for seed, (count, spread, following) in enumerate(STREAM):
+        batch = maps(count, spread, seed)
+        if following:
+            with alignment.follow():
+                found = layer(batch)
+        else:
+            found = layer(batch)
+        torch.testing.assert_close(found, plain(batch, following).float(), rtol=1e-3, atol=1e-4)
+        gaps.append(plain.gap)
+        pixels, known = site.read("pixels"), site.read("images")
+        assert (float(pixels.images), float(known.images)) == (plain.images, plain.known)
+        torch.testing.assert_close(pixels.mean, plain.first.float(), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(known.variance, plain.between.float(), rtol=1e-3, atol=1e-4)
+    assert min(gaps[1:]) < 0.5
+    assert max(gaps[1:]) > 1
+    assert any(0.5 < gap < 1 for gap in gaps)
+
+
+@torch.no_grad()
+def test_the_memory_is_that_of_all_images_together() -> None:
+    alignment = aligned(memory=200)
+    parts = [maps(count, seed=count) for count in (25, 1, 13, 30)]
+    with alignment.follow():
+        for part in parts:
+            layer_of(alignment)(part)
+    together, pixels = torch.cat(parts), site_of(alignment).read("pixels")
+    torch.testing.assert_close(pixels.mean, together.mean((0, 2, 3)))
+    torch.testing.assert_close(pixels.variance, together.var((0, 2, 3), correction=0))
+    assert float(pixels.images) == 69
+
+
+@pytest.mark.parametrize("count", [1, 4, 40])
+@torch.no_grad()
+def test_the_source_counts_for_each_image_and_for_two_more(count: int) -> None:
+    alignment, batch = aligned(memory=0, source=0.5), maps(count)
+    layer, images = layer_of(alignment), 0.5 * (count + 2)
+    share = count / (count + images)
+    mean = share * batch.mean((0, 2, 3)) + (1 - share) * layer.running_mean
+    square = share * batch.square().mean((0, 2, 3)) + (1 - share) * (layer.running_var + layer.running_mean.square())
+    expected = F.batch_norm(batch, mean, square - mean.square(), layer.weight, layer.bias, eps=layer.eps)
+    torch.testing.assert_close(layer(batch), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("following", [False, True])
+@torch.no_grad()
+def test_with_neither_source_nor_memory_it_is_the_batch(following: bool) -> None:
+    alignment = aligned(memory=0, source=0.0)
+    layer = layer_of(alignment)
+    for seed, count in enumerate((3, 20, 1, 40)):
+        batch = maps(count, 1.0 + seed, seed)
+        site_of(alignment).following = following
+        expected = F.batch_norm(batch, None, None, layer.weight, layer.bias, training=True, eps=layer.eps)
+        torch.testing.assert_close(layer(batch), expected, rtol=1e-4, atol=1e-4)
+
+
+# The memory
+
+
+@torch.no_grad()
+def followed(alignment: Alignment, spread: float = 1.0, seeds: int = 3) -> Alignment:
+    with alignment.follow():
+        for seed in range(seeds):
+            layer_of(alignment)(maps(40, spread, seed))
+    return alignment
+
+
+@torch.no_grad()
+def test_images_of_a_far_domain_do_not_read_the_memory() -> None:
+    alignment, fresh = followed(aligned()), aligned()
+    for seed in range(5):
+        far, near = maps(1, 5.0, seed), maps(8, 1.0, seed + 50)
+        torch.testing.assert_close(layer_of(alignment)(far), layer_of(fresh)(far))
+        assert not torch.allclose(layer_of(alignment)(near), layer_of(fresh)(near), atol=1e-2)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(9, 129), (10, 10), (40, 40)])
+@torch.no_grad()
+def test_only_ten_images_empty_the_memory(count: int, expected: int) -> None:
+    alignment = followed(aligned(memory=1000))
+    with alignment.follow():
+        layer_of(alignment)(maps(count, 5.0, seed=9))
+    assert float(site_of(alignment).read("pixels").images) == expected
+
+
+@torch.no_grad()
+def test_a_prediction_changes_nothing() -> None:
+    alignment = followed(aligned())
+    before = {name: value.clone() for name, value in alignment.model.state_dict().items()}  # type: ignore[union-attr]
+    for spread in (1.0, 5.0):
+        layer_of(alignment)(maps(20, spread, seed=9))
+    after = alignment.model.state_dict()  # type: ignore[union-attr]
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+@torch.no_grad()
+def test_the_layer_keeps_the_statistics_of_the_source() -> None:
+    alignment, fresh = aligned(), aligned()
+    followed(alignment, spread=3.0)
+    for name, value in layer_of(fresh).state_dict().items():
+        assert torch.equal(layer_of(alignment).state_dict()[name], value)
+
+
+@torch.no_grad()
+def test_a_channel_without_variance_does_not_spoil_the_others() -> None:
+    alignment, other = aligned(), aligned()
+    for one in (alignment, other):
+        layer_of(one).running_var[0] = 5e-45  # as in published ResNets
+        layer_of(one).running_mean[0] = 0
+    for seed, (count, spread, following) in enumerate(STREAM):
+        batch = maps(count, spread, seed)
+        batch[:, 0] = 0
+        site_of(alignment).following = following
+        found = layer_of(alignment)(batch)
+        assert bool(found.isfinite().all())
+        torch.testing.assert_close(found[:, 0], layer_of(alignment).bias[0].expand_as(found[:, 0]))
+    assert all(bool(value.isfinite().all()) for value in alignment.state_dict().values())
+
+
+# One image by itself
+
+
+@torch.no_grad()
+def test_images_alone_do_not_depend_on_each_other() -> None:
+    alignment = followed(aligned(reads="image"))
+    layer, batch = layer_of(alignment), maps(6, 2.0)
+    found = layer(batch)
+    torch.testing.assert_close(torch.cat([layer(image[None]) for image in batch]), found)
+    for image, one in zip(batch, found, strict=True):
+        expected = Restated(layer, 0, 1.5)(image[None], following=False)[0]
+        torch.testing.assert_close(one, expected.float(), rtol=1e-4, atol=1e-4)
+
+
+# Gradients and precision
+
+
+def test_gradients_pass_the_images_and_not_the_statistics() -> None:
+    alignment = followed(aligned())
+    layer, batch = layer_of(alignment), maps(12).requires_grad_(True)
+    layer.requires_grad_(True)
+    by_images, by_weight = torch.autograd.grad((layer(batch) * maps(12, seed=3)).sum(), [batch, layer.weight])
+    per_channel = (by_images / maps(12, seed=3)).transpose(0, 1).flatten(1)  # the same factor for every pixel
+    torch.testing.assert_close(per_channel, per_channel[:, :1].expand_as(per_channel), rtol=1e-4, atol=1e-5)
+    normalised = (layer(batch).detach() - layer.bias.detach()[:, None, None]) / layer.weight.detach()[:, None, None]
+    torch.testing.assert_close(by_weight, (normalised * maps(12, seed=3)).sum((0, 2, 3)), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("reads", ["memory", "image"])
+@torch.no_grad()
+def test_bf16_images_are_normalised_by_full_statistics(reads: Any) -> None:
+    alignment, full = (followed(aligned(reads=reads)) for _ in range(2))
+    batch = maps(12).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer_of(alignment)(batch)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), layer_of(full)(batch.float()), rtol=2e-2, atol=3e-2)
+    assert {value.dtype for value in alignment.state_dict().values()} == {torch.float32}
+
+
+class WithActivation(nn.BatchNorm2d):
+    """BatchNorm that ends in an activation, as timm has it."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        assert not self.training
+        return super().forward(images).relu()
+
+
+@pytest.mark.parametrize("reads", ["memory", "image"])
+@torch.no_grad()
+def test_what_else_a_layer_does_remains(reads: Any) -> None:
+    one = followed(aligned(WithActivation(CHANNELS, eps=1e-3), reads=reads))
+    other = followed(aligned(reads=reads))
+    for batch in (maps(12), maps(12, 5.0)):
+        found, expected = layer_of(one)(batch), layer_of(other)(batch).relu()
+        assert bool((expected == 0).any())
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+# Models
+
+
+def cnn() -> VisionModel:
+    torch.manual_seed(0)
+    return load_model(TinyCNN(width=8), preprocessing=Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3))
+
+
+def resnet() -> VisionModel:
+    """A ResNet of transformers with random weights."""
+    torch.manual_seed(0)
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], layer_type="basic", num_labels=5
+    )
+    network = transformers.ResNetForImageClassification(config).eval()
+    return load_model(network, preprocessing=Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3))
+
+
+MODELS = {"cnn": cnn, "resnet": resnet}
+
+
+def adapted(kind: str, folder: Path, **settings: Any) -> tuple[Any, VisionModel]:
+    """An adapter after a stream, and what it exports."""
+    adapter = adapt(MODELS[kind](), "align", **settings)
+    for images in stream(adapter, 6, 20):
+        adapter(images)
+    adapter.export(folder)
+    return adapter, load_model(folder)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("kind", MODELS)
+@torch.no_grad()
+def test_an_exported_model_predicts_the_same(kind: str, alone: bool, tmp_path: Path) -> None:
+    adapter, again = adapted(kind, tmp_path, alone=alone)
+    assert again.alignment is not None
+    assert len(again.alignment.norm_sites) == sum(isinstance(m, nn.BatchNorm2d) for m in again.network.modules())
+    source, images = MODELS[kind](), stream(adapter, 6, 20)
+    for batch in (images[0], images[-1], images[-1][:3], images[-1][:1]):
+        torch.testing.assert_close(again(batch).logits, adapter.predict(batch))
+        assert not torch.allclose(again(batch).logits, source(batch).logits, atol=1e-4)
+    assert again.fingerprint() == adapter.adapted_model().fingerprint()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@torch.no_grad()
+def test_a_graph_predicts_the_same_for_other_batch_sizes(kind: str, tmp_path: Path) -> None:
+    adapter, model = adapted(kind, tmp_path)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(model.plain(), (torch.rand(2, 3, 32, 32),), dynamic_shapes=({0: batch},))
+    for images in (part[:count] for part, count in zip(stream(adapter, 4, 20), (20, 1, 7, 16), strict=True)):
+        torch.testing.assert_close(program.module()(images), adapter.predict(images), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_fingerprint_covers_the_memory() -> None:
+    adapter = adapt(cnn(), "align")
+    images = stream(adapter, 1, 20)[0]
+    before = adapter.model.fingerprint()
+    adapter.predict(images)
+    assert adapter.model.fingerprint() == before
+    adapter(images)
+    assert adapter.model.fingerprint() != before
+    adapter.reset()
+    assert adapter.model.fingerprint() == before
+
+
+@torch.no_grad()
+def test_copies_are_independent() -> None:
+    adapter = adapt(cnn(), "align")
+    near, far = stream(adapter, 2, 20)
+    adapter(near)
+    copied = copy.deepcopy(adapter.model)
+    assert copied.alignment is not None
+    assert copied.alignment.norm_sites[0].__dict__["owner"] is copied.alignment
+    before, first = copied.fingerprint(), copied(near).logits
+    adapter(far)
+    assert copied.fingerprint() == before
+    assert torch.equal(copied(near).logits, first)
+    own = adapter.model.fingerprint()
+    with copied.alignment.follow():
+        copied.run(far)
+    assert copied.fingerprint() == adapter.model.fingerprint() == own  # both have seen the same images
+
+
+@torch.no_grad()
+def test_detached_layers_are_those_of_the_source() -> None:
+    adapter, source = adapt(cnn(), "align"), cnn()
+    images = stream(adapter, 2, 20)[1]
+    adapter(images)
+    detach(adapter.model)
+    assert adapter.model.alignment is None
+    assert torch.equal(adapter.model(images).logits, source(images).logits)
+    assert not any("forward" in layer.__dict__ for layer in adapter.model.network.modules())
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("align", {}),
+        ("tent", {"learning_rate": 1e-3}),
+        ("rotta", {"update_every": 8}),
+        ("testdg", {"batch_norm": "stream"}),
+        ("testdg", {"batch_norm": "batch"}),
+    ],
+)
+def test_methods_with_statistics_of_their_own_begin_at_the_source(
+    method: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    adapted("cnn", tmp_path / "aligned")
+    one, other = adapt(tmp_path / "aligned", method, **settings), adapt(cnn(), method, **settings)
+    for images in stream(one, 6, 20):
+        torch.testing.assert_close(one(images), other(images))
+        torch.testing.assert_close(one.predict(images), other.predict(images))
+    if other.beyond_weights() is None:
+        one.export(tmp_path / "again")
+        torch.testing.assert_close(load_model(tmp_path / "again")(images).logits, one.predict(images))
