@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 WINDOW = 80
-"""Images in the sliding window; of a larger batch, all."""
+"""Images in the sliding window that is stored."""
+MOST = 320
+"""Images of a batch that the mix is estimated from; each has a row of its own, so the cost grows with their square."""
 FADE = 20.0
 """Images after which those before the current batch count a factor of e less."""
 USUAL = 1600.0
@@ -83,7 +85,7 @@ class ClassMix(nn.Module):
         u = usual.clamp(min=RAREST / classes)
         u = u / u.sum()
 
-        window = torch.cat([self.window, batch])[-max(WINDOW, images) :]
+        window = torch.cat([self.window, batch])[-max(WINDOW, min(images, MOST)) :]
         filled = (self.filled + images).clamp(max=WINDOW)
         age = torch.arange(len(window) - 1, -1, -1, device=window.device)
         weight = (-(age - (images or LEAST) + 1).clamp(min=0) / FADE).exp()
@@ -103,5 +105,6 @@ class ClassMix(nn.Module):
         gain = (weight * gains).sum() / weight.sum().clamp(min=1e-12)
         margin = GAIN * (1 + (FADE / weight.sum().clamp(min=1.0)) ** 3)  # single images prove less
         gate = (gain / margin - 1).clamp(0, 1) * (filled >= LEAST)
-        shift = gate * TEMPERATURE * ((others[-images:] if images else mix[-1:]) / u).log()
+        mine = others[-images:] if 0 < images <= MOST else mix[-1:]
+        shift = gate * TEMPERATURE * (mine / u).log()
         return Estimate(usual, window[-WINDOW:], filled, shift, gate)
