@@ -15,7 +15,7 @@ from testdg.methods.parts.normalisation import (
     replace_batch_norms,
 )
 from testdg.methods.parts.weights import uses_batch
-from testdg.models import VisionModel, load_model
+from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import stream
 
 CHANNELS = 3
@@ -123,21 +123,39 @@ def test_layers_are_exchanged_without_a_change_of_the_prediction(cnn: VisionMode
 
 
 @torch.no_grad()
-def test_an_exported_network_is_ordinary(cnn: VisionModel, tmp_path) -> None:
+def test_an_exported_network_has_ordinary_layers_and_an_alignment(cnn: VisionModel, tmp_path) -> None:
     adapter = Align(cnn)
     assert not adapter.awaits_source
     given = stream(adapter, 4, 20)
     for images in given:
         adapter(images)
     adapter.export(tmp_path)
-    assert not (tmp_path / "alignment.safetensors").exists()
+    assert (tmp_path / "alignment.safetensors").is_file()
     again = load_model(tmp_path)
     assert {type(norm) for norm in batch_norms(again)} == {nn.BatchNorm2d}
-    moved = [float(norm.running_mean.abs().sum()) for norm in batch_norms(again)]
-    assert min(moved) > 0
+    for norm, source in zip(batch_norms(again), batch_norms(cnn), strict=True):
+        assert all(torch.equal(value, source.state_dict()[name]) for name, value in norm.state_dict().items())
     for images in given:
         torch.testing.assert_close(again(again.prepare(images)).logits, adapter.predict(images))
         assert not torch.allclose(again(again.prepare(images)).logits, cnn(cnn.prepare(images)).logits, atol=1e-3)
+
+
+class WithActivation(nn.BatchNorm2d):
+    """BatchNorm that ends in an activation, as timm has it."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images).relu()
+
+
+@torch.no_grad()
+def test_layers_that_do_more_are_not_exchanged() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), WithActivation(4), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(3600, 2))
+    model = load_model(network.eval(), preprocessing=Preprocessing((32, 32)), name="own")
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    expected = model(images).logits
+    replace_batch_norms(model, RunningBatchNorm, 16)
+    assert [type(norm) for norm in batch_norms(model)] == [WithActivation, RunningBatchNorm]
+    torch.testing.assert_close(model(images).logits, expected)
 
 
 def test_the_source_counts_as_so_many_images_in_the_statistics_of_a_batch() -> None:
