@@ -25,9 +25,7 @@ def threes(batches: int, size: int = 20) -> list[Tensor]:
     chosen = torch.randint(len(images), (batches * size,), generator=generator).tolist()
     moves = torch.randint(-1, 2, (batches * size, 2), generator=generator).tolist()
     dims = (0.85 + 0.15 * torch.rand(batches * size, generator=generator)).tolist()
-    made = [
-        dim * images[number].roll(move, (1, 2)) for number, move, dim in zip(chosen, moves, dims, strict=True)
-    ]
+    made = [dim * images[number].roll(move, (1, 2)) for number, move, dim in zip(chosen, moves, dims, strict=True)]
     return list(torch.stack(made).split(size))
 
 

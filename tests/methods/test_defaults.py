@@ -7,7 +7,7 @@ import pytest
 from passes import segformer
 
 from testdg import adapt
-from testdg.methods import Adapter, methods
+from testdg.methods import Adapter
 from testdg.methods.testdg_aligned.method import TestDGAligned
 from testdg.models import VisionModel
 from testdg.testing import stream
@@ -51,13 +51,9 @@ def test_a_saved_adapter_has_the_settings_it_had(settings: dict[str, Any], cnn: 
     adapter.warm_up(stream(adapter, 8, 20)[:4])
     adapter.save(tmp_path)
     with pytest.MonkeyPatch.context() as patch:  # a later version may choose others
-        patch.setattr(TestDGAligned, "defaults_for", classmethod(lambda cls, model: {"learning_rate": 0.5, "memory": 3}))
+        patch.setattr(
+            TestDGAligned, "defaults_for", classmethod(lambda cls, model: {"learning_rate": 0.5, "memory": 3})
+        )
         again = Adapter.load(tmp_path, cnn)
     assert again.settings == adapter.settings
     assert chosen(again) == (PLAIN if settings else CONVOLUTIONS)
-
-
-def test_defaults_for_a_network_fit_the_settings(cnn: VisionModel, vit: VisionModel) -> None:
-    for method in methods().values() if isinstance(methods(), dict) else []:
-        for model in (cnn, vit):
-            method.Settings(**method.defaults_for(model))

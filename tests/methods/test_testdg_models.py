@@ -8,7 +8,6 @@ import torch
 from testdg_cases import DOMAIN, change, copied, hugging_face, make, moved, second_domain
 from torch import nn
 
-from testdg.methods import adapt
 from testdg.methods.testdg import TestDG
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.tiny import tiny_segformer
