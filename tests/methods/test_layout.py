@@ -20,10 +20,17 @@ def imported(path: Path) -> set[str]:
 IMPORTS = {path.relative_to(ROOT): imported(path) for path in ROOT.rglob("*.py")}
 
 
+def users_of(module: str) -> set[str]:
+    """Files and folders of methods that import a module."""
+    return {path.parts[0] for path, modules in IMPORTS.items() if module in modules}
+
+
 @pytest.mark.parametrize("part", sorted(path.stem for path in (ROOT / "parts").glob("[!_]*.py")))
 def test_a_part_serves_at_least_two(part: str) -> None:
     name = f"testdg.methods.parts.{part}"
-    users = {path.parts[0] for path, modules in IMPORTS.items() if name in modules} - {"parts"}
+    users = users_of(name) - {"parts"}
+    for user in sorted(users):  # who builds on a user is served as well
+        users |= users_of(f"testdg.methods.{user.removesuffix('.py')}")
     assert len(users) >= 2, f"{name} serves {users or 'nobody'} alone: it belongs there"
 
 

@@ -31,6 +31,18 @@ def test_the_model_predicts_as_it_is_until_enough_images_have_come(vit: VisionMo
     assert max(later) > 1e-3
 
 
+def test_where_nothing_is_measured_nothing_is_collected(cnn: VisionModel) -> None:
+    adapter, plain = make(cnn, "align"), adapt(cnn, "align")
+    assert adapter.remarks() == []
+    for images in stream(plain, 6, 16):
+        assert torch.equal(adapter(images), plain(images))
+        assert adapter.beginning.content() == []  # type: ignore[attr-defined]
+    features = make(cnn, "testdg_aligned")
+    assert len(features.remarks()) == 1
+    features(images)
+    assert len(features.beginning.content()) == 1  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_collected_is_a_part_of_the_state(vit: VisionModel, method: str, tmp_path: Any) -> None:
     whole, stopped = make(vit, method), make(vit, method)

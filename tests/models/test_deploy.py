@@ -60,5 +60,5 @@ def test_onnx_runtime(kind: str, tmp_path: Path) -> None:
 def test_an_alignment_does_not_fit_into_a_graph(tmp_path: Path) -> None:
     adapter = adapt(load_model(KINDS["vit"](), preprocessing=SIZED), "align", sketch="stream", source_images=64)
     adapter(IMAGES.repeat(22, 1, 1, 1))
-    with pytest.raises(UserError, match="has an alignment, which looks at every batch before it predicts"):
+    with pytest.raises(UserError, match="has aligned tokens"):
         adapter.adapted_model().plain()

@@ -51,6 +51,30 @@ def test_predictions_come_from_what_was_learnt(start: Start) -> None:
     assert right > by_source + 10
 
 
+def test_predictions_prefer_the_classes_of_a_bunched_stream(start: Start) -> None:
+    service, benchmark = start(), load_benchmark("digits-c")
+    test = benchmark.test()
+    threes = torch.nonzero(test.labels == 3).flatten().tolist()
+    send(service, "a", digits(32))
+    with service.streams.using("a") as stream:
+        images = test.images[:16].float() / 255
+        assert torch.allclose(stream.predict(images), stream.adapter.predict(images), atol=1e-4)
+    for part in (threes[:24], threes[24:48]):
+        send(service, "a", [file for number in part for file in digits(1, start=number)])
+    with service.streams.using("a") as stream:
+        shift = stream.adapter.stream_shift()
+        assert int(shift.argmax()) == 3
+        assert float(shift[3]) > 1
+        plain = stream.adapter.predict(images)
+        assert torch.allclose(stream.predict(images), plain + shift, atol=1e-4)
+        service.act("a", "freeze", {}, "")  # from here on nobody knows which classes are shown
+        assert torch.allclose(stream.predict(images), plain, atol=1e-4)
+        service.act("a", "freeze", {"frozen": False}, "")
+        assert torch.allclose(stream.predict(images), plain + shift, atol=1e-4)
+        service.act("a", "reset", {}, "")
+        assert torch.allclose(stream.predict(images), stream.adapter.predict(images), atol=1e-4)
+
+
 def test_streams_do_not_touch_each_other_nor_the_source(start: Start) -> None:
     service = start()
     files = digits(16, "frost")
