@@ -112,7 +112,8 @@ class Restated:
 
 STREAM = [
     (20, 1.0, True), (30, 1.0, True),
-    (40, 1.0, False), (40, 1.04, False), (40, 1.06, False), (40, 1.08, False), (8, 1.15, False), (8, 1.2, False), (8, 1.5, False), (20, 4.0, False), (1, 1.0, False),
+    (40, 1.0, False), (40, 1.04, False), (40, 1.06, False), (40, 1.08, False), (8, 1.15, False),
+    (8, 1.2, False), (8, 1.5, False), (20, 4.0, False), (1, 1.0, False),
     (5, 4.0, True), (12, 4.0, True), (30, 4.0, True), (7, 4.0, False), (1, 1.0, True), (3, 1.2, False), (90, 1.0, True),
 ]  # fmt: skip
 """Number of images, spread and whether the memory follows."""
