@@ -346,3 +346,13 @@ def test_under_autocast_the_mix_is_in_full_precision() -> None:
         shifts, _ = mix.follow(expected)
         assert found.dtype == torch.float32
         torch.testing.assert_close(found, expected + torch.tensor(shifts), rtol=1e-4, atol=1e-4)
+
+
+def test_predictions_that_are_not_finite_leave_no_trace() -> None:
+    mix = ClassMix(10, torch.device("cpu"))
+    logits = torch.randn(50, 10, generator=torch.Generator().manual_seed(0))
+    logits[3, 2], logits[7] = float("nan"), float("inf")
+    mix.follow(logits)
+    shifted, _ = mix.follow(logits[10:])
+    assert bool(shifted.isfinite().all())
+    assert all(bool(value.isfinite().all()) for value in mix.state_dict().values())

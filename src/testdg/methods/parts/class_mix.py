@@ -78,8 +78,8 @@ class ClassMix(nn.Module):
     def estimate(self, logits: Tensor) -> Estimate:
         """Estimate the mix of the window with a batch; nothing changes. An empty batch has the shift of one image."""
         images, (_, classes) = len(logits), self.window.shape
-        batch = (logits.float() / TEMPERATURE).softmax(1)
-        usual = self.usual
+        batch, usual = (logits.float() / TEMPERATURE).softmax(1), self.usual
+        batch = torch.where(batch.isfinite().all(1, keepdim=True), batch, usual)  # a broken model must not stay in here
         if images:
             usual = usual.lerp(batch.mean(0), images / (USUAL + images))
         u = usual.clamp(min=RAREST / classes)
