@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.distributed import sharing
@@ -63,32 +62,22 @@ class NormSite(nn.Module):
             old.copy_(new)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) to the same."""
-        layer = self.layer
-        mean, variance = layer.running_mean, layer.running_var
-        assert mean is not None
-        assert variance is not None
-        if self.owner.active:
-            with torch.no_grad():
-                mean, variance = self._statistics(
-                    images.detach().float(), Statistics(mean, variance, mean.new_ones(()))
-                )
-        if type(layer).forward is not nn.BatchNorm2d.forward:  # one that does more, such as timm's with an activation
-            return type(layer).forward(layer, self._moved(images, mean, variance))
-        if mean.ndim == 1:
-            return F.batch_norm(images, mean, variance, layer.weight, layer.bias, eps=layer.eps)
-        scale = (variance + layer.eps).rsqrt() * layer.weight
-        shift = layer.bias - mean * scale
-        return torch.addcmul(shift[..., None, None], images, scale[..., None, None]).to(images.dtype)
+        """(N, C, H, W) to the same.
 
-    def _moved(self, images: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Images that the layer, by its own statistics, normalises as if by these."""
+        The layer's own forward pass normalises by the source, and may do more, such as timm's with an activation. So
+        images are shifted and scaled first, such that it normalises them by the mixture.
+        """
         layer = self.layer
         assert layer.running_mean is not None
         assert layer.running_var is not None
-        scale = ((layer.running_var + layer.eps) / (variance + layer.eps)).sqrt()
-        shift = layer.running_mean - mean * scale
-        return torch.addcmul(shift[..., None, None], images, scale[..., None, None]).to(images.dtype)
+        if self.owner.active:
+            source = Statistics(layer.running_mean, layer.running_var, layer.running_mean.new_ones(()))
+            with torch.no_grad():
+                mean, variance = self._statistics(images.detach().float(), source)
+                scale = ((source.variance + layer.eps) / (variance + layer.eps)).sqrt()
+                shift = source.mean - mean * scale
+            images = torch.addcmul(shift[..., None, None], images, scale[..., None, None]).to(images.dtype)
+        return type(layer).forward(layer, images)
 
     def _statistics(self, images: Tensor, source: Statistics) -> tuple[Tensor, Tensor]:
         """Mean and variance to normalise by: (C,), or (N, C) where each image is predicted by itself."""
