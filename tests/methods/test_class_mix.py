@@ -58,7 +58,7 @@ class Restated:
         margin = 0.2 * (1 + (20 / sum(weights)) ** 3)
         gate = min(1.0, max(0.0, gain / margin - 1)) if len(rows) >= 40 else 0.0
         shown = others[-n:] if n else [self._mix(rows, weights, u)]
-        return [[gate * 2 * math.log(mix[c] / u[c]) for c in classes] for mix in shown], gate
+        return [[gate * 2 * math.log(min(mix[c] / u[c], 10)) for c in classes] for mix in shown], gate
 
     @staticmethod
     def _mix(rows: list[list[float]], weights: list[float], u: list[float]) -> list[float]:

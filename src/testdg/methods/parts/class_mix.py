@@ -31,6 +31,8 @@ GAIN = 0.2
 """Mean gain in log-likelihood at which the shift begins, of many images; it is full at twice that."""
 TEMPERATURE = 2.0
 """Divides the logits first: networks are too sure on corrupted images."""
+LARGEST = 10.0
+"""Factor by which a class becomes more likely at most; of many classes, a change to the next one would come too late."""
 ROUNDS = 5
 """Rounds of expectation maximisation."""
 RAREST = 0.01
@@ -106,5 +108,5 @@ class ClassMix(nn.Module):
         margin = GAIN * (1 + (FADE / weight.sum().clamp(min=1.0)) ** 3)  # single images prove less
         gate = (gain / margin - 1).clamp(0, 1) * (filled >= LEAST)
         mine = others[-images:] if 0 < images <= MOST else mix[-1:]
-        shift = gate * TEMPERATURE * (mine / u).log()
+        shift = gate * TEMPERATURE * (mine / u).clamp(max=LARGEST).log()
         return Estimate(usual, window[-WINDOW:], filled, shift, gate)
