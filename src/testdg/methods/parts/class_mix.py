@@ -32,7 +32,7 @@ GAIN = 0.2
 TEMPERATURE = 2.0
 """Divides the logits first: networks are too sure on corrupted images."""
 LARGEST = 10.0
-"""Factor by which a class becomes more likely at most; of many classes, a change to the next one would come too late."""
+"""Largest factor by which a class becomes more likely; beyond it, of many classes, a change would come too late."""
 ROUNDS = 5
 """Rounds of expectation maximisation."""
 RAREST = 0.01
