@@ -13,7 +13,7 @@ from testdg.models import VisionModel
 from testdg.testing import stream
 
 PLAIN = (2e-5, 0.99, 0.0)
-CONVOLUTIONS = (1e-3, 0.98, 1.5)
+BATCH_NORM = (1e-3, 0.98, 1.5)
 
 
 def chosen(adapter: Adapter) -> tuple[float, float, float]:
@@ -28,7 +28,7 @@ def test_a_transformer_has_the_defaults_of_the_class(vit: VisionModel) -> None:
 
 def test_a_classifier_with_batch_norm_has_its_own(cnn: VisionModel) -> None:
     adapter = adapt(cnn, "testdg_aligned")
-    assert chosen(adapter) == CONVOLUTIONS
+    assert chosen(adapter) == BATCH_NORM
     assert adapter.learner.optimizer.param_groups[0]["lr"] == 1e-3  # type: ignore[attr-defined]
 
 
@@ -56,4 +56,4 @@ def test_a_saved_adapter_has_the_settings_it_had(settings: dict[str, Any], cnn: 
         )
         again = Adapter.load(tmp_path, cnn)
     assert again.settings == adapter.settings
-    assert chosen(again) == (PLAIN if settings else CONVOLUTIONS)
+    assert chosen(again) == (PLAIN if settings else BATCH_NORM)

@@ -52,9 +52,9 @@ class AlignSettings(Settings):
     )
 
 
-PICTURE: dict[str, Any] = {"norm_memory": 0, "norm_source": 0.0}
+ONE_PICTURE: dict[str, Any] = {"norm_memory": 0, "norm_source": 0.0}
 """Street scenes one by one: BatchNorm layers take the statistics of the picture at hand."""
-PRESETS: dict[str, dict[str, Any]] = {"streets": PICTURE, "folder-weather": PICTURE}
+PRESETS: dict[str, dict[str, Any]] = {"streets": ONE_PICTURE, "folder-weather": ONE_PICTURE}
 
 
 def site_names(model: VisionModel, sites: int) -> list[str]:
@@ -115,8 +115,8 @@ class Align(Adapter):
         s, model = self.settings, self.model
         self.beginning = Waiting(s.source_images, ("images",))
         self.begun: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool, device=model.device))
-        whole = model.task == "classification" and model.classes > 1
-        self.class_mix = ClassMix(model.classes, model.device) if s.class_mix and whole else None
+        has_mix = s.class_mix and model.task == "classification" and model.classes > 1
+        self.class_mix = ClassMix(model.classes, model.device) if has_mix else None
         names = site_names(model, s.sites)
         Alignment(
             model,

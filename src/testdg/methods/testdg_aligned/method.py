@@ -31,7 +31,7 @@ SHRINKAGE = 2.0
 """Images of a class with which its prototype counts as half known."""
 
 
-CONVOLUTIONS: dict[str, Any] = {"learning_rate": 1e-3, "momentum": 0.98, "augmentation": 1.5}
+BATCH_NORM: dict[str, Any] = {"learning_rate": 1e-3, "momentum": 0.98, "augmentation": 1.5}
 """Classifiers with BatchNorm: chosen for ResNet-20 on the extra corruptions."""
 
 
@@ -93,7 +93,7 @@ class TestDGAligned(Align):
     @classmethod
     def defaults_for(cls, model: VisionModel) -> Mapping[str, Any]:
         """A network with BatchNorm learns faster, and from views that differ."""
-        return CONVOLUTIONS if model.task == "classification" and batch_norms(model) else {}
+        return BATCH_NORM if model.task == "classification" and batch_norms(model) else {}
 
     def build(self) -> None:
         """Make the teacher, what is known of the source, and the optimiser."""
