@@ -58,7 +58,7 @@ class Restated:
         margin = 0.2 * (1 + (20 / sum(weights)) ** 3)
         gate = min(1.0, max(0.0, gain / margin - 1)) if len(rows) >= 40 else 0.0
         shown = others[-n:] if n else [self._mix(rows, weights, u)]
-        return [[gate * 2 * math.log(min(mix[c] / u[c], 10)) for c in classes] for mix in shown], gate
+        return [[gate * 2.5 * math.log(min(mix[c] / u[c], 10)) for c in classes] for mix in shown], gate
 
     @staticmethod
     def _mix(rows: list[list[float]], weights: list[float], u: list[float]) -> list[float]:
@@ -66,13 +66,13 @@ class Restated:
         for _ in range(5):
             parts = [explained(p, q, u) for p in rows]
             sums = [sum(w * part[c] for w, part in zip(weights, parts, strict=True)) for c in range(len(u))]
-            q = [(sums[c] + 10 * u[c]) / (sum(weights) + 10) for c in range(len(u))]
+            q = [(sums[c] + 5 * u[c]) / (sum(weights) + 5) for c in range(len(u))]
         return q
 
 
 def probabilities(logits: list[float]) -> list[float]:
-    """Softmax at temperature 2."""
-    parts = [math.exp((value - max(logits)) / 2) for value in logits]
+    """Softmax at temperature 2.5."""
+    parts = [math.exp((value - max(logits)) / 2.5) for value in logits]
     return [part / sum(parts) for part in parts]
 
 

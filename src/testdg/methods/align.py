@@ -46,6 +46,9 @@ class AlignSettings(Settings):
     class_mix: bool = option(
         True, "where the stream shows few classes at a time, prefer those of its last images (classifiers)"
     )
+    mix_temperature: float = option(
+        2.5, "divides the logits that the class mix reads: networks are too sure on corrupted images", low=0.1
+    )
     source_images: int = option(256, "clean images, unlabelled, that the source is measured on", low=LEAST)
     sketch: Literal["source", "stream"] = option(
         "source", "whose images these are: the source's (warm_up), or, where there are none, the first of the stream"
@@ -54,7 +57,11 @@ class AlignSettings(Settings):
 
 ONE_PICTURE: dict[str, Any] = {"norm_memory": 0, "norm_source": 0.0}
 """Street scenes one by one: BatchNorm layers take the statistics of the picture at hand."""
-PRESETS: dict[str, dict[str, Any]] = {"streets": ONE_PICTURE, "folder-weather": ONE_PICTURE}
+PRESETS: dict[str, dict[str, Any]] = {
+    "digits-c": {"mix_temperature": 1.5},
+    "streets": ONE_PICTURE,
+    "folder-weather": ONE_PICTURE,
+}
 
 
 def site_names(model: VisionModel, sites: int) -> list[str]:
@@ -116,7 +123,7 @@ class Align(Adapter):
         self.beginning = Waiting(s.source_images, ("images",))
         self.begun: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool, device=model.device))
         has_mix = s.class_mix and model.task == "classification" and model.classes > 1
-        self.class_mix = ClassMix(model.classes, model.device) if has_mix else None
+        self.class_mix = ClassMix(model.classes, model.device, s.mix_temperature) if has_mix else None
         names = site_names(model, s.sites)
         Alignment(
             model,

@@ -23,14 +23,12 @@ FADE = 20.0
 """Images after which those before the current batch count a factor of e less."""
 USUAL = 1600.0
 """Images that the usual mix is a moving average of. A change of domain does not reset it."""
-PRIOR = 10.0
+PRIOR = 5.0
 """Images of the usual mix that are added to the window."""
 LEAST = 40
 """Images without which a mix is not estimated."""
 GAIN = 0.2
 """Mean gain in log-likelihood at which the shift begins, of many images; it is full at twice that."""
-TEMPERATURE = 2.0
-"""Divides the logits first: networks are too sure on corrupted images."""
 LARGEST = 10.0
 """Largest factor by which a class becomes more likely; beyond it, of many classes, a change would come too late."""
 ROUNDS = 5
@@ -58,8 +56,9 @@ class ClassMix(nn.Module):
     window: Tensor
     filled: Tensor
 
-    def __init__(self, classes: int, device: torch.device) -> None:
+    def __init__(self, classes: int, device: torch.device, temperature: float = 2.5) -> None:
         super().__init__()
+        self.temperature = temperature
         self.register_buffer("usual", torch.full((classes,), 1 / classes, device=device))
         self.register_buffer("window", torch.zeros(WINDOW, classes, device=device))  # probabilities, newest last
         self.register_buffer("filled", torch.zeros((), dtype=torch.int64, device=device))
@@ -80,7 +79,7 @@ class ClassMix(nn.Module):
     def estimate(self, logits: Tensor) -> Estimate:
         """Estimate the mix of the window with a batch; nothing changes. An empty batch has the shift of one image."""
         images, (_, classes) = len(logits), self.window.shape
-        batch, usual = (logits.float() / TEMPERATURE).softmax(1), self.usual
+        batch, usual = (logits.float() / self.temperature).softmax(1), self.usual
         batch = torch.where(batch.isfinite().all(1, keepdim=True), batch, usual)  # a broken model must not stay in here
         if images:
             usual = usual.lerp(batch.mean(0), images / (USUAL + images))
@@ -108,5 +107,5 @@ class ClassMix(nn.Module):
         margin = GAIN * (1 + (FADE / weight.sum().clamp(min=1.0)) ** 3)  # single images prove less
         gate = (gain / margin - 1).clamp(0, 1) * (filled >= LEAST)
         mine = others[-images:] if 0 < images <= MOST else mix[-1:]
-        shift = gate * TEMPERATURE * (mine / u).clamp(max=LARGEST).log()
+        shift = gate * self.temperature * (mine / u).clamp(max=LARGEST).log()
         return Estimate(usual, window[-WINDOW:], filled, shift, gate)

@@ -85,7 +85,7 @@ class TestDGAligned(Align):
         rates=(0.1, 0.3, 1, 3), values={"source_share": (0.1, 0.3, 0.5)}, variants={"mirrored": {"mirror": True}}
     )
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "digits-c": {"learning_rate": 5e-4, "momentum": 0.99, "gather": 20},
+        "digits-c": {**ALIGN_PRESETS["digits-c"], "learning_rate": 5e-4, "momentum": 0.99, "gather": 20},
         "streets": {**ALIGN_PRESETS["streets"], **PICTURES},
         "folder-weather": {**ALIGN_PRESETS["folder-weather"], **PICTURES, "learning_rate": 4e-4, "source_share": 0.5},
     }
