@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import testdg
-from testdg.cli import data_commands, experiment_commands, launched, stream_commands
+from testdg.cli import data_commands, experiment_commands, stream_commands
 from testdg.cli.options import prepare_torch
 from testdg.errors import UserError, visible
 from testdg.plugins import add_plugin
@@ -51,19 +51,19 @@ def execute(arguments: list[str] | None = None) -> int:
         code = app(args=_add_plugins(arguments), prog_name="testdg", standalone_mode=False)
         sys.stdout.flush()
     except UserError as error:
-        return _complain(str(error), 2, error)
+        return _complain(str(error), 2)
     except BrokenPipeError:
         return _drop_output()
     except OSError as error:
         where = "standard output" if error.filename is None else error.filename
         _drop_output()
-        return _complain(f"{where}: {error.strerror or error}", 2, error)
+        return _complain(f"{where}: {error.strerror or error}", 2)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:
         if not hasattr(error, "format_message"):  # what typer raises for wrong usage has one
             raise
-        return _complain(error.format_message(), 2, error)
+        return _complain(error.format_message(), 2)
     if code == INTERRUPTED:
         return _complain("interrupted; the same command goes on from the last saved state", INTERRUPTED)
     if isinstance(code, bool):  # whether all went well
@@ -87,8 +87,8 @@ def _add_plugins(arguments: list[str] | None) -> list[str]:
     return others
 
 
-def _complain(sentence: str, code: int, error: Exception | None = None) -> int:
-    print(f"{launched.speaker(error)}: {visible(' '.join(sentence.split()))}", file=sys.stderr)
+def _complain(sentence: str, code: int) -> int:
+    print(f"testdg: {visible(' '.join(sentence.split()))}", file=sys.stderr)
     return code
 
 
@@ -121,7 +121,6 @@ def _root(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
-    launched.check(context.invoked_subcommand)
 
 
 for command in (

@@ -9,12 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli import launched
 from testdg.cli.options import Chosen
 from testdg.cli.progress import Display, make_display
 from testdg.cli.screen import quieten
 from testdg.data.benchmarks import Benchmark
-from testdg.distributed import group, leave
 from testdg.errors import UserError
 from testdg.evaluation import Result
 from testdg.evaluation.observer import check_tracker, tracked
@@ -23,9 +21,7 @@ from testdg.experiments import Cell, Grid, expand
 from testdg.experiments.engine import load_setup, run_here
 from testdg.experiments.grid import SOURCE
 from testdg.experiments.summary import leaves_one_out, run_names
-from testdg.guards.around import refuse_group
 from testdg.methods import find_method
-from testdg.methods.settings import make_settings
 from testdg.models import VisionModel
 from testdg.models.device import find_device
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
@@ -37,18 +33,13 @@ def run_command(chosen: Chosen, out: Path, track: str | None, *, as_json: bool) 
     """Run Source and the methods, and show them; a protocol of several orders is one run of all for each."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_tracker(track)
-    launched.join(chosen.values.get("device"))
-    cells = group.in_turn(lambda: check_shared(make_cells(*chosen)))
+    cells = make_cells(*chosen)
     quieten(cell.model for cell in cells)
     device = find_device(cells[0].device).type
-    shows = group.rank() == 0
-    with make_display(console) if shows else Display(console) as display:
-        benchmark, model = group.in_turn(lambda: load_setup(cells[0].setup, device, display))
+    with make_display(console) as display:
+        benchmark, model = load_setup(cells[0].setup, device, display)
         streams = [list(some) for _, some in groupby(cells, lambda cell: cell.protocol)]
         runs = [run_cells(stream, out, display, track) for stream in streams]
-    leave()
-    if not shows:
-        return
     if as_json:
         print(json.dumps(as_json_values(list(dict.fromkeys(chosen.values["method"])), runs), indent=2))
     elif len(runs) == 1:
@@ -69,16 +60,6 @@ def make_cells(values: Mapping[str, Any], pairs: Sequence[str]) -> list[Cell]:
     cells = expand(Grid.from_options(values, pairs, title=""))
     if len({(cell.protocol, cell.precision) for cell in cells}) > len({cell.protocol for cell in cells}):
         raise UserError("all methods of a run share one precision: use --precision, or a run for each")
-    return cells
-
-
-def check_shared(cells: list[Cell]) -> list[Cell]:
-    """Refuse what processes cannot share, before the first run begins."""
-    for cell in cells:
-        method = find_method(cell.method)
-        method.require_sharing(make_settings(method.Settings, cell.fixed))
-        if cell.guard:
-            refuse_group()
     return cells
 
 

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from testdg.data.corruptions.filters import grey
-from testdg.distributed import sharing
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Augmentation:
             images = jitter_colour(images, self.strength, generator)
             images = transform(images, self.strength, generator, self.flip) if self.move else images
             images = blur(images, self.blur * self.strength, generator) if self.blur else images
-            grain = sharing.draw(torch.randn, images.shape, generator, images.device)
+            grain = torch.randn(images.shape, generator=generator, device=images.device)
             return (images + self.noise * self.strength * grain).clamp(0, 1)
 
 
@@ -107,4 +106,4 @@ def blur(images: Tensor, most: float, generator: Generator) -> Tensor:
 
 
 def _uniform(shape: Sequence[int], low: float, high: float, like: Tensor, generator: Generator) -> Tensor:
-    return low + (high - low) * sharing.draw(torch.rand, shape, generator, like.device)
+    return low + (high - low) * torch.rand(shape, generator=generator, device=like.device)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from testdg.data.stream import Batch, Stream
-from testdg.distributed import sharing
 from testdg.evaluation.events import Event
 from testdg.evaluation.views import Views
 from testdg.guards import Guard
@@ -114,9 +113,9 @@ def run_stream(
 def _predict(adapter: Adapter, batch: Batch, views: Views) -> Tensor:
     """Predict a batch, and learn from it where that is wanted; the prediction on views comes first."""
     if views.plain:
-        return adapter(batch.images) if batch.learn else sharing.by_share(adapter.predict, batch.images)
+        return adapter(batch.images) if batch.learn else adapter.predict(batch.images)
     size = (batch.labels.shape[-2], batch.labels.shape[-1])
-    scored = sharing.by_share(lambda images: views.predict(adapter, images, size), batch.images)
+    scored = views.predict(adapter, batch.images, size)
     if batch.learn:
         adapter(batch.images)
     return scored

@@ -11,7 +11,6 @@ from torch import nn
 
 from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.data.stream import Stream
-from testdg.distributed import group
 from testdg.evaluation.events import Event
 from testdg.evaluation.folder import RunFolder, run_name
 from testdg.evaluation.interrupts import noticed
@@ -53,8 +52,7 @@ def run(
 ) -> Result:
     """Adapt a model to a benchmark's stream and give the scores.
 
-    A run that was stopped goes on where its folder under `out` left off, and a complete one is read back. Processes
-    that have joined (`testdg.distributed.join`) share every batch, all get the result, and the first one writes.
+    A run that was stopped goes on where its folder under `out` left off, and a complete one is read back.
 
     Args:
         benchmark: The name of a benchmark, or what `load_benchmark` gives.
@@ -84,31 +82,26 @@ def run(
         snow 9.0 %
         frost 10.0 %
     """
-    observer = observer if observer is not None and group.rank() == 0 else Observer()
-
-    def prepare() -> _Run:
-        method_class = find_method(method)
-        bench = load_benchmark(benchmark, data, **options) if isinstance(benchmark, str) else benchmark
-        shown = read_protocol(bench.protocol if protocol is None else protocol)
-        bench = shown.choose(bench)
-        shown.stream(bench, batch_size)  # mistakes first
-        fixed, chosen = dict(settings or {}), choose_preset(method_class, bench, preset)
-        values = {**method_class.preset(chosen), **fixed}
-        adapted = source_model(bench, model, device=find_device(device), observer=observer)
-        stream = shown.stream(bench, batch_size)
-        adapter: Any = method_class(adapted, **values)
-        adapter.require_sharing(adapter.settings)
-        folder = None if source is None or not (guard or adapter.source_images()) else Path(source)
-        remarks = [describe_tuning(chosen, fixed, tuned or {}), *adapter.remarks()]
-        remarks += [f"source images of {folder}"] if folder else []
-        remarks += ["with a guard"] if guard else []
-        told, fingerprint = "; ".join(remarks), adapted.fingerprint()
-        about = make_record(shown, bench, stream, adapter, tuning=told, fingerprint=fingerprint)
-        if guard:  # it is used as the adapter itself
-            adapter = put_guard(adapter, probe_images(bench, folder, IMAGES[adapted.task]))
-        return _Run(adapter, bench, stream, about, shown, Path(out), observer, save_every, folder)
-
-    return group.in_turn(prepare).result()
+    observer = observer or Observer()
+    method_class = find_method(method)
+    bench = load_benchmark(benchmark, data, **options) if isinstance(benchmark, str) else benchmark
+    shown = read_protocol(bench.protocol if protocol is None else protocol)
+    bench = shown.choose(bench)
+    shown.stream(bench, batch_size)  # mistakes first
+    fixed, chosen = dict(settings or {}), choose_preset(method_class, bench, preset)
+    values = {**method_class.preset(chosen), **fixed}
+    adapted = source_model(bench, model, device=find_device(device), observer=observer)
+    stream = shown.stream(bench, batch_size)
+    adapter: Any = method_class(adapted, **values)
+    folder = None if source is None or not (guard or adapter.source_images()) else Path(source)
+    remarks = [describe_tuning(chosen, fixed, tuned or {}), *adapter.remarks()]
+    remarks += [f"source images of {folder}"] if folder else []
+    remarks += ["with a guard"] if guard else []
+    told, fingerprint = "; ".join(remarks), adapted.fingerprint()
+    about = make_record(shown, bench, stream, adapter, tuning=told, fingerprint=fingerprint)
+    if guard:  # it is used as the adapter itself
+        adapter = put_guard(adapter, probe_images(bench, folder, IMAGES[adapted.task]))
+    return _Run(adapter, bench, stream, about, shown, Path(out), observer, save_every, folder).result()
 
 
 def choose_preset(method: type[Adapter], benchmark: Benchmark, wanted: str | None) -> str | None:
@@ -158,15 +151,11 @@ class _Run:
         self.folder = RunFolder(self.out / run_name(config), config)
 
     def result(self) -> Result:
-        """Give the result that is there, or run to the end; of several processes, the first one reads and writes."""
-        same = "the processes do not run the same: give all of them the same data, model, settings and version"
-        group.require_same(self.folder.path.name, same)
+        """Give the result that is there, or run to the end."""
         with ExitStack() as held:
-            done = group.from_first(lambda: self._open(held))
-            if done is not None:
+            if (done := self._open(held)) is not None:
                 self._go_on(done)
-            values = group.from_first(self._close)
-        return self.complete or Result.from_dict(values, self.folder.path)
+            return self._close()
 
     def _open(self, held: ExitStack) -> int | None:
         """Batches behind the run, to which the adapter is brought; None where it is complete."""
@@ -186,10 +175,7 @@ class _Run:
         return done
 
     def _go_on(self, done: int) -> None:
-        """Run from a batch to the end of the stream, from the state that the first process has."""
-        if group.size() > 1:
-            tensors, values = group.tensors_of_first(self.adapter.tensors()), group.from_first(self.adapter.values)
-            self.adapter.load_state(tensors, values)
+        """Run from a batch to the end of the stream, from the state at hand."""
         with noticed() as stop:
             run_stream(
                 self.adapter,
@@ -201,16 +187,16 @@ class _Run:
                 write=self._write,
                 save=self._save,
                 save_every=self.save_every,
-                stop=lambda: group.in_any(stop()),
+                stop=stop,
             )
 
-    def _close(self) -> dict[str, Any]:
+    def _close(self) -> Result:
         """Write the result, if it was not there, and tell it."""
         if self.complete is None:
             self.complete = self._summary()
             self.folder.finish(self.complete)
         self.observer.finished(self.complete)
-        return self.complete.to_dict()
+        return self.complete
 
     def _tell_start(self, done: int) -> None:
         self.observer.started(self.adapter.name, self.record, len(self.stream), self.folder.events(done))
@@ -219,13 +205,11 @@ class _Run:
         return self.seconds + time.monotonic() - self._begun
 
     def _write(self, events: list[Event]) -> None:
-        if group.rank() == 0:
-            self.folder.append(events)
-            self.observer.progress(events)
+        self.folder.append(events)
+        self.observer.progress(events)
 
     def _save(self, batches: int) -> None:
-        if group.rank() == 0:
-            self.folder.save(self.adapter, batches, self._elapsed())
+        self.folder.save(self.adapter, batches, self._elapsed())
 
     def _summary(self) -> Result:
         tally = Tally(self.score, self.record.visits())

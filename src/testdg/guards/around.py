@@ -2,7 +2,6 @@
 
 from torch import Tensor
 
-from testdg import distributed
 from testdg.errors import UserError
 from testdg.guards.guarded import Guard
 from testdg.guards.state import OnDecision
@@ -32,11 +31,4 @@ def guard(
     for name, value in (("patience", patience), ("snapshots", snapshots)):
         if value < 1:
             raise UserError(f"{name} of a guard must be 1 or more; got {value}")
-    refuse_group()
     return Guard(adapter, None if probe is None else adapter.checked(probe), patience, snapshots, on_decision)
-
-
-def refuse_group() -> None:
-    """Refuse to watch a stream that processes share: each would see the passes of its own share alone."""
-    if (several := distributed.size()) > 1:
-        raise UserError(f"a guard watches one process; {several} share this stream: leave out the guard, or start one")

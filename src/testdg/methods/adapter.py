@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from testdg.distributed import sharing, size
 from testdg.errors import UserError, unknown
-from testdg.methods.inputs import accept_images, refusing_small, require_range, require_same
+from testdg.methods.inputs import accept_images, refusing_small, require_range
 from testdg.methods.parts.weights import frozen_copy, uses_batch
 from testdg.methods.registry import find_method
 from testdg.methods.settings import Search, make_settings
@@ -57,9 +56,6 @@ class Adapter(Stateful):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     search: ClassVar[Search] = Search()
     """What `testdg tune` tries around the presets; nothing where a method declares nothing."""
-    shares_batches: ClassVar[bool] = False
-    """True where several processes can share a batch: its losses are means over images, and what else a step takes from
-    the images of a batch together goes through `testdg.distributed.sharing`."""
     handles_bunches: ClassVar[bool] = False
     """True for a method that predicts and learns soundly while a stream shows one class for long."""
     checks_input_late: ClassVar[bool] = False
@@ -144,11 +140,6 @@ class Adapter(Stateful):
         """Checks of `testdg.testing.check_adapter` that do not hold for a model, each with the reason."""
         return {"learning rate 0 is the source": cls.differs_from_source} if cls.differs_from_source else {}
 
-    @classmethod
-    def refuses_sharing(cls, settings: BaseSettings) -> str | None:
-        """Say why several processes cannot share batches with these settings; None where they can."""
-        return None if cls.shares_batches else "it learns from a batch as a whole"
-
     def predicting_model(self) -> VisionModel:
         """The network that predicts now, as an ordinary model, but for what `beyond_weights` names."""
         return frozen_copy(self.model)
@@ -161,23 +152,18 @@ class Adapter(Stateful):
     # What a user calls
 
     def forward(self, images: Tensor) -> Tensor:
-        """Predict a batch, then learn from it: (N, 3, H, W) in [0, 1] to logits.
-
-        Where processes share batches (`testdg.distributed.join`), each gives the whole batch and gets all logits.
-        """
+        """Predict a batch, then learn from it: (N, 3, H, W) in [0, 1] to logits."""
         self.require_source()
-        self.require_sharing(self.settings)
         images = self.accept(images)
         with torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images
             self._range = torch.stack(torch.aminmax(images.detach()))
             images = images.clamp(0, 1)  # a hair may lie outside
-            require_same(images)
-            if not self.checks_input_late or size() > 1:  # shared, it must be refused by all or by none
+            if not self.checks_input_late:
                 self.to_host()
             with refusing_small(images, self.model, self.name), self._whole():
                 with self.autocast():
-                    logits = sharing.by_share(lambda mine: self.step(self.model.prepare(mine)).float(), images)
+                    logits = self.step(self.model.prepare(images)).float().detach()
                 logits = self.in_stream(logits)
         self.batches += 1
         self.images += len(images)
@@ -235,12 +221,6 @@ class Adapter(Stateful):
         """Refuse to go on without the source images that the method needs."""
         if self.awaits_source:
             raise UserError(f"{self.name} needs source data for {self.source_data}: call warm_up(batches) first")
-
-    @classmethod
-    def require_sharing(cls, settings: BaseSettings) -> None:
-        """Refuse to go on among several processes where a batch cannot be shared."""
-        if size() > 1 and (reason := cls.refuses_sharing(settings)) is not None:
-            raise UserError(f"{cls.name} cannot share a stream between {size()} processes: {reason}; start one process")
 
     def reset(self) -> None:
         """Go back to the source (after `warm_up`, to what that gave), bit for bit."""

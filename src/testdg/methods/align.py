@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from testdg.distributed import sharing
 from testdg.errors import UserError
 from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.blocks import prefix_tokens, transformer_blocks
@@ -93,7 +92,6 @@ class Align(Adapter):
     citation = "this library; kin: AdaBN, alpha-BN, FOA, NEO"
     example_error = 9.5
     tasks = ("classification", "segmentation")
-    shares_batches = True
     needs = "a transformer, or BatchNorm"
     source_data = "measuring what its statistics should be"
     source_labels = False
@@ -157,12 +155,11 @@ class Align(Adapter):
         if self.settings.sketch == "source" or not self.measures or self.begun:
             return None
         self.to_host()
-        gathered = self.beginning.gather(sharing.rows(images))
+        gathered = self.beginning.gather(images.detach())
         with torch.no_grad():
             logits: Tensor = self.model.run(images).logits
         if gathered is not None:
-            with sharing.whole():
-                self.learn_source((part, part.new_empty(0)) for part in torch.split(gathered[0], LEAST))
+            self.learn_source((part, part.new_empty(0)) for part in torch.split(gathered[0], LEAST))
             self.begun.fill_(True)
         return logits
 

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from testdg.distributed import group
 from testdg.errors import UserError
 from testdg.models import VisionModel
 from testdg.models.preprocessing import require_dense
@@ -41,15 +40,6 @@ def require_range(low: float, high: float) -> None:
     if low < -HAIR or high > 1 + HAIR:
         hint = "divide by 255" if low >= -HAIR else "the model normalises by itself: pass plain pixels"
         raise UserError(f"images must be in [0, 1]; got {low:g} to {high:g}: {hint}")
-
-
-def require_same(images: Tensor) -> None:
-    """Refuse a batch that is not the same in all processes that share it, as far as shape and the sum of bits tell."""
-    if (joined := group.current()) is not None:
-        if images.device.type != joined.device:
-            raise UserError(f"the model lies on {images.device.type}; the processes have joined for {joined.device}")
-        told = [*images.shape, int(images.view(torch.int32).sum(dtype=torch.int64))]
-        group.require_same(told, "the processes that share a batch got different ones: give the whole batch to each")
 
 
 @contextmanager

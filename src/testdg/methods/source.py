@@ -15,7 +15,6 @@ class Source(Adapter):
     citation = "no adaptation"
     example_error = 23.0
     tasks = ("classification", "segmentation")
-    shares_batches = True
 
     def step(self, images: Tensor) -> Tensor:
         """Predict only."""

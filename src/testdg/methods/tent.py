@@ -32,7 +32,6 @@ class Tent(AffineAdapter):
     citation = "Wang et al., Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021"
     example_error = 21.5
     tasks = ("classification", "segmentation")
-    shares_batches = True
     Settings = TentSettings
     settings: TentSettings
     search = Search(

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from testdg.distributed import sharing
 from testdg.models.sites import Statistics
 
 if TYPE_CHECKING:
@@ -87,12 +86,11 @@ class NormSite(nn.Module):
             evidence = Statistics(means, within, one)
         else:
             variance, mean = torch.var_mean(means, 0, correction=0)
-            mean, variance = sharing.pooled(mean, variance + within.mean(0))
-            batch = Statistics(mean, variance, one * sharing.count(images))
+            batch = Statistics(mean, variance + within.mean(0), one * images.shape[0])
             floor = FLOOR * (source.variance + self.layer.eps)  # channels that are always 0 have no variance at all
             looks = torch.cat([means, (within + floor).log()], 1)
             variance, mean = torch.var_mean(looks, 0, correction=0)
-            evidence = self._with_memory(batch, Statistics(*sharing.pooled(mean, variance), batch.images))
+            evidence = self._with_memory(batch, Statistics(mean, variance, batch.images))
         weight = self.source * (evidence.images + 2)
         mixed = evidence.with_(source._replace(images=weight), torch.inf)
         return mixed.mean, mixed.variance

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from testdg.distributed import sharing
 from testdg.models.blocks import first, with_first
 
 if TYPE_CHECKING:
@@ -121,14 +120,13 @@ class Site(nn.Module):
         """Statistics of some images, without what their classes explain."""
         rest = means - torch.einsum("nc,ckd->nkd", shares, self.offsets)
         variance, mean = torch.var_mean(rest, 0, correction=0)
-        mean, variance = sharing.pooled(mean, variance + variances.mean(0))
-        return Statistics(mean, variance, mean.new_full((), sharing.count(means)))
+        return Statistics(mean, variance + variances.mean(0), mean.new_full((), means.shape[0]))
 
     def propose(self, shares: Tensor) -> None:
         """Prepare what the last pass adds to the memory."""
         assert self.seen is not None
         self.batch = self._statistics(*self.seen, shares)
-        few = sharing.count(shares) < RECENT
+        few = shares.shape[0] < RECENT
         self.coming = self.read("recent").with_(self.batch, RECENT) if few else self.batch
 
     def gap(self) -> Tensor:

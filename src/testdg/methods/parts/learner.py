@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from testdg import fitting
-from testdg.distributed import sharing
 
 OptimizerName = Literal["adam", "sgd", "momentum"]
 
@@ -38,21 +37,17 @@ class Learner(nn.Module):
         self.skipped: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
 
     def step(self, loss: Tensor, when: Tensor | None = None) -> Tensor:
-        """Move the parameters one step down the gradient of a loss; where `when` is a False flag, not at all.
+        """Move the parameters one step down the gradient of a loss, and return the loss, detached.
 
-        Gives the loss as a number; where processes share the batch, its mean over all images.
+        Where `when` is a False flag, nothing moves.
         """
-        gradients = self.gradients(loss)
-        loss = sharing.average(loss)
-        self.move(gradients, loss, when)
-        return loss
+        self.move(self.gradients(loss), loss, when)
+        return loss.detach()
 
     def gradients(self, loss: Tensor, keep: bool = False) -> tuple[Tensor | None, ...]:
         """Gradient of a loss by each parameter, None where it does not depend on one; `keep` the graph for another."""
-        loss = sharing.weighted(loss)
         with torch.autocast(loss.device.type, enabled=False):  # each layer's own precision, as in its forward pass
-            gradients = torch.autograd.grad(loss, self.parameters_, allow_unused=True, retain_graph=keep)
-        return sharing.summed(gradients)
+            return torch.autograd.grad(loss, self.parameters_, allow_unused=True, retain_graph=keep)
 
     def move(self, gradients: Sequence[Tensor | None], loss: Tensor, when: Tensor | None = None) -> None:
         """Move the parameters by known gradients of a loss."""

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
-from testdg.distributed import sharing
 from testdg.models import VisionModel
 from testdg.models.alignment import release_norms
 from testdg.models.blocks import holding
@@ -30,7 +29,6 @@ def use_batch_statistics(model: VisionModel) -> None:
     """Make BatchNorm layers normalise by the batch at hand; the stored statistics stay as they are, unused."""
     release_norms(model)
     for layer in batch_norms(model):
-        layer.__class__ = _OF_BATCH.get(type(layer), type(layer))
         layer.train()
         layer.track_running_stats = False  # type: ignore[assignment]
 
@@ -47,9 +45,9 @@ def lacks_affine(model: VisionModel) -> str | None:
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the channels of a batch, all of it where processes share it."""
+    """Mean and variance of the channels of a batch."""
     variance, mean = torch.var_mean(images.float(), [0, *range(2, images.ndim)], correction=0)
-    return sharing.pooled(mean, variance)
+    return mean, variance
 
 
 def _normalised(layer: nn.modules.batchnorm._BatchNorm, images: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -58,20 +56,6 @@ def _normalised(layer: nn.modules.batchnorm._BatchNorm, images: Tensor, mean: Te
     shift = (0.0 if layer.bias is None else layer.bias) - mean * scale
     channels = (-1, *[1] * (images.ndim - 2))
     return images * scale.view(channels) + shift.view(channels)
-
-
-class _OfBatch(nn.modules.batchnorm._BatchNorm):
-    """BatchNorm by the batch at hand, of which a process may have a share only."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(N, C, ...) to the same."""
-        if not sharing.shared() or not self.training:
-            return super().forward(images)
-        return _normalised(self, images, *_moments(images))
-
-
-_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_OF_BATCH: dict[type[nn.Module], type[nn.Module]] = {kind: type(kind.__name__, (_OfBatch, kind), {}) for kind in _KINDS}
 
 
 class MixedBatchNorm(nn.BatchNorm2d):
@@ -89,7 +73,7 @@ class MixedBatchNorm(nn.BatchNorm2d):
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W) to the same."""
         mean, variance = _moments(images)
-        count = sharing.count(images)
+        count = images.shape[0]  # unlike len, torch.export can leave it open
         share = count / (count + self.momentum * (count + 2))
         gap = (mean - self.running_mean).square()
         variance = self.running_var.lerp(variance, share) + share * (1 - share) * gap

@@ -1,12 +1,9 @@
 """Small batches that wait until there are enough images for a step."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
-
-from testdg.distributed import sharing
 
 
 class Waiting(nn.Module):
@@ -60,14 +57,3 @@ class Waiting(nn.Module):
         if gathered is not None:
             learn(gathered[0])
         return logits
-
-    @contextmanager
-    def gathered(self, *batch: Tensor) -> Iterator[tuple[Tensor, ...] | None]:
-        """What `gather` gives; where processes share a batch, they share all that has waited with it."""
-        if not self.content() and sharing.count(batch[0]) >= self.enough:
-            yield batch
-        elif (enough := self.gather(*map(sharing.rows, batch))) is None:
-            yield None
-        else:
-            with sharing.share(*enough) as mine:
-                yield mine

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
-from testdg.distributed import sharing
 from testdg.methods import Learner, Search, option, register
 from testdg.methods.align import PRESETS as ALIGN_PRESETS
 from testdg.methods.align import Align, AlignSettings, first_images
@@ -17,7 +16,6 @@ from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entr
 from testdg.methods.parts.normalisation import batch_norms
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy
-from testdg.methods.settings import Settings as BaseSettings
 from testdg.methods.testdg.learning import domain_features
 from testdg.methods.testdg_aligned.lean import lean_norms, passed_again
 from testdg.models import Output, VisionModel
@@ -116,12 +114,6 @@ class TestDGAligned(Align):
         self.augment = Augmentation(s.augmentation, move=False)
         self.learner = Learner([{"params": self.model.parameters(), "lr": s.learning_rate}])
 
-    @classmethod
-    def refuses_sharing(cls, settings: BaseSettings) -> str | None:
-        """A CUDA graph cannot hold what processes tell each other."""
-        graphs = isinstance(settings, TestDGAlignedSettings) and settings.cuda_graphs
-        return "a CUDA graph is of one process, so leave out cuda_graphs" if graphs else None
-
     @property
     def needs_features(self) -> bool:
         """L_inv compares them."""
@@ -162,9 +154,8 @@ class TestDGAligned(Align):
         (gap,) = self.to_host(seen["gap"])
         taught, changed = self._remember(images, seen, gap)
         self.diagnostics.update(change=changed, gap=gap)
-        with self.waiting.gathered(images, taught) as gathered:
-            if gathered is not None:
-                self.diagnostics.update(self.record("learn", self._learn, *gathered))
+        if (gathered := self.waiting.gather(images, taught)) is not None:
+            self.diagnostics.update(self.record("learn", self._learn, *gathered))
         return taught
 
     @torch.no_grad()
@@ -216,14 +207,14 @@ class TestDGAligned(Align):
         ema_update(self.teacher, self.model, s.momentum, buffers=False)
         pull = (1 - s.momentum) * s.source_share
         torch._foreach_lerp_(list(self.teacher.parameters()), self.source.values(), pull)
-        return {"learnt": balanced, **{name: sharing.average(loss) for name, loss in losses.items()}}
+        return {"learnt": balanced, **{name: loss.detach() for name, loss in losses.items()}}
 
     def _balanced(self, taught: Tensor) -> Tensor:
         """Whether a batch shows enough of the classes to learn from: of one class, it would teach that class alone.
 
         So must the batches before it: in a hard domain the predictions of a batch of one class are many, and wrong.
         """
-        mix, images = sharing.average(class_shares(taught).mean(0)), sharing.count(taught)
+        mix, images = class_shares(taught).mean(0).detach(), len(taught)
         shown, usual = effective_classes(mix), effective_classes(self.mix)
         share = shown / usual.clamp(max=images)
         self.spread.lerp_(share, images / (self.settings.memory + images))
@@ -232,8 +223,8 @@ class TestDGAligned(Align):
     def _diversity(self, logits: Tensor) -> Tensor:
         """Negative entropy of the mix of classes in the memory, by the gradient of this batch's own mix."""
         mix = class_shares(logits).mean(0)
-        images = sharing.count(logits)
-        self.mix.copy_(self.mix.lerp(sharing.average(mix), images / (self.settings.memory + images)))
+        images = len(logits)
+        self.mix.copy_(self.mix.lerp(mix.detach(), images / (self.settings.memory + images)))
         return (mix * self.mix.clamp(min=1e-8).log()).sum()
 
     def _invariance(self, features: Tensor, taught: Tensor) -> Tensor:
@@ -243,8 +234,8 @@ class TestDGAligned(Align):
         """
         with torch.autocast(features.device.type, enabled=False):
             rest = (self._standardised(features) - class_shares(taught) @ self.class_prototypes).mean(0)
-            images = sharing.count(features)
-            self.drift.copy_(self.drift.lerp(sharing.average(rest), images / (DRIFT_MEMORY + images)))
+            images = len(features)
+            self.drift.copy_(self.drift.lerp(rest.detach(), images / (DRIFT_MEMORY + images)))
             return (self.drift.sign() * rest).mean()
 
     def _standardised(self, features: Tensor) -> Tensor:
