@@ -25,10 +25,10 @@ import torch
 from PIL import Image
 
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
-from testdg.streaming.run import Request, Watcher, adapt_frames
-from testdg.streaming.setup import Choices
-from testdg.streaming.stream import Answered
-from testdg.streaming.tally import Tally
+from testdg.runs.adapt import Request, Watcher, adapt_frames
+from testdg.runs.pictures import Answered
+from testdg.runs.setup import Choices
+from testdg.runs.tally import Tally
 
 BATCH = 32
 

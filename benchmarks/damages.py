@@ -21,10 +21,10 @@ import torch
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
-from testdg.evaluation import Result, read_result, run
-from testdg.evaluation.folder import RunFolder, load_adapted, read_events
 from testdg.methods import Adapter
 from testdg.models import Preprocessing, TinyViT, VisionModel
+from testdg.runs import Result, read_result, run
+from testdg.runs.folder import RunFolder, load_adapted, read_events
 
 SHORT, LONG = 150, 1000
 STOP = 3

@@ -31,17 +31,17 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
+from testdg.core.state import TENSORS
+from testdg.core.stateful import WARM
 from testdg.data.benchmarks import load_benchmark
 from testdg.methods import find_method
-from testdg.methods.state import TENSORS
-from testdg.methods.stateful import WARM
 from testdg.models import VisionModel, load_model
-from testdg.streaming.camera import Seen
-from testdg.streaming.fleet import News, adapt_fleet
-from testdg.streaming.run import Request, Watcher, adapt_frames
-from testdg.streaming.setup import Choices
-from testdg.streaming.stream import Answered
-from testdg.streaming.tally import Tally
+from testdg.runs.adapt import Request, Watcher, adapt_frames
+from testdg.runs.pictures import Answered
+from testdg.runs.setup import Choices
+from testdg.runs.tally import Tally
+from testdg.studies.camera import Seen
+from testdg.studies.fleet import News, adapt_fleet
 
 BATCH, CLEAN = 32, 64
 METHODS = ("source", "align", "tent", "testdg_aligned")

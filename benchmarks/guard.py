@@ -38,7 +38,7 @@ class Case:
         from testdg import load_benchmark, load_model
         from testdg.data.cifar import read_test, read_train
         from testdg.data.stream import to_float
-        from testdg.evaluation import source_model
+        from testdg.runs import source_model
 
         torch.set_num_threads(1)
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -129,7 +129,7 @@ class Case:
     def cost(self, method: str) -> dict[str, Any]:
         """Mean milliseconds of a batch without and with a guard, in turn, with nothing for it to object to."""
         from testdg import guard
-        from testdg.guards import health
+        from testdg.core.guard import health
 
         device = self.model.device.type
         (first, measured), precision = COUNTS[device], "bf16" if device == "cuda" else "fp32"

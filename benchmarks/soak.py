@@ -33,12 +33,12 @@ from safetensors import SafetensorError
 from soak_site import ACCEPTED, REFUSED, SCENES, Case, Site, full_disk, leftovers, open_things, resident, source
 from torch import Tensor
 
+from testdg.core.guard import Guard
+from testdg.core.state import read_folder
 from testdg.errors import UserError
-from testdg.evaluation import run
-from testdg.guards import Guard
 from testdg.methods import Adapter, find_method, methods
-from testdg.methods.state import read_folder
 from testdg.models import load_model
+from testdg.runs import run
 from testdg.testing import same_state
 
 HAPPENED = ("lives", "steps", "kills", "resumes", "garbage", "saves", "loads", "full disks")

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from testdg.core.guard import guard
 from testdg.data.benchmarks import load_benchmark
-from testdg.evaluation import source_model
-from testdg.evaluation.source import probe_images, warm_up
-from testdg.guards import guard
 from testdg.methods import find_method
 from testdg.models import VisionModel, load_model
 from testdg.models.segformer import random_segformer
+from testdg.runs import source_model
+from testdg.runs.source import probe_images, warm_up
 
 PROBE = 20
 """Images of a guard's probe: so few that it is passed often."""
@@ -93,7 +93,7 @@ NURSERY = """
 import json, os, signal, sys, time, traceback
 from pathlib import Path
 from testdg.data.benchmarks import load_benchmark
-from testdg.evaluation import run
+from testdg.runs import run
 from testdg.models import load_model
 for folder in sys.argv[1:]:
     load_model(folder)

@@ -22,7 +22,7 @@ from testdg import load_model
 from testdg.data.benchmarks import load_benchmark
 from testdg.methods.parts.normalisation import use_batch_statistics
 from testdg.models import VisionModel
-from testdg.scores import find_score
+from testdg.runs.scores import find_score
 
 CONDITIONS = ("fog", "night", "rain", "snow")
 STAGES = ((1,), (2,), (3,), (4,), (1, 2, 3), (1, 2, 3, 4))

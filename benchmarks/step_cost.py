@@ -23,11 +23,11 @@ import torch
 from torch import nn
 
 from testdg import Preprocessing, adapt, load_model
+from testdg.core.graphs import Recorded
 from testdg.data.segmentation.classes import CITYSCAPES
 from testdg.errors import UserError
 from testdg.methods import Adapter, find_method, methods
 from testdg.methods.align import Align
-from testdg.methods.graphs import Recorded
 from testdg.methods.testdg.selection import select_mmd
 from testdg.models import TinyViT, VisionModel
 from testdg.models.segformer import random_segformer

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 import testdg
-from testdg.evaluation import source_model
+from testdg.runs import source_model
 
 
 def write(images: Tensor, folder: Path, first: int = 0) -> None:

@@ -10,9 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from testdg.evaluation import run
 from testdg.methods import Adapter, Settings, option, register
 from testdg.models import Preprocessing, TinyViT, load_model
+from testdg.runs import run
 from testdg.testing import check_adapter
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import testdg
-from testdg.evaluation import source_model
+from testdg.runs import source_model
 
 
 def confusion(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:

@@ -6,10 +6,10 @@ The same on the command line: `testdg bench`, `testdg ablate components`, `testd
 import sys
 from pathlib import Path
 
-from testdg.experiments import Failed, Grid, Local, bench, expand, summarise
-from testdg.experiments.ablations import find_ablation
 from testdg.report.bench import bench_text
 from testdg.report.page import write_report
+from testdg.studies import Failed, Grid, Local, bench, expand, summarise
+from testdg.studies.ablations import find_ablation
 
 images = int([*sys.argv, 100][1])
 out = Path("study")

@@ -21,8 +21,8 @@ LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)]*)?\)")
 ELSEWHERE = {"README.md": "index.md", "results/README.md": "results/files.md"}  # what has another place on the site
 LINKED = InclusionLevel.NOT_IN_NAV  # it need not be there
 FIRST = ["testdg_aligned", "testdg", "align", "source"]
-PACKAGES = ["evaluation", "methods", "models", "data.benchmarks", "guards", "distributed", "streaming", "testing"]
-PACKAGES += ["training.fine_tune", "experiments", "report"]
+PACKAGES = ["methods", "core.guard", "models", "data.benchmarks", "runs", "runs.training.fine_tune"]
+PACKAGES += ["studies", "report", "testing"]
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

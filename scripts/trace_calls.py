@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -26,23 +27,27 @@ Calls = set[tuple[str, str]]
 """File and qualified name of functions."""
 
 
+_noted: list[Calls] = []
+
+
+def _note(frame: FrameType, event: str, _: object) -> None:
+    """The profile function of every thread; it notes calls while somebody listens."""
+    code = frame.f_code
+    if _noted and event == "call" and code.co_filename.startswith(PACKAGE) and not importing(frame):
+        _noted[0].add((code.co_filename.removeprefix(PACKAGE + "/"), code.co_qualname))
+
+
 @contextlib.contextmanager
 def traced() -> Iterator[Calls]:
     """Note every function of the package that is called within, in all threads."""
     calls: Calls = set()
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE) and not importing(frame):
-            calls.add((code.co_filename.removeprefix(PACKAGE + "/"), code.co_qualname))
-
-    threading.setprofile_all_threads(note) if hasattr(threading, "setprofile_all_threads") else threading.setprofile(note)
-    sys.setprofile(note)
+    _noted.append(calls)
+    sys.setprofile(_note)
     try:
         yield calls
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)
+        _noted.clear()
 
 
 def importing(frame: FrameType) -> bool:
@@ -75,7 +80,7 @@ def prepare(folder: Path) -> dict[str, Path]:
 
     benchmark = testdg.load_benchmark("digits-c", images=64, domains=["fog"])
     command("run", "--images", 20, "--domains", "fog", "--method", "source", "--out", folder / "warm")
-    from testdg.training.embedded import default_recipe, trained_model
+    from testdg.runs.training.embedded import default_recipe, trained_model
 
     model = trained_model(benchmark, default_recipe(benchmark), lambda *_: None)
     places = {"model": folder / "model", "frames": folder / "frames", "source": folder / "source"}
@@ -88,26 +93,26 @@ def prepare(folder: Path) -> dict[str, Path]:
     return places
 
 
-def trace_run(folder: Path, _: dict[str, Path]) -> None:
+def trace_run(folder: Path, _: dict[str, Path]) -> Callable[[], None]:
     """Source and TENT on two batches."""
-    command("run", "--method", "tent", "--images", 40, "--domains", "fog", "--out", folder / "runs")
+    return partial(command, "run", "--method", "tent", "--images", 40, "--domains", "fog", "--out", folder / "runs")
 
 
-def trace_adapt(folder: Path, places: dict[str, Path]) -> None:
+def trace_adapt(folder: Path, places: dict[str, Path]) -> Callable[[], None]:
     """Eight pictures of a folder."""
     words = ("--model", places["model"], "--source", places["source"], "--out", folder / "out", "--batch-size", 4)
-    command("adapt", places["frames"], *words, "--set", "source_images=64")
+    return partial(command, "adapt", places["frames"], *words, "--set", "source_images=64")
 
 
 def trace_serve(folder: Path, places: dict[str, Path]) -> Callable[[], None]:
     """One JPEG through the routes of the server, which waits until it was learnt from."""
     from fastapi.testclient import TestClient
 
-    from testdg.serving.app import make_app
-    from testdg.serving.factory import Factory
-    from testdg.serving.limits import Limits
-    from testdg.serving.service import Service
-    from testdg.streaming.setup import Choices
+    from testdg.runs.setup import Choices
+    from testdg.serve.app import make_app
+    from testdg.serve.factory import Factory
+    from testdg.serve.limits import Limits
+    from testdg.serve.service import Service
 
     choices = Choices(method="testdg_aligned", source=places["source"])
     factory = Factory(places["model"], choices, {"source_images": 64})
@@ -133,15 +138,15 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", choices=[[], *PATHS])
     parser.add_argument("--list", action="store_true", help="every function")
     options = parser.parse_args()
+    threading.setprofile(_note)  # of threads that are started from here on
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         places = prepare(folder)
         for name in options.paths or PATHS:
             work = PATHS[name]
-            if name == "serve":
-                work = lambda *_, answer=trace_serve(folder, places): answer()  # noqa: E731
+            ready = work(folder, places)
             with traced() as calls:
-                work(folder, places)
+                ready()
             report(name, calls, every=options.list)
 
 

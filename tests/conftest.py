@@ -18,9 +18,9 @@ from hypothesis import settings
 from ray_tools import real_cluster
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
-from testdg.evaluation import source_model
 from testdg.files import locked
 from testdg.models import Preprocessing, TinyViT, VisionModel
+from testdg.runs import source_model
 
 settings.register_profile("testdg", deadline=None)  # how long an example takes says nothing on a busy machine
 settings.load_profile("testdg")

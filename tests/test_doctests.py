@@ -12,8 +12,8 @@ from testdg.methods import methods
 
 NEAR = 5.0
 """Points that a score may differ by: ten of the 200 images; training ends in other weights on other machines."""
-PACKAGES = ("testdg", "testdg.methods", "testdg.models", "testdg.data.benchmarks", "testdg.guards", "testdg.streaming")
-PACKAGES += ("testdg.evaluation", "testdg.experiments", "testdg.testing", "testdg.training.fine_tune")
+PACKAGES = ("testdg", "testdg.methods", "testdg.models", "testdg.data.benchmarks", "testdg.core.guard", "testdg.runs")
+PACKAGES += ("testdg.runs", "testdg.studies", "testdg.testing", "testdg.runs.training.fine_tune")
 NUMBER = r"-?\d+\.\d+"
 
 

@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 from PIL import Image
 
 import testdg
-from testdg.evaluation import run, source_model
+from testdg.runs import run, source_model
 
 images = int(os.environ.get("IMAGES", "100"))
 domains = ["gaussian_noise", "snow", "fog", "contrast"]

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import testdg
-from testdg.evaluation import source_model
+from testdg.runs import source_model
 
 images = int(os.environ.get("IMAGES", "200"))
 domains = ["snow", "frost", "fog", "brightness"]

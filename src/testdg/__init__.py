@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from testdg.version import __version__
 
 if TYPE_CHECKING:
+    from testdg.core.guard import guard
     from testdg.data.benchmarks import load_benchmark
-    from testdg.guards import guard
     from testdg.methods import Adapter, adapt
     from testdg.models import Preprocessing, load_model
-    from testdg.streaming import adapt_stream
+    from testdg.runs import adapt_stream
 
 __all__ = ["Adapter", "Preprocessing", "__version__", "adapt", "adapt_stream", "guard", "load_benchmark", "load_model"]
 
@@ -20,8 +20,8 @@ _HOMES = {
     "Preprocessing": "testdg.models",
     "load_model": "testdg.models",
     "load_benchmark": "testdg.data.benchmarks",
-    "guard": "testdg.guards",
-    "adapt_stream": "testdg.streaming",
+    "guard": "testdg.core.guard",
+    "adapt_stream": "testdg.runs",
 }
 
 

@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from testdg.errors import UserError
+
 MOST_TEXT = 16 << 20
 """Bytes of a text file, such as a configuration or a list."""
 MOST_ARRAY = 256 << 20
@@ -50,3 +52,16 @@ def check_picture_size(height: int, width: int) -> None:
         raise ValueError(f"it has {width} x {height} px: at most {MOST_PIXELS} pixels are read")
     if max(height, width) > MOST_RATIO * min(height, width):
         raise ValueError(f"it has {width} x {height} px: its long side is more than {MOST_RATIO} times the short one")
+
+
+HAIR = 1e-3
+"""How far values may lie outside [0, 1], where resizing has overshot; they are clamped."""
+
+
+def require_range(low: float, high: float) -> None:
+    """Refuse images whose smallest and largest value are not finite, or not in [0, 1]."""
+    if not (low - low == 0 and high - high == 0):
+        raise UserError("images must be finite; got NaN or infinity: drop or repair the batch")
+    if low < -HAIR or high > 1 + HAIR:
+        hint = "divide by 255" if low >= -HAIR else "the model normalises by itself: pass plain pixels"
+        raise UserError(f"images must be in [0, 1]; got {low:g} to {high:g}: {hint}")

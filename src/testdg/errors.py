@@ -1,4 +1,4 @@
-"""Mistakes of the user, told in one sentence."""
+"""Mistakes of the user, in one sentence each."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -8,12 +8,24 @@ T = TypeVar("T")
 
 
 class UserError(ValueError):
-    """Something the user can put right; the message names the thing, the value and the remedy."""
+    """Something the user can correct.
+
+    The message names the thing, the value and the remedy, and may be reworded at any time. `code` is a short name of
+    the mistake that does not change, such as `unknown-setting`, for programs and tests.
+    """
+
+    code = "invalid"
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> UserError:
-    """Make the error for a name that does not exist, with the nearest one that does."""
-    return UserError(f"unknown {what} {name!r}; {hint(name, sorted(known))}")
+    """Make the error for a name that does not exist, with the nearest one that does; its code is `unknown-WHAT`."""
+    kind = what.partition(" of ")[0].partition(" to ")[0].replace(" ", "-")
+    return UserError(f"unknown {what} {name!r}; {hint(name, sorted(known))}", code=f"unknown-{kind}")
 
 
 def look_up(what: str, name: str, known: Mapping[str, T]) -> T:

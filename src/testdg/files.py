@@ -14,10 +14,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 from safetensors import SafetensorError
 
-from testdg.errors import UserError
+from testdg.errors import UserError, visible
 
 _REMEDY = "free some space, or choose another folder with --out"
 _FRESH = ".new"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 class Busy(UserError):
@@ -172,3 +173,10 @@ def _lock(number: int) -> None:
         import fcntl
 
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def csv_cell(value: Any) -> Any:
+    """A value whose text a spreadsheet does not take for a formula."""
+    if not isinstance(value, str):
+        return value
+    return visible(f"'{value}" if value.lstrip(" ")[:1] in _FORMULA else value)

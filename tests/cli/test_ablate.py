@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from testdg.cli.app import execute
-from testdg.experiments.ablations import ABLATIONS
 from testdg.models import Preprocessing, TinyViT, VisionModel
+from testdg.studies.ablations import ABLATIONS
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from testdg.cli.app import INTERRUPTED, execute
-from testdg.streaming import run as streaming_run
+from testdg.runs import run as streaming_run
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from testdg.cli.app import execute
-from testdg.experiments.analyses import ANALYSES
 from testdg.models import Preprocessing, TinyViT, VisionModel
+from testdg.studies.analyses import ANALYSES
 
 
 @pytest.fixture

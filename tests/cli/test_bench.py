@@ -8,8 +8,8 @@ from rich.console import Console
 
 from testdg.cli.app import execute
 from testdg.cli.bench_progress import BenchDisplay, Forecast, duration
-from testdg.evaluation import DomainResult, Result
-from testdg.experiments import Cell, Complete, Failed, Grid, Running, expand
+from testdg.runs import DomainResult, Result
+from testdg.studies import Cell, Complete, Failed, Grid, Running, expand
 
 
 @pytest.fixture

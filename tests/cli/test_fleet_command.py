@@ -12,9 +12,9 @@ from ray_tools import need_ray
 from testdg.cli.app import execute
 from testdg.cli.bench_progress import complain
 from testdg.cli.fleet import FleetScreen, plain
-from testdg.experiments.engine import Failed
-from testdg.streaming.camera import End, Ended, Seen, Stopped
-from testdg.streaming.fleet import Lost, Noted
+from testdg.studies.camera import End, Ended, Seen, Stopped
+from testdg.studies.engine import Failed
+from testdg.studies.fleet import Lost, Noted
 
 
 @pytest.fixture

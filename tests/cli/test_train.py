@@ -7,7 +7,7 @@ import torch
 
 from testdg.cli.app import execute
 from testdg.models import TinyCNN, load_model
-from testdg.training.recipe import ClassTuning
+from testdg.runs.training.recipe import ClassTuning
 
 SMALL = ["--images", "40", "--epochs", "1", "--batch-size", "20", "--device", "cpu"]
 

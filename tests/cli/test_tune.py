@@ -9,9 +9,9 @@ from testdg.cli.app import execute
 from testdg.cli.options import TuneOptions
 from testdg.cli.tune import Tuning
 from testdg.data.corruptions import EXTRA
-from testdg.evaluation import Result
-from testdg.experiments import News, Running
-from testdg.experiments.tuned import Tuned
+from testdg.runs import Result
+from testdg.studies import News, Running
+from testdg.studies.tuned import Tuned
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from testdg.cli.app import execute
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.corruptions import corrupt_uint8
 from testdg.errors import UserError
-from testdg.evaluation import run
-from testdg.evaluation.source import source_model
 from testdg.models import TinyCNN
+from testdg.runs import run
+from testdg.runs.source import source_model
 
 NAMES = ["gaussian_noise", "fog"]
 

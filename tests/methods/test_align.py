@@ -14,8 +14,8 @@ from testdg.methods.align import Align
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.alignment import Alignment
 from testdg.models.sites import Site, Statistics
+from testdg.runs.training.fine_tune import starting_model
 from testdg.testing import stream
-from testdg.training.fine_tune import starting_model
 
 EVER = 1e9
 """A threshold that no gap reaches."""

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from testdg.core.weights import uses_batch
 from testdg.methods.align import Align
 from testdg.methods.parts.normalisation import (
     MixedBatchNorm,
@@ -12,7 +13,6 @@ from testdg.methods.parts.normalisation import (
     follow_statistics,
     replace_batch_norms,
 )
-from testdg.methods.parts.weights import uses_batch
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import stream
 

@@ -9,10 +9,10 @@ import transformers
 from passes import confident, counted, segformer
 from torch import Tensor
 
+from testdg.core.weights import weights_and_biases
 from testdg.methods.cotta import Cotta
 from testdg.methods.parts.entropy import soft_cross_entropy, symmetric_cross_entropy
 from testdg.methods.parts.views import RATIOS, multiscale_probabilities
-from testdg.methods.parts.weights import weights_and_biases
 from testdg.models import VisionModel, load_model
 from testdg.testing import CHECKS, check_adapter, stream
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
-from testdg.evaluation import run
-from testdg.evaluation.source import source_batches
 from testdg.methods import Adapter
 from testdg.methods.eata import Eata
 from testdg.methods.source import Source
 from testdg.models import Preprocessing, VisionModel, load_model
+from testdg.runs import run
+from testdg.runs.source import source_batches
 from testdg.testing import CHECKS, check_adapter, same_state, stream
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from testdg import Preprocessing, adapt, load_model
-from testdg.guards.health import Movement
-from testdg.guards.inputs import Inputs
+from testdg.core.guard.health import Movement
+from testdg.core.guard.inputs import Inputs
 from testdg.models import TinyViT
 from testdg.testing import stream
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from testdg.methods.parts.learner import Learner, OptimizerName
+from testdg.core.learner import Learner, OptimizerName
 from testdg.models import TinyCNN
 
 OPTIMIZERS: list[OptimizerName] = ["adam", "sgd"]

@@ -1,9 +1,9 @@
 import pytest
 
-from testdg.experiments.tuning import configurations
-from testdg.experiments.variants import Variant, all_variants
+from testdg.core.settings import BUDGET, Search, make_settings
 from testdg.methods import find_method
-from testdg.methods.settings import BUDGET, Search, make_settings
+from testdg.studies.tuning import configurations
+from testdg.studies.variants import Variant, all_variants
 
 VARIANTS = {one.key: one for task in ("classification", "segmentation") for one in all_variants(task)}
 

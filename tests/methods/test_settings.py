@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 import pytest
 
+from testdg.core.settings import make_settings
 from testdg.errors import UserError
 from testdg.methods import Adapter, Settings, adapt, describe_settings, methods, option, parse_settings
-from testdg.methods.settings import make_settings
 from testdg.models import VisionModel
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from testdg import adapt
+from testdg.core.state import read_folder, write_folder
 from testdg.errors import UserError
 from testdg.files import file_checksum
 from testdg.methods import Adapter
-from testdg.methods.state import read_folder, write_folder
 from testdg.models import VisionModel
 from testdg.testing import same_state, stream
 

@@ -11,8 +11,8 @@ from map_cases import SEGMENTATION_CHECKS, any_size
 from passes import confident, counted, segformer
 from torch import Tensor
 
+from testdg.core.weights import weights_and_biases
 from testdg.errors import UserError
-from testdg.methods.parts.weights import weights_and_biases
 from testdg.methods.svdp import SparsePrompts, Svdp, dropout_uncertainty, variation
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from testdg.methods.parts.weights import ema_update, frozen_copy
+from testdg.core.weights import ema_update, frozen_copy
 from testdg.models import TinyCNN
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from testdg.core.adapter import Adapter
 from testdg.errors import UserError
 from testdg.methods import adapt
-from testdg.methods.adapter import Adapter
 from testdg.models import TinyViT
 
 KINDS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from testdg import Preprocessing, adapt, load_model
+from testdg.core.undo import Undo
 from testdg.errors import UserError
 from testdg.methods import Adapter, cotta
-from testdg.methods.undo import Undo
 from testdg.models import TinyCNN, VisionModel
 from testdg.testing import CHECKS, same_state, snapshot, stream
 from testdg.testing.failures import Injected, failing

@@ -7,7 +7,7 @@ import transformers
 from passes import segformer
 from torch import Tensor, nn
 
-from testdg.fitting import rate
+from testdg.core.fitting import rate
 from testdg.methods.parts.blocks import convolution_blocks, run_to_head, transformer_blocks
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
 from testdg.models import VisionModel, load_model

@@ -9,7 +9,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from testdg.methods.parts.learner import Learner
+from testdg.core.learner import Learner
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.released import LateDetector
 from testdg.models import Preprocessing, VisionModel, load_model

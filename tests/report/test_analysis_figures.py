@@ -11,7 +11,7 @@ from testdg.report.analyses import scores, spaces
 from testdg.report.analyses.stream import draw_curves
 from testdg.report.page import figures
 from testdg.report.page.sheets import group_sheets
-from testdg.scores import Classification
+from testdg.runs.scores import Classification
 
 METRIC = Classification.metric.describe()
 

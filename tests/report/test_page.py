@@ -18,7 +18,7 @@ from testdg.report.page.sheets import group_sheets, published_sheets, source_gai
 from testdg.report.page.words import contents, outcome, record_pairs
 from testdg.report.published import TABLES, published
 from testdg.report.table import Column, Entry, Table
-from testdg.scores import Classification, Metric
+from testdg.runs.scores import Classification, Metric
 
 
 def texts(sheet: Table) -> list[list[str]]:

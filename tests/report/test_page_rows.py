@@ -4,13 +4,13 @@ from pathlib import Path
 
 from page_cases import groups_of, write_run
 
-from testdg.evaluation import Protocol, read_result
-from testdg.experiments import Cell, Complete
-from testdg.experiments.ablations import find_ablation
-from testdg.experiments.rows import keep_names
 from testdg.methods import find_method
 from testdg.report.page import read_runs
 from testdg.report.page.words import contents, outcome
+from testdg.runs import Protocol, read_result
+from testdg.studies import Cell, Complete
+from testdg.studies.ablations import find_ablation
+from testdg.studies.rows import keep_names
 
 
 def test_rows_of_one_method_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -10,16 +10,16 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from testdg.data.benchmarks import load_benchmark
-from testdg.evaluation import DomainResult, Result, run
-from testdg.evaluation.events import rolling_scores
-from testdg.evaluation.protocol import make_visits
-from testdg.evaluation.samples import Sample, picture_miou, take_samples
 from testdg.methods import adapt
 from testdg.models import Preprocessing, load_model
 from testdg.models.tiny import tiny_segformer
 from testdg.report import Table, orders_table, plain_table, result_tables, visit_table
 from testdg.report.panel import default_palette, draw_panel, paint
-from testdg.scores import Segmentation
+from testdg.report.samples import Sample, picture_miou, take_samples
+from testdg.runs import DomainResult, Result, run
+from testdg.runs.events import rolling_scores
+from testdg.runs.protocol import make_visits
+from testdg.runs.scores import Segmentation
 
 PALETTE = ((250, 0, 0), (0, 250, 0), (0, 0, 250))
 

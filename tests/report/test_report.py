@@ -6,12 +6,12 @@ from page_cases import write_run
 from PIL import Image
 
 from testdg.errors import UserError
-from testdg.evaluation import read_result
-from testdg.evaluation.folder import read_events
 from testdg.report import draw_stream
 from testdg.report.analyses.stream import name_visits
 from testdg.report.record import record_lines, record_note
 from testdg.report.style import PALETTE, SOURCE, method_styles, new_figure
+from testdg.runs import read_result
+from testdg.runs.folder import read_events
 
 PROTOCOL: dict[str, Any] = {
     "kind": "held-out", "benchmark": "digits-c", "data": "generated", "data_fingerprint": "abc", "domains": ["fog"],

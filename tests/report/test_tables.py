@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from testdg.errors import UserError
-from testdg.evaluation import DomainResult, Result
-from testdg.evaluation.protocol import Visit, make_visits
 from testdg.report import Table, orders_table, plain_table, result_tables, rich_table, visit_table
-from testdg.scores import Classification, Metric
+from testdg.runs import DomainResult, Result
+from testdg.runs.protocol import Visit, make_visits
+from testdg.runs.scores import Classification, Metric
 
 TWO = make_visits(["fog", "snow"], [], 5, 1)
 

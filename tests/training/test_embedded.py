@@ -7,10 +7,10 @@ import torch
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
 from testdg.errors import UserError
-from testdg.evaluation import source_model
 from testdg.models import TinyViT, load_model
-from testdg.training.cache import cache_folder
-from testdg.training.embedded import EmbeddedClasses, train, trained_model
+from testdg.runs import source_model
+from testdg.runs.training.cache import cache_folder
+from testdg.runs.training.embedded import EmbeddedClasses, train, trained_model
 
 SHORT = EmbeddedClasses(width=16, depth=1, heads=2, epochs=1)
 

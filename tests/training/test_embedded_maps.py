@@ -10,9 +10,9 @@ from testdg.data.stream import Samples
 from testdg.data.streets.scene import draw_scenes
 from testdg.errors import UserError
 from testdg.models import VisionModel
-from testdg.training.embedded import EmbeddedClasses, EmbeddedMaps, default_recipe, train
-from testdg.training.losses import class_weights
-from testdg.training.views import map_view
+from testdg.runs.training.embedded import EmbeddedClasses, EmbeddedMaps, default_recipe, train
+from testdg.runs.training.losses import class_weights
+from testdg.runs.training.views import map_view
 
 
 def test_each_task_has_a_recipe() -> None:

@@ -16,8 +16,8 @@ from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
 from testdg.errors import UserError
 from testdg.models import Preprocessing, TinyCNN, TinyViT, VisionModel, load_model
-from testdg.training.fine_tune import clean_scores, fine_tune, starting_model
-from testdg.training.recipe import ClassTuning
+from testdg.runs.training.fine_tune import clean_scores, fine_tune, starting_model
+from testdg.runs.training.recipe import ClassTuning
 
 SHORT = ClassTuning(epochs=2, images=96, batch_size=16, learning_rate=1e-3, flip=False)
 
@@ -85,8 +85,8 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(start: Path, tmp
 SCRIPT = """
 import sys
 from testdg.data.benchmarks import load_benchmark
-from testdg.training.fine_tune import fine_tune
-from testdg.training.recipe import ClassTuning
+from testdg.runs.training.fine_tune import fine_tune
+from testdg.runs.training.recipe import ClassTuning
 recipe = ClassTuning(epochs=20, images=96, batch_size=16, learning_rate=1e-3, flip=False)
 fine_tune(load_benchmark("digits-c"), sys.argv[1], sys.argv[2], recipe, device="cpu", save_every=0.0)
 """

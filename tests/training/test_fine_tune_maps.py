@@ -17,12 +17,12 @@ from testdg.data.stream import Samples, to_float
 from testdg.data.streets.scene import draw_scenes
 from testdg.errors import UserError
 from testdg.models import load_model
-from testdg.training.fine_tune import fine_tune, starting_model
-from testdg.training.folder import TrainingFolder
-from testdg.training.losses import cross_entropy, overlap_loss
-from testdg.training.recipe import ClassTuning, MapTuning, make_recipe
-from testdg.training.steps import Training
-from testdg.training.views import map_view
+from testdg.runs.training.fine_tune import fine_tune, starting_model
+from testdg.runs.training.folder import TrainingFolder
+from testdg.runs.training.losses import cross_entropy, overlap_loss
+from testdg.runs.training.recipe import ClassTuning, MapTuning, make_recipe
+from testdg.runs.training.steps import Training
+from testdg.runs.training.views import map_view
 
 SHORT = MapTuning(epochs=3, batch_size=4)
 

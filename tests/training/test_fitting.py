@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from testdg.fitting import fit, load_moments, moments, rate
+from testdg.core.fitting import fit, load_moments, moments, rate
 
 
 def batches(start: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:

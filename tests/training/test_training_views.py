@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testdg.training.views import class_view, random_crop, random_flip
+from testdg.runs.training.views import class_view, random_crop, random_flip
 
 
 def generator(seed: int = 0) -> torch.Generator:

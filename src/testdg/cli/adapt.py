@@ -15,10 +15,11 @@ from rich.text import Text
 from testdg.cli.screen import Drawn, quieten
 from testdg.errors import visible
 from testdg.methods import find_method, parse_settings
-from testdg.streaming.run import Request, Watcher, adapt_frames
-from testdg.streaming.setup import DEFAULT_METHOD
-from testdg.streaming.stream import Answered
-from testdg.streaming.tally import Tally
+from testdg.report.stream_figure import draw_summary
+from testdg.runs.adapt import Request, Watcher, adapt_frames
+from testdg.runs.pictures import Answered
+from testdg.runs.setup import DEFAULT_METHOD
+from testdg.runs.tally import Tally
 
 _LINES_EVERY = 10.0  # seconds between two lines where there is no terminal
 _NAMED = 5  # pictures that were left out and are named on the screen; skipped.csv has all
@@ -36,7 +37,7 @@ def adapt_command(request: Request, *, as_json: bool) -> None:
     with warnings.catch_warnings(), Screen(console) as screen:
         warnings.filterwarnings("ignore", module="PIL")
         warnings.showwarning = lambda message, *_, **__: screen.note(str(message))
-        summary = adapt_frames(request, screen)
+        summary = adapt_frames(request, screen, draw_summary)
     if as_json:
         print(json.dumps(summary, indent=2))
     else:

@@ -7,20 +7,20 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.choices import option_name
 from testdg.cli.bench import Training
 from testdg.cli.bench_progress import BenchDisplay, complain
 from testdg.cli.options import AnalyzeOptions, Chosen
 from testdg.cli.screen import Bar, quieten
 from testdg.errors import UserError, unknown
-from testdg.experiments import Cell, Complete, Failed, Grid, Local, bench, expand, prepare
-from testdg.experiments.analyses import ANALYSES, Analysis, Subject, find_analysis
-from testdg.experiments.analyses.subject import Scene
 from testdg.files import replace_text, writing
 from testdg.report.analyses import draw_analysis
 from testdg.report.page.write import check_folder
 from testdg.report.record import record_note
 from testdg.report.style import check_suffix
+from testdg.runs.choices import option_name
+from testdg.studies import Cell, Complete, Failed, Grid, Local, bench, expand, prepare
+from testdg.studies.analyses import ANALYSES, Analysis, Subject, find_analysis
+from testdg.studies.analyses.subject import Scene
 
 SPACES = ("embeddings", "features")
 

@@ -13,9 +13,12 @@ from testdg.cli.bench_progress import BenchDisplay, complain
 from testdg.cli.options import BenchOptions, Chosen, ray_options
 from testdg.cli.screen import Bar, quieten
 from testdg.errors import UserError
-from testdg.evaluation import Observer
-from testdg.evaluation.observer import check_tracker
-from testdg.experiments import (
+from testdg.files import replace_text, writing
+from testdg.report.bench import Layout
+from testdg.report.page.write import check_folder
+from testdg.runs import Observer
+from testdg.runs.observer import check_tracker
+from testdg.studies import (
     Cell,
     Complete,
     Engine,
@@ -29,13 +32,10 @@ from testdg.experiments import (
     prepare,
     summarise,
 )
-from testdg.experiments.ablations import ABLATIONS, METHOD, find_ablation
-from testdg.experiments.grid import read_settings
-from testdg.experiments.rows import keep_names
-from testdg.experiments.storage import Remote, find_out
-from testdg.files import replace_text, writing
-from testdg.report.bench import Layout
-from testdg.report.page.write import check_folder
+from testdg.studies.ablations import ABLATIONS, METHOD, find_ablation
+from testdg.studies.grid import read_settings
+from testdg.studies.rows import keep_names
+from testdg.studies.storage import Remote, find_out
 
 
 def bench_command(file: Path | None, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
@@ -110,7 +110,7 @@ def make_engine(places: BenchOptions) -> Engine:
     """The engine that was asked for."""
     if ray_options(places.engine, address=places.address, gpus_per_cell=places.gpus_per_cell) is None:
         return Local(places.jobs)
-    from testdg.experiments.ray_engine import Ray
+    from testdg.studies.ray_engine import Ray
 
     return Ray(places.address, jobs=places.jobs, gpus=places.gpus_per_cell)
 

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, TaskID, TextColumn
 
 from testdg.cli.screen import Screen
 from testdg.errors import visible
-from testdg.experiments import Cell, Complete, Failed, News, Running
+from testdg.studies import Cell, Complete, Failed, News, Running
 
 
 class Forecast:

@@ -16,10 +16,11 @@ from rich.progress import BarColumn, TextColumn
 from testdg.cli.bench_progress import complain
 from testdg.cli.screen import Screen, quieten
 from testdg.errors import visible
-from testdg.experiments.engine import Failed
-from testdg.streaming.camera import End, Ended, Seen, Stopped
-from testdg.streaming.fleet import Lost, News, Noted, adapt_fleet, find_streams
-from testdg.streaming.run import Request
+from testdg.report.stream_figure import draw_summary
+from testdg.runs.adapt import Request
+from testdg.studies.camera import End, Ended, Seen, Stopped
+from testdg.studies.engine import Failed
+from testdg.studies.fleet import Lost, News, Noted, adapt_fleet, find_streams
 
 
 def fleet_command(request: Request, places: Mapping[str, Any], *, as_json: bool) -> bool:
@@ -29,7 +30,7 @@ def fleet_command(request: Request, places: Mapping[str, Any], *, as_json: bool)
     names = list(find_streams(request))
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), FleetScreen(console, names) as screen:
         # of a process that is lost Ray prints a page; the screen has a line
-        ends = adapt_fleet(request, tell=screen.tell, **places)
+        ends = adapt_fleet(request, tell=screen.tell, draw=draw_summary, **places)
     failed = [end for end in ends.values() if isinstance(end, Failed)]
     complain(names, failed)
     if any(isinstance(end, Stopped) for end in ends.values()):

@@ -16,20 +16,20 @@ from testdg.cli.options import BenchOptions, BoardOptions, Chosen
 from testdg.cli.screen import Bar
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
-from testdg.evaluation import Result
-from testdg.evaluation.kept import RUNS, read_lines, to_line
-from testdg.experiments import Cell, Complete, Failed
-from testdg.experiments.analyses.cost import Costs, measure_costs, read_costs
-from testdg.experiments.grid import read_settings
-from testdg.experiments.leaderboard import FIRST, Entered, best_of, enter, find_streams, make_board, named, stored_runs
-from testdg.experiments.tuned import Tuned
-from testdg.experiments.variants import Variant, find_variants, willing
 from testdg.files import write_files
 from testdg.report.bench import bench_csv
 from testdg.report.board import board_markdown, board_page, board_pictures, board_table, outcome
 from testdg.report.page.figures import picture_files
 from testdg.report.page.write import check_folder
 from testdg.report.table import plain_table
+from testdg.runs import Result
+from testdg.runs.stored import RUNS, read_lines, to_line
+from testdg.studies import Cell, Complete, Failed
+from testdg.studies.analyses.cost import Costs, measure_costs, read_costs
+from testdg.studies.grid import read_settings
+from testdg.studies.leaderboard import FIRST, Entered, best_of, enter, find_streams, make_board, named, stored_runs
+from testdg.studies.tuned import Tuned
+from testdg.studies.variants import Variant, find_variants, willing
 
 NamedRuns = list[tuple[str, str, Result]]
 

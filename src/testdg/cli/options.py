@@ -9,8 +9,8 @@ from typing import Annotated, Any, NamedTuple
 
 from typer import Argument, Option
 
-from testdg.choices import CHOICES, Choice, chosen, option_name
 from testdg.errors import UserError, unknown
+from testdg.runs.choices import CHOICES, Choice, chosen, option_name
 
 Json = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Settings = Annotated[

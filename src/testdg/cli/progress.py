@@ -8,12 +8,12 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from testdg.cli.screen import Drawn
-from testdg.evaluation import Observer, Record
-from testdg.evaluation.protocol import Visit
-from testdg.evaluation.record import OWN_ORDERS
-from testdg.evaluation.result import Tally
 from testdg.report import rich_table, visit_table
-from testdg.scores import find_score
+from testdg.runs import Observer, Record
+from testdg.runs.protocol import Visit
+from testdg.runs.record import OWN_ORDERS
+from testdg.runs.result import Tally
+from testdg.runs.scores import find_score
 
 
 class Display(Observer, Drawn):

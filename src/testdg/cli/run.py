@@ -14,19 +14,19 @@ from testdg.cli.progress import Display, make_display
 from testdg.cli.screen import quieten
 from testdg.data.benchmarks import Benchmark
 from testdg.errors import UserError
-from testdg.evaluation import Result
-from testdg.evaluation.observer import check_tracker, tracked
-from testdg.evaluation.samples import take_samples
-from testdg.experiments import Cell, Grid, expand
-from testdg.experiments.engine import load_setup, run_here
-from testdg.experiments.grid import SOURCE
-from testdg.experiments.summary import leaves_one_out, run_names
 from testdg.methods import find_method
 from testdg.models import VisionModel
 from testdg.models.device import find_device
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
 from testdg.report.panel import draw_panel
 from testdg.report.record import record_lines, record_note
+from testdg.report.samples import take_samples
+from testdg.runs import Result
+from testdg.runs.observer import check_tracker, tracked
+from testdg.studies import Cell, Grid, expand
+from testdg.studies.engine import load_setup, run_here
+from testdg.studies.grid import SOURCE
+from testdg.studies.summary import leaves_one_out, run_names
 
 
 def run_command(chosen: Chosen, out: Path, track: str | None, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from testdg.cli.screen import quieten
 from testdg.errors import UserError, visible
-from testdg.streaming.setup import Choices
+from testdg.runs.setup import Choices
 
 
 def require_server() -> None:
@@ -29,11 +29,11 @@ def serve_command(
 ) -> None:
     """Make the model ready, say where it listens, and serve until Ctrl-C."""
     require_server()
-    from testdg.serving.demo import NAME, demo_factory
-    from testdg.serving.factory import Factory
-    from testdg.serving.limits import Limits
-    from testdg.serving.run import Place, serve
-    from testdg.serving.security import find_token
+    from testdg.serve.demo import NAME, demo_factory
+    from testdg.serve.factory import Factory
+    from testdg.serve.limits import Limits
+    from testdg.serve.run import Place, serve
+    from testdg.serve.security import find_token
 
     if (model is None) != demo:
         raise UserError("name a model with --model, or see the demonstration with --demo")

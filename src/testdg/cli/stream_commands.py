@@ -7,9 +7,9 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from testdg.choices import CHOICES
 from testdg.cli import options as given
 from testdg.cli.options import prepare_torch, ray_options
+from testdg.runs.choices import CHOICES
 
 _MODEL = "Model: a folder, a hub id, a timm name, or the name of one in a --plugin."
 
@@ -59,8 +59,8 @@ def adapt(
     prepare_torch(bf16=any("precision=bf16" in pair for pair in pairs))
     from testdg.cli.adapt import adapt_command, settings_of
     from testdg.cli.fleet import fleet_command
-    from testdg.streaming.run import Request
-    from testdg.streaming.setup import Choices
+    from testdg.runs.adapt import Request
+    from testdg.runs.setup import Choices
 
     places = ray_options(engine, address=address, cpus=cpus, gpus=gpus)
     choices = Choices(method=method, source=source, guard=guard, classes=classes, device=device, load_state=load_state)
@@ -108,7 +108,7 @@ def serve(
     prepare_torch(bf16=any("precision=bf16" in pair for pair in pairs))
     from testdg.cli.adapt import settings_of
     from testdg.cli.serve import serve_command
-    from testdg.streaming.setup import Choices
+    from testdg.runs.setup import Choices
 
     choices = Choices(method=method, source=source, classes=classes, device=device)
     place = {"out": out, "host": host, "port": port, "token_file": token_file, "resident": resident}

@@ -10,8 +10,8 @@ from rich.console import Console
 from testdg.cli.screen import Bar, quieten
 from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.models.segformer import SEGFORMERS
-from testdg.training.fine_tune import fine_tune
-from testdg.training.recipe import make_recipe
+from testdg.runs.training.fine_tune import fine_tune
+from testdg.runs.training.recipe import make_recipe
 
 
 def train_command(

@@ -13,12 +13,14 @@ from testdg.cli.bench import Training, check_places, drop_state, run_cells, run_
 from testdg.cli.bench_progress import complain
 from testdg.cli.options import BenchOptions, Chosen, TuneOptions
 from testdg.cli.screen import Bar, quieten
+from testdg.core.settings import BUDGET
 from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.errors import UserError
-from testdg.experiments import Cell, Complete, Failed, expand
-from testdg.experiments.grid import read_settings
-from testdg.experiments.tuned import Tuned
-from testdg.experiments.tuning import (
+from testdg.report.tuning import tuning_csv, tuning_markdown, tuning_plain, tuning_text
+from testdg.studies import Cell, Complete, Failed, expand
+from testdg.studies.grid import read_settings
+from testdg.studies.tuned import Tuned
+from testdg.studies.tuning import (
     Choice,
     Configuration,
     check_given,
@@ -30,9 +32,7 @@ from testdg.experiments.tuning import (
     tuning_grid,
     usual_values,
 )
-from testdg.experiments.variants import Variant, find_variants, willing
-from testdg.methods.settings import BUDGET
-from testdg.report.tuning import tuning_csv, tuning_markdown, tuning_plain, tuning_text
+from testdg.studies.variants import Variant, find_variants, willing
 
 
 def tune_command(asked: TuneOptions, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:

@@ -1,10 +1,10 @@
 """Methods: the Adapter contract and every method that keeps it."""
 
-from testdg.methods.adapter import Adapter, TeacherAdapter
-from testdg.methods.parts.learner import Learner
-from testdg.methods.registry import adapt, find_method, methods, register
-from testdg.methods.settings import Search, Settings, describe_settings, first_things_first, option, parse_settings
-from testdg.methods.stateful import PlainState
+from testdg.core.adapter import Adapter, TeacherAdapter
+from testdg.core.learner import Learner
+from testdg.core.registry import adapt, find_method, methods, register
+from testdg.core.settings import Search, Settings, describe_settings, first_things_first, option, parse_settings
+from testdg.core.stateful import PlainState
 
 __all__ = [
     "Adapter",

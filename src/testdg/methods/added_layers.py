@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from testdg.core.weights import frozen_copy
 from testdg.errors import UserError
 from testdg.methods import Adapter
-from testdg.methods.parts.weights import frozen_copy
 from testdg.models import VisionModel, load_model
 
 IN_MODEL = "parts"

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from testdg.core.weights import frozen_copy
 from testdg.errors import UserError
 from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.blocks import prefix_tokens, transformer_blocks
 from testdg.methods.parts.class_mix import ClassMix
 from testdg.methods.parts.normalisation import aligned_norms, batch_norms
 from testdg.methods.parts.waiting import Waiting
-from testdg.methods.parts.weights import frozen_copy
 from testdg.models import VisionModel
 from testdg.models.alignment import Alignment, Reads
 from testdg.models.blocks import holding

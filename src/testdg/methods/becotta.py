@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from testdg.core.weights import ema_update, frozen_copy, restore
 from testdg.methods import Learner, Search, Settings, option, register
 from testdg.methods.added_layers import AddedLayer, AddedLayersAdapter, add_layers, added_layers
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
 from testdg.methods.parts.views import FOUR_RATIOS, choose_pixels, multiscale_probabilities
 from testdg.methods.parts.warm_up import supervised, train_on_source
-from testdg.methods.parts.weights import ema_update, frozen_copy, restore
 from testdg.models import VisionModel
 from testdg.models.blocks import first, holding, width_of, with_first
 

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from testdg.core.weights import Anchor, restore, weights_and_biases
 from testdg.data.augmentation import Augmentation
 from testdg.methods import Adapter, Learner, Search, Settings, option, register
 from testdg.methods.parts.blocks import hooked, pass_empty_image
 from testdg.methods.parts.entropy import masked_mean
 from testdg.methods.parts.views import following_loss, over_views
-from testdg.methods.parts.weights import Anchor, restore, weights_and_biases
 from testdg.models import Output, VisionModel
 
 BINS = 9

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from testdg.core.weights import ema_update, frozen_copy, restore, weights_and_biases
 from testdg.data.augmentation import Augmentation
 from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
@@ -17,7 +18,6 @@ from testdg.methods.parts.views import (
     over_views,
     sure_pixels,
 )
-from testdg.methods.parts.weights import ema_update, frozen_copy, restore, weights_and_biases
 
 
 @dataclass(frozen=True, kw_only=True)

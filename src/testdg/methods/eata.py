@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from testdg.core.weights import Anchor
 from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, AffineAdapter, ReliableSettings
 from testdg.methods.parts.entropy import largest_entropy, masked_mean
-from testdg.methods.parts.weights import Anchor
 
 
 @dataclass(frozen=True, kw_only=True)

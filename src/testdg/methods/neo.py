@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from testdg.core.weights import frozen_copy
 from testdg.methods import Adapter, Search, Settings, option, register
-from testdg.methods.parts.weights import frozen_copy
 from testdg.models import Output, VisionModel
 
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from testdg.core.weights import Anchor, ema_update, frozen_copy, restore, weights_and_biases
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
 from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
@@ -15,7 +16,6 @@ from testdg.methods.parts.blocks import run_to_head
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean, symmetric_cross_entropy
 from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
 from testdg.methods.parts.views import choose_pixels, following_loss, multiscale_probabilities, sure_pixels
-from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy, restore, weights_and_biases
 from testdg.models import VisionModel
 
 

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from testdg.core.weights import Anchor
 from testdg.data.augmentation import Augmentation
 from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, symmetric_cross_entropy
-from testdg.methods.parts.weights import Anchor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from testdg.core.weights import frozen_copy
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
 from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
@@ -21,7 +22,6 @@ from testdg.methods.parts.normalisation import (
     lacks_affine,
     replace_batch_norms,
 )
-from testdg.methods.parts.weights import frozen_copy
 from testdg.models import VisionModel
 
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from testdg.core.weights import Anchor
 from testdg.methods import Search, option, register
 from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings, ReliableSettings
 from testdg.methods.parts.entropy import masked_mean
-from testdg.methods.parts.weights import Anchor
 
 
 @dataclass(frozen=True, kw_only=True)

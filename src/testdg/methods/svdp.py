@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from testdg.core.weights import ema_update, frozen_copy, restore, weights_and_biases
 from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.blocks import run_to_head
 from testdg.methods.parts.views import choose_pixels, following_loss, multiscale_probabilities, sure_pixels
-from testdg.methods.parts.weights import ema_update, frozen_copy, restore, weights_and_biases
 from testdg.models import Output, VisionModel
 
 

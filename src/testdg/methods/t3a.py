@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from testdg.core.weights import frozen_copy
 from testdg.methods import Adapter, Search, Settings, option, register
 from testdg.methods.parts.entropy import entropy
-from testdg.methods.parts.weights import frozen_copy
 from testdg.models import Output, VisionModel
 
 

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from testdg.core.weights import ema_update, frozen_copy
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
 from testdg.methods import Adapter, Learner, PlainState, Search, Settings, option, register
 from testdg.methods.parts.views import following_loss
-from testdg.methods.parts.weights import ema_update, frozen_copy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from testdg.core.weights import Anchor, ema_update, frozen_copy
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
 from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.normalisation import affine_parameters
-from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy
 
 
 @dataclass(frozen=True, kw_only=True)

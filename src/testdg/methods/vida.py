@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
+from testdg.core.weights import Anchor, ema_update, frozen_copy, restore
 from testdg.data.augmentation import Augmentation
 from testdg.methods import Adapter, Learner, Search, Settings, option, register
 from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.methods.parts.views import following_loss, over_views
 from testdg.methods.parts.warm_up import supervised, train_on_source
-from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy, restore
 from testdg.models import VisionModel
 
 

@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from testdg.errors import visible
-from testdg.experiments import BenchRow, BenchTable
-from testdg.experiments.ablations import Column as Measured
-from testdg.experiments.ablations import Published
-from testdg.experiments.statistics import Gain
-from testdg.experiments.summary import Score
 from testdg.report.record import reconstruction_note, record_lines
 from testdg.report.safe import csv_text, fenced, markdown
 from testdg.report.table import Column, Entry, Table, align, markdown_lines, markdown_table, plain_table
+from testdg.studies import BenchRow, BenchTable
+from testdg.studies.ablations import Column as Measured
+from testdg.studies.ablations import Published
+from testdg.studies.statistics import Gain
+from testdg.studies.summary import Score
 
 INTERVAL = "95 % interval"
 SPREAD = "mean ± standard deviation over runs"

@@ -4,10 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from testdg.experiments import BenchTable
-from testdg.experiments.analyses.cost import Costs
-from testdg.experiments.grid import SOURCE
-from testdg.experiments.leaderboard import FIRST, HELD_OUT, Board, Ranked
 from testdg.report.analyses.scores import draw_methods
 from testdg.report.bench import SPREAD, bench_markdown, means_table, table_record
 from testdg.report.page.figures import Picture, make_picture
@@ -16,6 +12,10 @@ from testdg.report.record import reconstruction_note, record_note
 from testdg.report.safe import escape, markdown
 from testdg.report.style import GREY, look, method_styles, new_figure
 from testdg.report.table import Column, Entry, Table, markdown_table
+from testdg.studies import BenchTable
+from testdg.studies.analyses.cost import Costs
+from testdg.studies.grid import SOURCE
+from testdg.studies.leaderboard import FIRST, HELD_OUT, Board, Ranked
 
 TITLE = "Leaderboard"
 _FAR = 1.5

@@ -1,14 +1,13 @@
 """The panel of a segmentation run: picture, prediction before and after, label, for every domain."""
 
-import colorsys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from testdg.data.segmentation.classes import IGNORED
-from testdg.evaluation.samples import Sample, picture_miou
+from testdg.data.segmentation.classes import IGNORED, default_palette
+from testdg.report.samples import Sample, picture_miou
 from testdg.report.style import new_figure, write_figure
 
 Colours = Sequence[tuple[int, int, int]]
@@ -65,12 +64,6 @@ def paint(values: Any, colours: Colours) -> Any:
     table[: len(colours)] = colours
     table[IGNORED] = _BLACK
     return table[values]
-
-
-def default_palette(classes: int) -> list[tuple[int, int, int]]:
-    """As many colours as there are classes, evenly around the circle of hues, every other one darker."""
-    hues = ((number / classes, 0.75, 0.95 if number % 2 else 0.6) for number in range(classes))
-    return [(round(255 * r), round(255 * g), round(255 * b)) for r, g, b in (colorsys.hsv_to_rgb(*hue) for hue in hues)]
 
 
 def _add_legend(figure: Any, classes: Sequence[str], colours: Colours, note: str) -> None:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from testdg.data.corruptions import STANDARD_ORDER
-from testdg.scores import Classification, Metric, Segmentation
+from testdg.runs.scores import Classification, Metric, Segmentation
 
 ROUNDS = tuple(f"{name} ({number})" for number in (1, 2, 3) for name in ("fog", "night", "rain", "snow", "mean"))
 _PAPER = "the paper of TestDG"

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from testdg.evaluation.record import OWN_ORDERS, RESETS
 from testdg.methods import methods
+from testdg.runs.record import OWN_ORDERS, RESETS
 
 _TOLD = {RESETS["once"]: "domain changes not told", RESETS["domain"]: "which tells the method where domains change"}
 

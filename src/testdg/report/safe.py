@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from testdg.errors import visible
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+from testdg.files import csv_cell
 
 
 def escape(text: str) -> str:
@@ -34,12 +33,5 @@ def fenced(lines: list[str]) -> list[str]:
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
     """Rows as CSV; empty where there is no value."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(map(cell, row) for row in rows)
+    csv.writer(text, lineterminator="\n").writerows(map(csv_cell, row) for row in rows)
     return text.getvalue()
-
-
-def cell(value: Any) -> Any:
-    """A value whose text a spreadsheet does not take for a formula."""
-    if not isinstance(value, str):
-        return value
-    return visible(f"'{value}" if value.lstrip(" ")[:1] in _FORMULA else value)

@@ -10,9 +10,9 @@ import rich.table
 from rich.markup import escape
 
 from testdg.errors import visible
-from testdg.experiments.statistics import Spread
 from testdg.report.safe import markdown
-from testdg.scores import Metric
+from testdg.runs.scores import Metric
+from testdg.studies.statistics import Spread
 
 
 class Entry(NamedTuple):

@@ -4,13 +4,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from testdg.evaluation import DomainResult, Result, check_comparable
-from testdg.evaluation.compare import BY_ORDER
-from testdg.evaluation.protocol import Visit
-from testdg.evaluation.result import mean_of, means
-from testdg.experiments.summary import leaves_one_out, run_names
 from testdg.report.table import Column, Entry, Table
-from testdg.scores import Classification, Metric, Segmentation, other_metrics
+from testdg.runs import DomainResult, Result, check_comparable
+from testdg.runs.compare import BY_ORDER
+from testdg.runs.protocol import Visit
+from testdg.runs.result import mean_of, means
+from testdg.runs.scores import Classification, Metric, Segmentation, other_metrics
+from testdg.studies.summary import leaves_one_out, run_names
 
 Scores = Mapping[int, float]
 _MOST_ROUNDS = 10  # columns of the table of rounds

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from testdg.experiments.tuning import Choice, Tried
 from testdg.report.safe import csv_text, fenced, markdown
 from testdg.report.table import Column, Entry, Table, markdown_table, plain_table
+from testdg.studies.tuning import Choice, Tried
 
 _DIGITS = 2
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from testdg.core.state import read_folder
 from testdg.errors import UserError
 from testdg.methods import Adapter
-from testdg.methods.state import read_folder
 from testdg.models import VisionModel, load_model
 from testdg.testing.battery import (
     MakeAdapter,

@@ -1,5 +1,6 @@
 """What the numbers in label maps mean: classes, their colours, and the tables that translate stored numbers."""
 
+import colorsys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -89,3 +90,9 @@ def read_class_names(path: Path) -> tuple[tuple[str, ...], Table]:
     if not names or len(set(names)) < len(names) or len(names) >= _WRONG:
         raise UserError(f"{path} must name 1 to {_WRONG - 1} classes, each once; got {len(names)} lines")
     return tuple(names), plain_table(len(names), () if void is None else (void,))
+
+
+def default_palette(classes: int) -> list[tuple[int, int, int]]:
+    """As many colours as there are classes, evenly around the circle of hues, every other one darker."""
+    hues = ((number / classes, 0.75, 0.95 if number % 2 else 0.6) for number in range(classes))
+    return [(round(255 * r), round(255 * g), round(255 * b)) for r, g, b in (colorsys.hsv_to_rgb(*hue) for hue in hues)]

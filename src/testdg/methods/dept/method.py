@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from testdg.core.weights import ema_update, frozen_copy
 from testdg.data.augmentation import Augmentation
 from testdg.methods import Learner, PlainState, Search, Settings, option, register
 from testdg.methods.added_layers import AddedLayersAdapter, added_layers, watched
 from testdg.methods.dept.prompts import add_prompts, begin_as_tokens
 from testdg.methods.parts.blocks import AtHead, final_norm, run_to_head, transformer_blocks
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
-from testdg.methods.parts.weights import ema_update, frozen_copy
 from testdg.models import VisionModel
 from testdg.models.blocks import width_of
 
@@ -147,7 +147,7 @@ class Dept(AddedLayersAdapter):
     """Learn the prompts of a frozen transformer from its neighbours' labels and from an averaged teacher.
 
     Examples:
-        >>> from testdg.evaluation import run
+        >>> from testdg.runs import run
         >>> few = {"source_images": 200}
         >>> result = run("digits-c", "dept", settings=few, images=100, domains=["snow", "frost"])
         >>> print(f"error {result.mean_score:.1f} %")

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
+from testdg.core.fitting import Step, fit
 from testdg.data.segmentation.classes import IGNORED
-from testdg.fitting import Step, fit
 from testdg.methods.parts.entropy import masked_mean
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from testdg.core.weights import ema_update, frozen_copy
 from testdg.methods import Adapter
 from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.methods.parts.normalisation import (
@@ -15,7 +16,6 @@ from testdg.methods.parts.normalisation import (
     replace_batch_norms,
 )
 from testdg.methods.parts.warm_up import supervised, train_on_source
-from testdg.methods.parts.weights import ema_update, frozen_copy
 from testdg.methods.testdg.learning import domain_features, mlp
 from testdg.methods.testdg.settings import TestDGSettings
 from testdg.models import Output, VisionModel

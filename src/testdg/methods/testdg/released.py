@@ -10,8 +10,8 @@ from itertools import pairwise
 import torch
 from torch import Generator, Tensor, nn
 
+from testdg.core.weights import Anchor, ema_update, frozen_copy, restore
 from testdg.methods.parts.bottleneck import Bottleneck
-from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy, restore
 from testdg.methods.testdg.detection import ChangeDetector
 from testdg.methods.testdg.learning import mlp
 from testdg.methods.testdg.method import TestDG, Update

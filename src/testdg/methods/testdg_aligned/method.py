@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from testdg.core.weights import Anchor, ema_update, frozen_copy
 from testdg.data.augmentation import Augmentation
 from testdg.methods import Learner, Search, option, register
 from testdg.methods.align import PRESETS as ALIGN_PRESETS
@@ -15,7 +16,6 @@ from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entropy
 from testdg.methods.parts.normalisation import batch_norms
 from testdg.methods.parts.waiting import Waiting
-from testdg.methods.parts.weights import Anchor, ema_update, frozen_copy
 from testdg.methods.testdg.learning import domain_features
 from testdg.methods.testdg_aligned.lean import lean_norms, passed_again
 from testdg.models import Output, VisionModel

@@ -1,14 +1,14 @@
-"""Figures of the analyses: each draws the numbers that `testdg.experiments.analyses` computes, and nothing else."""
+"""Figures of the analyses: each draws the numbers that `testdg.studies.analyses` computes, and nothing else."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from testdg.evaluation import Result
-from testdg.experiments.analyses.stream import stream_numbers
 from testdg.report.analyses import scores, spaces
 from testdg.report.analyses.stream import draw_curves
 from testdg.report.style import write_figure
+from testdg.runs import Result
+from testdg.studies.analyses.stream import stream_numbers
 
 _DRAW = {
     "attention": spaces.draw_attention,

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from testdg.evaluation.record import OWN_ORDERS
 from testdg.report.record import images_per_domain
 from testdg.report.style import GREY, PALETTE, SOURCE, label_figure, method_styles, new_figure
+from testdg.runs.record import OWN_ORDERS
 
 Rows = Sequence[dict[str, Any]]
 _COLUMNS = 3  # panels of an overview that stand side by side

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from testdg.errors import UserError
-from testdg.evaluation import Result
-from testdg.evaluation.events import rolling_scores
-from testdg.evaluation.folder import read_events
-from testdg.experiments.analyses.stream import stream_numbers
-from testdg.experiments.grid import SOURCE
-from testdg.experiments.summary import run_names
 from testdg.report.analyses.stream import name_visits, shade_visits
 from testdg.report.page.groups import Group
 from testdg.report.page.sheets import source_gains
 from testdg.report.style import GREY, INK, PALETTE, look, new_figure, save_figure
 from testdg.report.table import Table
+from testdg.runs import Result
+from testdg.runs.events import rolling_scores
+from testdg.runs.folder import read_events
+from testdg.studies.analyses.stream import stream_numbers
+from testdg.studies.grid import SOURCE
+from testdg.studies.summary import run_names
 
 _METHOD = PALETTE[0].lower()
 _WIDTH = 9.6  # inches

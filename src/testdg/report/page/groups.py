@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from testdg.evaluation import Result, comparable, differences
-from testdg.evaluation.compare import grouped, same_but_for_order
-from testdg.experiments import BenchTable
-from testdg.experiments.grid import SOURCE
-from testdg.experiments.rows import by_number, method_title, settings_of_row, titled_rows
-from testdg.experiments.summary import make_table
+from testdg.runs import Result, comparable, differences
+from testdg.runs.compare import grouped, same_but_for_order
+from testdg.studies import BenchTable
+from testdg.studies.grid import SOURCE
+from testdg.studies.rows import by_number, method_title, settings_of_row, titled_rows
+from testdg.studies.summary import make_table
 
 _LAST = "testdg"
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testdg.errors import UserError
-from testdg.evaluation import DomainResult, Result, read_result
-from testdg.evaluation.folder import damaged
-from testdg.evaluation.kept import RUNS, read_lines
-from testdg.evaluation.protocol import make_visits
 from testdg.report.page.groups import row_key
 from testdg.report.record import record_lines
+from testdg.runs import DomainResult, Result, read_result
+from testdg.runs.folder import damaged
+from testdg.runs.protocol import make_visits
+from testdg.runs.stored import RUNS, read_lines
 
 
 class Runs(NamedTuple):

@@ -3,17 +3,17 @@
 import statistics
 from collections.abc import Callable, Sequence
 
-from testdg.evaluation import DomainResult, Result
-from testdg.evaluation.result import means
-from testdg.experiments import BenchRow, BenchTable
-from testdg.experiments.grid import SOURCE
-from testdg.experiments.statistics import spread
-from testdg.experiments.summary import Score, run_names
 from testdg.report.bench import SPREAD, mean_and_gain, means_table
 from testdg.report.page.groups import Group
 from testdg.report.published import Published, published
 from testdg.report.table import Column, Entry, Table
-from testdg.scores import Metric, other_metrics
+from testdg.runs import DomainResult, Result
+from testdg.runs.result import means
+from testdg.runs.scores import Metric, other_metrics
+from testdg.studies import BenchRow, BenchTable
+from testdg.studies.grid import SOURCE
+from testdg.studies.statistics import spread
+from testdg.studies.summary import Score, run_names
 
 _MOST_COLUMNS = 20
 Visits = Callable[[Result], Sequence[DomainResult]]

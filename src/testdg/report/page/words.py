@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from testdg.experiments import BenchRow
-from testdg.experiments.grid import SOURCE
 from testdg.report.bench import INTERVAL, interval_text, table_record
 from testdg.report.page.groups import Group
 from testdg.report.page.runs import Runs
+from testdg.studies import BenchRow
+from testdg.studies.grid import SOURCE
 
 
 def counted(number: int, one: str, many: str = "") -> str:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testdg.errors import UserError
-from testdg.evaluation.kept import RUNS, to_line
-from testdg.experiments.rows import read_names
 from testdg.files import write_files
 from testdg.report.page.chapter import Content, make_chapter
 from testdg.report.page.figures import picture_files
@@ -14,6 +12,8 @@ from testdg.report.page.groups import make_groups
 from testdg.report.page.html import html_page
 from testdg.report.page.runs import read_runs
 from testdg.report.page.texts import latex_text, markdown_text, numbers_csv
+from testdg.runs.stored import RUNS, to_line
+from testdg.studies.rows import read_names
 
 TITLE = "Continual test-time adaptation"
 PAGE = "report.html"

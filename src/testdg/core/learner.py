@@ -1,0 +1,125 @@
+"""An optimiser that skips a non-finite update without asking the host."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from testdg.core import fitting
+
+OptimizerName = Literal["adam", "sgd", "momentum"]
+
+
+class Learner(nn.Module):
+    """Adam, Nesterov SGD or SGD with plain momentum 0.9 on named parameters, fused where the device has it.
+
+    Gradients may reach the parameters from now on. A step whose loss or gradient is not finite changes nothing and is
+    counted in `skipped`. The decision stays on the device, so the host never waits.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], optimizer: OptimizerName = "adam") -> None:
+        super().__init__()
+        groups = [{**group, "params": list(group["params"])} for group in groups]
+        self.parameters_ = [p.requires_grad_(True) for group in groups for p in group["params"]]
+        device = self.parameters_[0].device
+        self.fused = device.type in ("cpu", "cuda")
+        optimizer_class: Any = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
+        extra: dict[str, Any] = {"momentum": 0.9, "nesterov": optimizer == "sgd"}
+        if optimizer == "adam":
+            extra = {"capturable": device.type == "cuda"}
+        self.optimizer: torch.optim.Optimizer = optimizer_class(groups, fused=self.fused, **extra)
+        self.rates: list[float] = [group["lr"] for group in self.optimizer.param_groups]
+        self.moment_names = ("step", "exp_avg", "exp_avg_sq") if optimizer == "adam" else ("momentum_buffer",)
+        if optimizer != "adam":  # it would leave its momentum unwritten where the first step is skipped
+            for parameter in self.parameters_:
+                self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        self.skipped: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
+
+    def step(self, loss: Tensor, when: Tensor | None = None) -> Tensor:
+        """Move the parameters one step down the gradient of a loss, and return the loss, detached.
+
+        Where `when` is a False flag, nothing moves.
+        """
+        self.move(self.gradients(loss), loss, when)
+        return loss.detach()
+
+    def gradients(self, loss: Tensor, keep: bool = False) -> tuple[Tensor | None, ...]:
+        """Gradient of a loss by each parameter, None where it does not depend on one; `keep` the graph for another."""
+        with torch.autocast(loss.device.type, enabled=False):  # each layer's own precision, as in its forward pass
+            return torch.autograd.grad(loss, self.parameters_, allow_unused=True, retain_graph=keep)
+
+    def move(self, gradients: Sequence[Tensor | None], loss: Tensor, when: Tensor | None = None) -> None:
+        """Move the parameters by known gradients of a loss."""
+        used = [gradient for gradient in gradients if gradient is not None]
+        if not used:
+            return
+        total = torch.stack(torch._foreach_norm(used)).sum() + loss.detach()
+        bad = ~total.isfinite()
+        stay = bad if when is None else bad | ~when
+        for parameter, gradient in zip(self.parameters_, gradients, strict=True):
+            if gradient is not None and gradient.stride() != parameter.stride():
+                gradient = torch.empty_like(parameter).copy_(gradient)  # fused optimisers read memory as it lies
+            parameter.grad = gradient
+        if self.fused:
+            self.optimizer.found_inf = stay.float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+        elif not stay:
+            self.optimizer.step()
+        self.skipped += bad if when is None else bad & when
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def scale_rates(self, share: float) -> None:
+        """Use this share of the learning rates from now on."""
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = share * rate
+
+    @torch.no_grad()
+    def forget(self, when: Tensor) -> None:
+        """Begin afresh, with zero moments and steps, where a flag on the device says so."""
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    value.mul_(~when.to(value.device))
+
+    def moments(self) -> dict[str, Tensor]:
+        """Moments and step counts, flat: `<parameter>.<name>`."""
+        return fitting.moments(self.optimizer)
+
+    def load_moments(self, moments: dict[str, Tensor]) -> None:
+        """Put back what `moments` gave."""
+        fitting.load_moments(self.optimizer, moments)
+
+    def misfit(self, moments: Mapping[str, Tensor]) -> str | None:
+        """Say which of some moments cannot be loaded; a parameter that was never moved by Adam has none."""
+        known = {f"{i}.{name}" for i in range(len(self.parameters_)) for name in self.moment_names}
+        if unknown := sorted(moments.keys() - known):
+            return f"{unknown[0]} is no moment of its optimiser"
+        for i, parameter in enumerate(self.parameters_):
+            own = {name: moments.get(f"{i}.{name}") for name in self.moment_names}
+            if "step" in own and all(value is None for value in own.values()):
+                continue
+            for name, value in own.items():
+                shape = torch.Size() if name == "step" else parameter.shape
+                if value is None:
+                    return f"{i}.{name} is missing"
+                if value.shape != shape:
+                    return f"{i}.{name} has shape {tuple(value.shape)}, not {tuple(shape)}"
+                if value.dtype != parameter.dtype:
+                    return f"{i}.{name} is {value.dtype}, not {parameter.dtype}"
+        return None
+
+    def held(self) -> list[Tensor]:
+        """Everything that a step writes: parameters and moments."""
+        moments = (value for state in self.optimizer.state.values() for value in state.values())
+        return [*self.parameters_, *(value for value in moments if isinstance(value, Tensor))]
+
+    def drop_moments(self, known: Iterable[Tensor]) -> None:
+        """Forget the moments, perhaps half made, of all but some parameters."""
+        kept = set(known)
+        for parameter in [parameter for parameter in self.optimizer.state if parameter not in kept]:
+            del self.optimizer.state[parameter]
+
+    def to_parameters(self) -> None:
+        """Bring the moments to where the parameters are."""
+        self.load_moments({name: value.to(self.parameters_[0].device) for name, value in self.moments().items()})

@@ -1,0 +1,157 @@
+"""Pictures of any kind as tensors, looked at before they are decoded, and the size at which they wait for a model."""
+
+import io
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from testdg.bounds import check_file, check_picture_size, require_range
+from testdg.data.stream import to_float
+from testdg.errors import UserError, visible
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+"""Other decoders are not tried: one of them starts a program."""
+SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+_MODES = {1: "L", 3: "RGB"}
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""How a camera was held, by the number that it notes, and what undoes it."""
+_LARGE = 1 << 16
+"""Pixels above which a picture is resized before it waits: a batch of smaller ones is resized faster at once."""
+
+
+class Unreadable(UserError):
+    """A picture that cannot be used, and why."""
+
+
+def read_picture(picture: Any, channels: int = 3) -> Tensor:
+    """Any picture as float32 in [0, 1], (channels, H, W); see `decode`."""
+    return as_unit(decode(picture, channels))
+
+
+def decode(picture: Any, channels: int = 3) -> Tensor:
+    """Any picture as (channels, H, W), uint8 or float32 in [0, 1]; Unreadable with the reason where that is not to be.
+
+    It may be a path, the bytes of a file, a PIL image, or an array or a tensor: (H, W, C), (C, H, W) or (H, W), of
+    uint8, uint16, or float in [0, 1].
+    """
+    if isinstance(picture, np.ndarray | Tensor):
+        return _from_values(picture, channels)
+    if channels not in _MODES:
+        raise Unreadable(f"a model of {channels} channels takes arrays and tensors alone, no {type(picture).__name__}")
+    try:
+        with _opened(picture) as opened:
+            check_picture_size(opened.height, opened.width)
+            return _from_pil(opened, channels)
+    except UserError:
+        raise
+    except UnidentifiedImageError:
+        raise Unreadable("no image format fits it") from None
+    except Exception as error:  # a damaged picture raises nearly anything
+        raise Unreadable(_reason(error)) from error
+
+
+def as_unit(image: Tensor) -> Tensor:
+    """A decoded picture as float32 in [0, 1]."""
+    return to_float(image) if image.dtype == torch.uint8 else image
+
+
+def to_pil(image: Tensor) -> Image.Image:
+    """A decoded picture as one of Pillow's, in RGB."""
+    levels = (as_unit(image) * 255).round().byte().permute(1, 2, 0).numpy()
+    return Image.fromarray(levels if levels.shape[2] == 3 else levels[..., 0]).convert("RGB")
+
+
+def _opened(picture: Any) -> AbstractContextManager[Image.Image]:
+    if isinstance(picture, Image.Image):
+        return nullcontext(picture)
+    if isinstance(picture, str | Path):
+        check_file(picture)
+    elif isinstance(picture, bytes | bytearray | memoryview):
+        picture = io.BytesIO(picture)
+    else:
+        kind = type(picture).__name__
+        raise Unreadable(f"a {kind} is no picture: hand in paths, bytes, arrays, tensors or PIL images")
+    return Image.open(picture, formats=FORMATS)
+
+
+def _from_pil(picture: Image.Image, channels: int) -> Tensor:
+    picture = _upright(picture)
+    if picture.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut at 255
+        return _from_values(np.asarray(picture).clip(0, 65535).astype(np.uint16), channels)
+    if picture.mode == "F":
+        raise Unreadable("its pixels are floating-point numbers, of which nobody knows the scale")
+    wanted = _MODES[channels]
+    levels = np.array(picture if picture.mode == wanted else picture.convert(wanted))
+    return torch.from_numpy(levels.reshape(*levels.shape[:2], channels)).permute(2, 0, 1).contiguous()
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    """Turn a picture as the camera was held."""
+    try:
+        turn = _TURNS.get(picture.getexif().get(_ORIENTATION, 1))
+    except Exception:  # a damaged note says nothing
+        return picture
+    return picture if turn is None else picture.transpose(turn)
+
+
+def _from_values(values: Any, channels: int) -> Tensor:
+    last = isinstance(values, np.ndarray) or values.dtype == torch.uint8
+    values = _levels(values)
+    if values.ndim not in (2, 3) or values.numel() == 0:
+        raise Unreadable(f"a picture must be (H, W, {channels}) or ({channels}, H, W); got {tuple(values.shape)}")
+    image = _channels_first(values, channels, last) if values.ndim == 3 else values[None]
+    image = image.expand(channels, -1, -1) if len(image) == 1 else image
+    if len(image) != channels:
+        raise Unreadable(f"a picture must have {channels} channels; got shape {tuple(values.shape)}")
+    try:
+        check_picture_size(*image.shape[1:])
+        if image.is_floating_point():
+            require_range(float(image.min()), float(image.max()))
+    except ValueError as error:
+        raise Unreadable(_reason(error)) from error
+    image = image.contiguous()
+    return image if image.dtype == torch.uint8 else image.float().clamp(0, 1)
+
+
+def _levels(values: Any) -> Tensor:
+    """Values of a kind that the scale is known of: uint8, or floats."""
+    if isinstance(values, np.ndarray):
+        wide = values.dtype == np.uint16
+        try:
+            values = torch.from_numpy(values.astype(np.float32) / 65535 if wide else np.ascontiguousarray(values))
+        except TypeError:
+            raise Unreadable(f"a picture must be uint8, or float in [0, 1]; got {values.dtype}") from None
+    found: Tensor = values.detach().cpu()
+    if found.dtype == torch.uint16:
+        return found.float() / 65535
+    if found.dtype != torch.uint8 and not found.is_floating_point():
+        raise Unreadable(f"a picture must be uint8, or float in [0, 1]; got {found.dtype}")
+    return found
+
+
+def _channels_first(values: Tensor, channels: int, last: bool) -> Tensor:
+    """Channels before rows, without transparency; where both ends could be channels, `last` says which."""
+    if values.shape[2] not in {1, channels, 4 if channels == 3 else 1} or (
+        values.shape[0] in (1, channels) and not last
+    ):
+        return values
+    return (values[..., :3] if channels == 3 else values).permute(2, 0, 1)
+
+
+def _reason(error: BaseException) -> str:
+    text = getattr(error, "strerror", None) or str(error)
+    return visible(" ".join(str(text).split())) or type(error).__name__

@@ -1,0 +1,38 @@
+"""Runs: a protocol makes a stream, a session predicts and learns, a folder keeps what came of it; source models."""
+
+from testdg.data.pictures import Unreadable, read_picture
+from testdg.runs.compare import check_comparable, comparable, differences
+from testdg.runs.folder import read_result
+from testdg.runs.observer import Observer
+from testdg.runs.pictures import AdaptedStream, Skipped, adapt_stream
+from testdg.runs.predictor import Prediction, Predictor
+from testdg.runs.protocol import Protocol, read_protocol, read_protocols
+from testdg.runs.record import Record
+from testdg.runs.result import DomainResult, Result
+from testdg.runs.run import run
+from testdg.runs.setup import class_names
+from testdg.runs.source import source_model
+
+__all__ = [
+    "AdaptedStream",
+    "DomainResult",
+    "Observer",
+    "Prediction",
+    "Predictor",
+    "Protocol",
+    "Record",
+    "Result",
+    "Skipped",
+    "Unreadable",
+    "adapt_stream",
+    "check_comparable",
+    "class_names",
+    "comparable",
+    "differences",
+    "read_picture",
+    "read_protocol",
+    "read_protocols",
+    "read_result",
+    "run",
+    "source_model",
+]

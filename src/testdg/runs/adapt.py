@@ -1,0 +1,207 @@
+"""`adapt_frames`: a stream of pictures with a folder of its own, that goes on where it was stopped."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from testdg.data.frames import Frames, Remaining, open_frames
+from testdg.errors import UserError, unknown
+from testdg.files import replace_text, writing
+from testdg.methods import find_method
+from testdg.runs.interrupts import noticed
+from testdg.runs.maps import Maps
+from testdg.runs.out import ROWS, OutFolder, require_pyarrow, write_parquet
+from testdg.runs.pictures import AdaptedStream, Answered
+from testdg.runs.run import tell_guard
+from testdg.runs.samples import Sample, Samples
+from testdg.runs.setup import Choices, Setup
+from testdg.runs.tally import Tally
+
+SAVE_EVERY = 60.0  # seconds between two saved states
+FORMATS = ("csv", "parquet")
+FIGURE, SUMMARY = "figure.png", "summary.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Where pictures come from and where predictions go; `choices` are about the model."""
+
+    frames: str | Path
+    model: str | Path | nn.Module
+    out: Path
+    choices: Choices
+    settings: Mapping[str, Any] | None = None
+    batch_size: int | None = None
+    order: str = "name"
+    follow: bool = False
+    idle: float | None = None
+    strict: bool = False
+    save_state: Path | None = None
+    export: Path | None = None
+    format: str = "csv"
+    save_every: float = SAVE_EVERY
+
+
+class Watcher:
+    """Hears of a stream's progress. Every method does nothing: override what you want to show."""
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def started(self, total: int | None, done: int) -> None:
+        """The first picture is about to be predicted; `done` were before."""
+
+    def answered(self, answered: Answered, tally: Tally) -> None:
+        """A batch was written."""
+
+    def stopped(self) -> bool:
+        """Whether the stream should end here, with its state saved, as after Ctrl-C."""
+        return False
+
+
+Draw = Callable[[Path, Tally, Sequence[Sample], str, str], Any]
+"""Draws the figure of a stream: where, what it amounts to, some pictures, a title and the model."""
+
+
+def adapt_frames(request: Request, watcher: Watcher | None = None, draw: Draw | None = None) -> dict[str, Any]:
+    """Predict and adapt to all pictures, write what comes of it, and give the summary."""
+    watcher = watcher or Watcher()
+    check_request(request)
+    frames = open_frames(request.frames, request.order, follow=request.follow, idle=request.idle, without=request.out)
+    setup = make_setup(request)
+    for note in setup.notes:
+        watcher.note(note)
+    return _Run(request, setup, frames, watcher, draw).result()
+
+
+def check_request(request: Request) -> None:
+    """Refuse what cannot be, before anything is loaded."""
+    if request.format not in FORMATS:
+        raise unknown("format", request.format, FORMATS)
+    if request.format == "parquet":
+        require_pyarrow()
+    if request.idle is not None and not request.follow:
+        raise UserError("--idle is for folders that grow: use it with --follow, or leave it out")
+
+
+def make_setup(request: Request) -> Setup:
+    """Model and adapter of a stream, refused where they cannot give what was asked for."""
+    setup = Setup(request.model, request.choices, dict(request.settings or {}))
+    if request.export is not None and (reason := setup.adapter.beyond_weights()) is not None:
+        raise UserError(f"--export is not possible: {setup.adapter.name} cannot be one model, as {reason}")
+    return setup
+
+
+class _Run:
+    """One stream, from whatever its folder holds to its summary."""
+
+    def __init__(
+        self, request: Request, setup: Setup, frames: Frames, watcher: Watcher, draw: Draw | None = None
+    ) -> None:
+        self.request, self.setup, self.frames, self.watcher, self.draw = request, setup, frames, watcher, draw
+        self.size = request.batch_size or setup.batch_size
+        self.out = OutFolder(request.out, self._config())
+        self.maps = Maps(request.out, setup.names)
+        self.samples = Samples(request.out, self.maps)
+        self.seconds, self.begun, self.before = 0.0, time.monotonic(), 0
+
+    def _config(self) -> dict[str, Any]:
+        adapter, choices, frames = self.setup.adapter, self.request.choices, self.request.frames
+        settings = {key: "none" if value is None else value for key, value in asdict(adapter.settings).items()}
+        return {
+            "frames": str(frames) if str(frames) == "-" else str(Path(frames).resolve()),
+            "order": self.request.order,
+            "model": self.setup.model.name,
+            "fingerprint": adapter.origin["fingerprint"],
+            "method": adapter.name,
+            "guard": choices.guard,
+            "source": "none" if choices.source is None else str(choices.source.resolve()),
+            "load_state": "none" if choices.load_state is None else str(choices.load_state.resolve()),
+            "batch_size": self.size,
+            "classes": self.setup.names,
+            "settings": settings,
+        }
+
+    def result(self) -> dict[str, Any]:
+        """Run to the end of the stream, or until somebody asks to stop."""
+        with self.out.held(), noticed() as asked:
+            done = self._resume()
+
+            def stop() -> bool:
+                return asked() or self.watcher.stopped()
+
+            self.watcher.started(self.frames.total, done)
+            stream = AdaptedStream(self.setup, self.frames, self.size, strict=self.request.strict)
+            self._follow(stream, done, stop)
+            self._save()
+            for remark in stream.remarks:
+                self.watcher.note(remark)
+            if stop() and not self.frames.live:
+                raise KeyboardInterrupt
+            return self._finish(stream.remarks)
+
+    def _resume(self) -> int:
+        behind = self.out.resume(self.setup.adapter, self.frames.there)
+        self.setup.warm_up()
+        if behind.done or behind.again:
+            self.frames = Remaining(self.frames, behind.done, behind.again)
+            self.samples.load()
+        self.seconds = float(behind.note.get("seconds", 0.0))
+        self.begun, self.before = time.monotonic(), self.out.tally.all.count
+        return len(behind.done)
+
+    def _follow(self, stream: AdaptedStream, done: int, stop: Callable[[], bool]) -> None:
+        saved = time.monotonic()
+        for answered in stream.batches(done, stop):
+            for prediction, image in zip(answered.predictions, answered.images, strict=True):
+                self.maps.write(prediction)
+                self.samples.add(prediction, image)
+            self.out.append(answered)
+            self.watcher.answered(answered, self.out.tally)
+            if time.monotonic() - saved >= self.request.save_every:
+                self._save()
+                saved = time.monotonic()
+
+    def _elapsed(self) -> float:
+        return self.seconds + time.monotonic() - self.begun
+
+    def _save(self) -> None:
+        self.out.save(self.setup.adapter, {"seconds": self._elapsed()})
+        self.samples.save()
+
+    def _finish(self, remarks: list[str]) -> dict[str, Any]:
+        tally, adapter, request = self.out.tally, self.setup.adapter, self.request
+        if not tally.all.count and not self.frames.live:
+            raise UserError(f"none of the {tally.skipped} pictures of {request.frames} can be read: see skipped.csv")
+        if request.save_state is not None:
+            adapter.save(request.save_state)
+        if request.export is not None:
+            with writing(request.export):
+                adapter.export(request.export)
+        table = write_parquet(request.out / ROWS) if request.format == "parquet" else request.out / ROWS
+        summary = self._summary(remarks)
+        with writing(request.out):
+            replace_text(request.out / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        late = tally.all.count > self.before or (tally.all.count and not (request.out / FIGURE).exists())
+        if late and self.draw is not None:
+            title = f"{find_method(adapter.name).title} on {Path(request.frames).name}"
+            self.draw(request.out / FIGURE, tally, self.samples.chosen(), title, self.setup.model.name)
+        return {**summary, "table": str(table), "figure": str(request.out / FIGURE), "out": str(request.out)}
+
+    def _summary(self, remarks: list[str]) -> dict[str, Any]:
+        seconds = time.monotonic() - self.begun
+        tally = self.out.tally
+        return {
+            "method": self.setup.adapter.name,
+            "model": self.setup.model.name,
+            **tally.summary(),
+            "guard": tell_guard(self.setup.adapter),
+            "remarks": remarks,
+            "seconds": round(self._elapsed(), 3),
+            "images_per_second": round((tally.all.count - self.before) / max(seconds, 1e-9), 2),
+        }

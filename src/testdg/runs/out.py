@@ -1,0 +1,260 @@
+"""The folder of a stream: predictions are appended batch by batch, and a kill at any moment loses or repeats none.
+
+A journal names the pictures of every batch and how long the tables are after it; its line is written last. The state of
+the adapter is saved now and then with its number of batches. Going on, tables and journal are cut where the state is,
+and the pictures after it are predicted again; if some of them are gone, their rows stay and the state lags behind.
+"""
+
+import csv
+import io
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+
+from testdg.core.state import tidy
+from testdg.errors import UserError
+from testdg.files import OneWriter, csv_cell, replace_text, replacing, writing
+from testdg.runs.pictures import Answered
+from testdg.runs.predictor import Prediction
+from testdg.runs.setup import put_back
+from testdg.runs.tally import Tally
+
+ROWS, SKIPPED, JOURNAL = "predictions.csv", "skipped.csv", ".batches.jsonl"
+CONFIG, STATE = "config.toml", "state"
+COLUMNS = (
+    "index", "file", "class", "class_index", "confidence", "source_class", "source_class_index", "source_confidence",
+    "differs", "change", "learnt", "reason",
+)  # fmt: skip
+
+
+def _line(values: Sequence[Any]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue().encode()
+
+
+_HEADS = {ROWS: _line(COLUMNS), SKIPPED: _line(("index", "file", "reason")), JOURNAL: b""}
+
+
+class Behind(NamedTuple):
+    """What lies behind a stream that goes on: pictures that are done, and those that were not saved."""
+
+    done: list[str]
+    again: list[str]
+    note: dict[str, Any]
+
+
+class OutFolder(OneWriter):
+    """One stream on disk. `config` is everything that its predictions depend on, in plain values."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        super().__init__(path, "run", "wait for it, or choose another --out")
+        self.path, self.config = path, dict(config)
+        self.files: dict[str, io.FileIO] = {}
+        self.batches = 0
+        self.tally = Tally()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder, or check the one that is there, and keep others out of it."""
+        with self.alone():
+            self._check_config()
+            try:
+                with writing(self.path):
+                    for name, head in _HEADS.items():
+                        # without a buffer: what a full disk refuses must not be written later
+                        self.files[name] = file = (self.path / name).open("ab", buffering=0)
+                        _write(file, head if file.tell() == 0 else b"")
+                yield
+            finally:
+                for file in self.files.values():
+                    with suppress(OSError):  # it was told already
+                        file.close()
+
+    def _check_config(self) -> None:
+        path = self.path / CONFIG
+        if not path.exists():
+            others = [one.name for one in self.path.iterdir() if one.name != ".lock"]
+            if ROWS in others or JOURNAL in others:
+                raise UserError(f"{path} is missing beside {ROWS}: choose another --out, or delete {self.path}")
+            with writing(self.path):
+                replace_text(path, tomli_w.dumps(self.config))
+            return
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} is damaged ({error}): choose another --out, or delete {self.path}") from error
+        for key in sorted({*found, *self.config}):
+            if found.get(key) != self.config.get(key):
+                told = f"{key} was {found.get(key)!r}, and is {self.config.get(key)!r} now"
+                raise UserError(f"{self.path} holds the predictions of another run ({told}): choose another --out")
+
+    # Going on
+
+    def resume(self, adapter: Any, there: Callable[[str], bool]) -> Behind:
+        """Bring the adapter to the last saved state, cut what was written after it, and say what is done.
+
+        `there` tells whether a picture can be had again.
+        """
+        batches = self._journal()
+        saved, note = (len(batches), {}) if _still(adapter) else self._load(adapter)
+        if saved > len(batches):
+            raise self._damaged(JOURNAL, f"{len(batches)} batches for a state of {saved}")
+        late = batches[saved:]
+        redo = all(there(file) for one in late for file in one["files"] if file not in one["skipped"])
+        kept = batches[:saved] if redo else batches
+        self._cut(kept)
+        self.batches, self.tally = len(kept), Tally()
+        for row in read_rows(self.path / ROWS):
+            self.tally.add(row)
+        self.tally.skipped = sum(1 for _ in read_rows(self.path / SKIPPED))
+        again = [file for one in late for file in one["files"]] if redo else []
+        return Behind([file for one in kept for file in one["files"]], again, note)
+
+    def _journal(self) -> list[dict[str, Any]]:
+        """The batches that were written to their end."""
+        lines = (self.path / JOURNAL).read_bytes().split(b"\n")[:-1]
+        try:
+            found = [json.loads(line) for line in lines]
+            for one in found:
+                one["files"], one["skipped"], one["sizes"][ROWS], one["sizes"][SKIPPED], one["sizes"][JOURNAL]
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._damaged(JOURNAL, error) from error
+        return found
+
+    def _load(self, adapter: Any) -> tuple[int, dict[str, Any]]:
+        """Batches behind the saved state, and its note; 0 where nothing was saved."""
+        state = self.path / STATE
+        if not state.exists() and not state.with_name(f"{STATE}.old").exists():
+            return 0, {}
+        try:
+            with writing(self.path):
+                tidy(state)
+            note = put_back(adapter, state)
+            return int(note["batches"]), note
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise self._damaged(STATE, error) from error
+
+    def _cut(self, batches: Sequence[Mapping[str, Any]]) -> None:
+        """Cut tables and journal after some batches."""
+        sizes = batches[-1]["sizes"] if batches else {name: len(head) for name, head in _HEADS.items()}
+        for name, file in self.files.items():
+            if file.seek(0, io.SEEK_END) < sizes[name]:
+                raise self._damaged(name, f"it has {file.tell()} bytes; {sizes[name]} were written")
+            _truncate(file, sizes[name])
+
+    def _damaged(self, name: str, reason: object) -> UserError:
+        return UserError(f"{self.path / name} is damaged ({reason}): delete {self.path} to start again")
+
+    # Writing
+
+    def append(self, answered: Answered) -> None:
+        """Add a batch: rows, what was skipped, and the line of the journal; all of them, or none."""
+        rows = [row_of(prediction) for prediction in answered.predictions]
+        before = {name: file.tell() for name, file in self.files.items()}
+        skipped = [one.file for one in answered.skipped]
+        reasons = [[one.index, csv_cell(one.file), csv_cell(one.reason)] for one in answered.skipped]
+        with self.writing():
+            try:
+                _write(self.files[ROWS], b"".join(_line([row[key] for key in COLUMNS]) for row in rows))
+                _write(self.files[SKIPPED], b"".join(map(_line, reasons)))
+                _write(self.files[JOURNAL], self._batch({"files": answered.files, "skipped": skipped}))
+            except BaseException:
+                for name, size in before.items():
+                    with suppress(OSError):  # what stays behind is cut by the next run
+                        _truncate(self.files[name], size)
+                raise
+        self.batches += 1
+        for row in rows:
+            self.tally.add(row)
+        self.tally.skipped += len(skipped)
+
+    def _batch(self, about: dict[str, Any]) -> bytes:
+        """The line of a batch, which names its own end: of a fixed width, so that it is known before."""
+        sizes = {name: self.files[name].tell() for name in (ROWS, SKIPPED)}
+        start = self.files[JOURNAL].tell()
+        blank = json.dumps({**about, "sizes": {**sizes, JOURNAL: 10**15}}) + "\n"
+        line = json.dumps({**about, "sizes": {**sizes, JOURNAL: start + len(blank)}})
+        return (line.ljust(len(blank) - 1) + "\n").encode()
+
+    def save(self, adapter: Any, note: Mapping[str, Any]) -> None:
+        """Save the adapter with the number of batches behind it; their rows are on disk before."""
+        with self.writing():
+            for file in self.files.values():
+                os.fsync(file.fileno())
+            if not _still(adapter):
+                adapter.save(self.path / STATE, note={**note, "batches": self.batches})
+
+
+def _still(adapter: Any) -> bool:
+    """Whether an adapter learns nothing: then there is no state, and what is written is done."""
+    return bool(adapter.name == "source")
+
+
+def row_of(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as a row; names stay texts for a spreadsheet."""
+    return {
+        "index": prediction.index,
+        "file": csv_cell(prediction.file),
+        "class": csv_cell(prediction.class_name),
+        "class_index": prediction.class_index,
+        "confidence": f"{prediction.confidence:.4f}",
+        "source_class": csv_cell(prediction.source_name),
+        "source_class_index": prediction.source_index,
+        "source_confidence": f"{prediction.source_confidence:.4f}",
+        "differs": f"{prediction.differs:.4g}",
+        "change": int(prediction.change),
+        "learnt": int(prediction.learnt),
+        "reason": csv_cell(prediction.reason),
+    }
+
+
+def read_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Rows of a table, one after the other."""
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _write(file: io.FileIO, data: bytes) -> None:
+    """Write all of it: a file without a buffer may take a part."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _truncate(file: io.FileIO, size: int) -> None:
+    file.truncate(size)
+    file.seek(0, io.SEEK_END)
+
+
+def require_pyarrow() -> Any:
+    """The library, or the sentence that says how to get it."""
+    try:
+        import pyarrow
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError("--format parquet needs pyarrow: pip install 'testdg[parquet]', or leave it out") from error
+    return pyarrow
+
+
+def write_parquet(table: Path) -> Path:
+    """Write `predictions.csv` beside itself as Parquet, part by part, in one step."""
+    arrow, target = require_pyarrow(), table.with_suffix(".parquet")
+    kinds = dict.fromkeys(COLUMNS, arrow.string())
+    kinds |= dict.fromkeys(("index", "class_index", "source_class_index", "change", "learnt"), arrow.int64())
+    kinds |= dict.fromkeys(("confidence", "source_confidence", "differs"), arrow.float64())
+    options = arrow.csv.ConvertOptions(column_types=kinds, strings_can_be_null=False)
+    lines = arrow.csv.ParseOptions(newlines_in_values=False)
+    with writing(table.parent), replacing(target) as fresh, table.open("rb") as file:
+        reader = arrow.csv.open_csv(file, convert_options=options, parse_options=lines)
+        with arrow.parquet.ParquetWriter(str(fresh), reader.schema) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+    return target

@@ -1,0 +1,200 @@
+"""Result: the scores of every visit to a domain, with the record of what they depend on."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from testdg.errors import UserError
+from testdg.runs.protocol import Visit
+from testdg.runs.scores import Metric, Score, find_score, metric_keys
+
+
+@dataclass(frozen=True)
+class DomainResult:
+    """One visit: its scores by key of the metric, as far as they are known and have a meaning.
+
+    For segmentation `error` counts pixels, and `class_iou` has a number per class, None for one that never occurs.
+    """
+
+    name: str
+    images: int
+    scores: Mapping[str, float]
+    severity: int | None = None
+    round: int = 1
+    class_iou: list[float | None] | None = None
+
+    @property
+    def error(self) -> float:
+        """Share of wrong answers in percent, which every task has."""
+        return self.known("error")
+
+    def known(self, key: str) -> float:
+        """A score that a table cannot do without."""
+        if (found := self.scores.get(key)) is None or not math.isfinite(found):
+            raise UserError(f"a visit to {self.name} has no {key}: leave its run out, or run it anew")
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the values as plain JSON, scores beside the rest."""
+        about = {"name": self.name, "images": self.images, "severity": self.severity, "round": self.round}
+        return {**about, **{key: self.scores.get(key) for key in metric_keys()}, "class_iou": self.class_iou}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> DomainResult:
+        """Read what `to_dict` gave; older results have fewer scores."""
+        known = {key: float(values[key]) for key in metric_keys() if values.get(key) is not None}
+        classes = values.get("class_iou")
+        return cls(
+            name=str(values["name"]),
+            images=int(values["images"]),
+            scores=known,
+            severity=values.get("severity"),
+            round=int(values.get("round", 1)),
+            class_iou=None if classes is None else list(classes),
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found."""
+
+    record: dict[str, Any]
+    method: dict[str, Any]
+    domains: list[DomainResult]
+    held_out: list[DomainResult] | None
+    seconds: float
+    versions: dict[str, str]
+    folder: Path = field(compare=False)
+    skipped: int = 0
+    """Images of the stream that could not be read and were left out."""
+    classes: tuple[str, ...] = ()
+    """What the numbers of `class_iou` belong to."""
+    skipped_updates: int = 0
+    """Updates left out because a loss or a gradient was not finite."""
+    guard: dict[str, int] | None = None
+    """How often a guard skipped an update, rolled back, fell back to the source; None without one."""
+    source: str | None = None
+    """The user's folder of source images; None where the benchmark's own were used, or none."""
+    rows: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What benches call its row, where that is kept with it and not in a folder; see `experiments.rows`."""
+
+    @property
+    def stream(self) -> tuple[tuple[str, ...], ...]:
+        """The domains in the order of the stream, and those that are held out."""
+        return tuple(self.record["domains"]), tuple(self.record["held_out"])
+
+    @property
+    def score(self) -> Score:
+        """What is added up over images."""
+        return find_score(self.record.get("task", "classification"))
+
+    @property
+    def metric(self) -> Metric:
+        """The number that tables show: the error, or mIoU for segmentation."""
+        return self.score.metric
+
+    @property
+    def mean_score(self) -> float | None:
+        """Unweighted mean of that number over the visits that were learnt from."""
+        return means(self.domains)[self.metric.key]
+
+    @property
+    def held_out_score(self) -> float | None:
+        """Unweighted mean of the number that tables show over the held-out domains."""
+        return None if self.held_out is None else means(self.held_out)[self.metric.key]
+
+    def class_means(self) -> dict[str, float | None]:
+        """The IoU of each class, a mean over the visits that were learnt from and have it; empty for classification."""
+        rows = [visit.class_iou for visit in self.domains if visit.class_iou is not None]
+        found = {name: [row[number] for row in rows] for number, name in enumerate(self.classes)}
+        return {name: mean_of([one for one in values if one is not None]) for name, values in found.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the values as plain JSON."""
+        return {
+            "protocol": self.record,
+            "method": self.method,
+            "domains": [domain.to_dict() for domain in self.domains],
+            "mean_error": means(self.domains)["error"],
+            "means": means(self.domains),
+            "held_out": None if self.held_out is None else [domain.to_dict() for domain in self.held_out],
+            "held_out_mean": None if self.held_out is None else means(self.held_out)["error"],
+            "held_out_means": None if self.held_out is None else means(self.held_out),
+            "skipped": self.skipped,
+            "skipped_updates": self.skipped_updates,
+            **({} if self.guard is None else {"guard": self.guard}),
+            **({} if self.source is None else {"source": self.source}),
+            **({"classes": list(self.classes)} if self.classes else {}),
+            "seconds": self.seconds,
+            "versions": self.versions,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], folder: Path) -> Result:
+        """Read what `to_dict` gave."""
+        held_out = values["held_out"]
+        return cls(
+            record=values["protocol"],
+            method=values["method"],
+            domains=[DomainResult.from_dict(domain) for domain in values["domains"]],
+            held_out=None if held_out is None else [DomainResult.from_dict(domain) for domain in held_out],
+            seconds=float(values["seconds"]),
+            versions=values["versions"],
+            folder=folder,
+            skipped=int(values.get("skipped", 0)),
+            classes=tuple(values.get("classes", ())),
+            skipped_updates=int(values.get("skipped_updates", 0)),
+            guard=values.get("guard"),
+            source=values.get("source"),
+            rows=values.get("rows", {}),
+        )
+
+
+def means(domains: Sequence[DomainResult]) -> dict[str, float | None]:
+    """Unweighted mean of every score; None where a domain has none."""
+    return {key: mean_of([domain.scores.get(key) for domain in domains]) for key in metric_keys()}
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean of some numbers; None where one is not known, and of none."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
+
+
+class Tally:
+    """Adds up events, visit by visit."""
+
+    def __init__(self, score: Score, visits: Sequence[Visit]) -> None:
+        self.score, self.visits = score, tuple(visits)
+        self.images: dict[int, int] = {}
+        self._sums: dict[int, np.ndarray[Any, np.dtype[np.float64]]] = {}
+
+    def add(self, events: Iterable[dict[str, Any]]) -> None:
+        """Add the parts of some batches."""
+        for part in (part for event in events for part in event["parts"]):
+            number, sums = part["segment"], self.score.unpack(part)
+            self.images[number] = self.images.get(number, 0) + part["images"]
+            self._sums[number] = self._sums[number] + sums if number in self._sums else sums
+
+    def result(self, number: int) -> DomainResult:
+        """The scores of one visit, as far as its events are there."""
+        visit, images = self.visits[number], self.images[number]
+        found = self.score.metrics(self._sums[number], images)
+        classes = found.pop("class_iou", None)
+        scores = {key: value for key, value in found.items() if value is not None}
+        return DomainResult(visit.name, images, scores, visit.severity, visit.round, classes)
+
+    def score_of(self, number: int) -> float | None:
+        """The number that tables show of one visit, as far as its events are there."""
+        return self.result(number).scores.get(self.score.metric.key)
+
+    def results(self, *, learn: bool) -> list[DomainResult]:
+        """The scores of all visits of one kind, in the order of the stream."""
+        return [self.result(number) for number, visit in enumerate(self.visits) if visit.learn == learn]

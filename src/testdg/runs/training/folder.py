@@ -1,0 +1,97 @@
+"""The folder of a trained model: it appears when it is complete, and its training is safe against being killed."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from testdg.core.state import read_folder, tidy, write_folder
+from testdg.errors import UserError
+from testdg.files import OneWriter, checksum, file_checksum, replace_text, sync_folder, writing
+from testdg.models import VisionModel
+
+
+class TrainingFolder(OneWriter):
+    """The folder of a trained model, and the one beside it where its training is kept until it is complete."""
+
+    def __init__(self, out: Path, about: dict[str, Any]) -> None:
+        self.out, self.about = out, about
+        self.work = out.resolve().with_name(out.resolve().name + ".training")
+        super().__init__(self.work, "training", "wait for it")
+
+    def result(self) -> dict[str, Any] | None:
+        """Read a complete training; None where there is none, and a sentence where there is something else."""
+        path = self.out / "training.json"
+        if not path.exists():
+            if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+                raise UserError(f"{self.out} exists and is no trained model of ours: choose another --out")
+            return None
+        try:
+            about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            self._check(about, self.out)
+            self._check_files(about)
+        except UserError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"{path} is damaged ({error}): choose another --out, or delete the folder") from error
+        return about
+
+    def _check_files(self, about: dict[str, Any]) -> None:
+        """Hold a trained model against its checksums, which are taken out."""
+        sums = about.pop("checksums")
+        if checksum(about) != sums.pop("training.json"):
+            raise ValueError("its checksum does not fit")
+        for name, expected in sums.items():
+            if file_checksum(self.out / name) != expected:
+                raise ValueError(f"the checksum of {name} does not fit")
+
+    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Read the last saved state; None where there is none."""
+        state = self.work / "state"
+        if not state.exists() and not state.with_name("state.old").exists():
+            return None
+        try:
+            with writing(self.work):
+                tidy(state)
+            tensors, note = read_folder(state)
+            if missing := {"about", "step", "seconds"} - note.keys():
+                raise UserError(f"{state} is damaged: it lacks {min(missing)}")
+        except UserError as error:
+            raise UserError(f"{error}; delete {self.work} to start again") from error
+        self._check(note["about"], self.work)
+        return tensors, note
+
+    def save(self, tensors: dict[str, Tensor], step: int, seconds: float) -> None:
+        """Save the state of a training after some steps, in one step."""
+        with self.writing():
+            write_folder(self.work / "state", tensors, {"about": self.about, "step": step, "seconds": seconds})
+
+    def finish(self, model: VisionModel, about: dict[str, Any]) -> dict[str, Any]:
+        """Write the model beside its place, force it to disk, and rename it; the working folder goes."""
+        fresh = self.work / "model"
+        with self.writing():
+            shutil.rmtree(fresh, ignore_errors=True)
+            model.save(fresh)
+            sums = {path.name: file_checksum(path) for path in sorted(fresh.iterdir())}
+            told = {**about, "checksums": {**sums, "training.json": checksum(about)}}
+            replace_text(fresh / "training.json", json.dumps(told, indent=2) + "\n")
+            for path in fresh.iterdir():
+                with path.open("r+b") as file:
+                    os.fsync(file.fileno())
+            if self.out.exists():
+                self.out.rmdir()  # it is empty
+            fresh.rename(self.out)
+            sync_folder(self.out.resolve().parent)
+        shutil.rmtree(self.work, ignore_errors=True)
+        return about
+
+    def _check(self, found: dict[str, Any], place: Path) -> None:
+        """Refuse a training that differs from the one that is asked for."""
+        flat, asked = ({**values["recipe"], **values} for values in (found, self.about))
+        for key, value in asked.items():
+            if key != "recipe" and flat.get(key) != value:
+                remedy = "choose another --out, or delete the folder"
+                raise UserError(f"{place} holds a training with {key} {flat.get(key)}, not {value}: {remedy}")

@@ -1,0 +1,115 @@
+"""The embedded stream, played through a server: clean digits, fog that comes and goes, a black camera, frost."""
+
+import logging
+import time
+from collections.abc import Iterator
+from itertools import chain, cycle, islice, repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from testdg.data.benchmarks import Benchmark, load_benchmark
+from testdg.data.pictures import to_pil
+from testdg.data.stream import Samples, to_float
+from testdg.files import writing
+from testdg.methods import find_method
+from testdg.runs import source_model
+from testdg.runs.setup import DEFAULT_METHOD, Choices
+from testdg.serve.factory import Factory
+from testdg.serve.limits import Refused
+from testdg.serve.pictures import Picture, encoded
+from testdg.serve.service import Service
+
+NAME = "demo"
+BENCHMARK = "digits-c"
+SCENES = (("clean", 8), ("fog", 20), ("clean", 8), ("black", 4), ("frost", 16), ("clean", 6), ("brightness", 14))
+"""What is shown, and for how many seconds."""
+SEVERITY = {"fog": 3}
+"""Of what would be too much for a small model at 5."""
+RATE = 40
+"""Pictures a second."""
+_CLEAN = 256
+
+
+class Shown(NamedTuple):
+    """A picture of the demonstration, with its label, for the curve of right answers alone."""
+
+    scene: str
+    data: bytes
+    label: int | None
+
+
+def demo_factory(out: Path, method: str | None, settings: dict[str, Any] | None, device: str) -> Factory:
+    """The small model of the embedded benchmark, trained once, with clean digits in a folder as its source."""
+    benchmark = load_benchmark(BENCHMARK)
+    folder = write_clean(benchmark, out / "demo-clean")
+    chosen = find_method(method or DEFAULT_METHOD)
+    preset = chosen.presets.get(BENCHMARK, {})
+    clean = folder if chosen.name != "source" else None
+    choices = Choices(method=chosen.name, source=clean, device=device, classes=benchmark.classes)
+    return Factory(source_model(benchmark), choices, {**preset, **(settings or {})})
+
+
+def write_clean(benchmark: Benchmark, folder: Path) -> Path:
+    """Write clean digits, once."""
+    samples = benchmark.train()
+    with writing(folder):
+        for number in range(_CLEAN):
+            place = folder / str(int(samples.labels[number])) / f"{number}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if not place.exists():
+                place.write_bytes(png(to_float(samples.images[number])))
+    return folder
+
+
+def png(image: Tensor) -> bytes:
+    """An image in [0, 1], (3, H, W), as the bytes of a PNG file."""
+    return encoded(to_pil(image), "PNG")
+
+
+def scenes(benchmark: Benchmark) -> Iterator[Shown]:
+    """One picture after the other, for ever."""
+    test = benchmark.test()
+    for number, (scene, seconds) in enumerate(chain.from_iterable(repeat(SCENES))):
+        order = torch.randperm(len(test), generator=torch.Generator().manual_seed(number)).tolist()
+        for place in islice(cycle(order), seconds * RATE):
+            label = None if scene == "black" else int(test.labels[place])
+            yield Shown(scene, png(_picture(benchmark, test, scene, place)), label)
+
+
+def _picture(benchmark: Benchmark, test: Samples, scene: str, place: int) -> Tensor:
+    if scene == "clean":
+        return to_float(test.images[place])
+    if scene == "black":
+        return torch.zeros(test.images.shape[1:])
+    return benchmark.domain(scene, SEVERITY.get(scene)).take([place])[0][0]
+
+
+def play(service: Service) -> None:
+    """Play the scenes through a server at an even pace, until it is asked to end; what it refuses is left out."""
+    scene, due = "", time.monotonic()
+    for shown in scenes(load_benchmark(BENCHMARK)):
+        due = max(due + 1 / RATE, time.monotonic() - 1)
+        if service.closing.wait(max(0.0, due - time.monotonic())):
+            return
+        try:
+            _show(service, shown, begins=shown.scene != scene)
+            scene = shown.scene
+        except Refused as error:
+            logging.getLogger(__name__).warning("the demonstration: %s", error)
+
+
+def _show(service: Service, shown: Shown, *, begins: bool) -> None:
+    with service.admitted(), service.streams.using(NAME, make=True) as stream:
+        if begins:
+            stream.timeline.mark("scene", f"the demonstration shows: {shown.scene}")
+        read = service.read([shown.data])
+        pictures = [one for one in read if isinstance(one, Picture)]
+        try:
+            answers = service.batcher.ask(stream, pictures).result(service.limits.seconds)
+        finally:
+            service.let_go(read)
+        service.note(stream, pictures, answers, shown.label)
+        service.learn(stream, pictures)

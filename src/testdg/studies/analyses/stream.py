@@ -1,0 +1,77 @@
+"""The error (or mIoU) along the stream, and the changes that methods notice."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from testdg.runs import Result
+from testdg.runs.compare import by_key
+from testdg.runs.events import Event, changes, rolling_scores, visit_spans
+from testdg.runs.folder import read_events
+from testdg.studies.analyses.subject import Array, Numbers, Subject
+
+
+def compute(subject: Subject) -> Numbers:
+    """A rolling score for every named run (mean, lowest and highest over seeds), and where changes were noticed."""
+    return stream_numbers(by_key((cell.name, result) for cell, result in subject.complete()))
+
+
+def stream_numbers(rows: Mapping[str, Sequence[Result]]) -> Numbers:
+    """The same for results on one stream, by name of the row."""
+    results = next(iter(rows.values()))
+    first = read_events(results[0].folder)
+    ends = np.cumsum([event["images"] for event in first])
+    visits = []
+    for start, stop in visit_spans(first):
+        about = {key: first[start].get(key) for key in ("domain", "severity", "round", "phase")}
+        visits.append({**about, "start": int(ends[start - 1]) if start else 0, "stop": int(ends[stop - 1])})
+    window = max(3, len(first) // 75)  # batches that curves are smoothed over
+    return {
+        "metric": results[0].metric.describe(),
+        "window": window,
+        "positions": ends.tolist(),
+        "visits": visits,
+        "rows": [_row(name, found, window) for name, found in rows.items()],
+    }
+
+
+def _row(name: str, results: Sequence[Result], window: int) -> Numbers:
+    runs = [read_events(result.folder) for result in results]
+    curves = np.array([rolling_scores(run, results[0].score, window) for run in runs])
+    scores = [result.mean_score for result in results]
+    return {
+        "name": name,
+        "method": results[0].method["name"],
+        "seeds": [result.record["seed"] for result in results],
+        "mean": np.mean([value for value in scores if value is not None]).item(),
+        "curve": _plain(curves.mean(0)),
+        "low": _plain(curves.min(0)),
+        "high": _plain(curves.max(0)),
+        "detections": [detections(run) for run in runs],
+    }
+
+
+def _plain(values: Array) -> list[float | None]:
+    """Numbers for JSON, which has no NaN."""
+    return [None if np.isnan(value) else float(value) for value in values]
+
+
+def detections(events: Sequence[Event]) -> dict[str, Any] | None:
+    """Batches at which a change was noticed; how many real changes were, how late, and how many alarms were false.
+
+    A change counts as noticed at the first alarm within its visit; all further alarms there are false, and so are
+    those of the first visit. None for a method that does not look for changes.
+    """
+    if (alarms := changes(events)) is None:
+        return None
+    real = [span for span in visit_spans(events)[1:] if events[span[0]]["phase"] == "adapt"]
+    firsts = [next((alarm for alarm in alarms if start <= alarm < stop), None) for start, stop in real]
+    delays = [alarm - start for alarm, (start, _) in zip(firsts, real, strict=True) if alarm is not None]
+    return {
+        "batches": alarms,
+        "real_changes": len(real),
+        "noticed": len(delays),
+        "false_alarms": len(alarms) - len(delays),
+        "mean_delay_batches": float(np.mean(delays)) if delays else None,
+    }

@@ -1,0 +1,184 @@
+"""What a bench found: for each protocol a table with a row per named run."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from testdg.runs import DomainResult, Result, comparable
+from testdg.runs.compare import by_key, grouped, same_but_for_order
+from testdg.runs.scores import Metric
+from testdg.studies.engine import Complete, Failed
+from testdg.studies.grid import SOURCE, Cell
+from testdg.studies.statistics import Gain, Spread, paired_gain, spread
+
+Ended = tuple[Cell, Result]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A mean error (or mIoU) over runs, and how much better it is than Source's; None for Source, and without it."""
+
+    value: Spread
+    gain: Gain | None
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """The runs of one name on one stream."""
+
+    name: str
+    method: str
+    results: list[Result]
+    adapted: Score
+    held_out: Score | None
+    seconds: float
+    """Mean time of a run."""
+
+    @property
+    def metric(self) -> Metric:
+        """What the scores are: errors, or mIoU."""
+        return self.results[0].metric
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the values as plain JSON."""
+        return {
+            "name": self.name,
+            "method": self.method,
+            "settings": {k: v for k, v in self.results[0].method["settings"].items() if k != "seed"},
+            "tuning": self.results[0].record["tuning"],
+            self.metric.key: _plain_score(self.adapted, self.metric),
+            "held_out": None if self.held_out is None else _plain_score(self.held_out, self.metric),
+            "seconds": self.seconds,
+            "runs": [_plain_run(result) for result in self.results],
+        }
+
+
+@dataclass(frozen=True)
+class BenchTable:
+    """Rows whose runs can be compared: one benchmark, one protocol, one model."""
+
+    benchmark: str
+    protocol: str
+    record: dict[str, Any]
+    """The record of the first run; seed and settings belong to the rows, and the order where there are several."""
+    rows: list[BenchRow]
+
+    @property
+    def metric(self) -> Metric:
+        """What the scores of all rows are."""
+        return self.rows[0].metric
+
+    @property
+    def has_source(self) -> bool:
+        """Whether the other rows can be compared with Source."""
+        return any(row.method == SOURCE for row in self.rows)
+
+    @property
+    def streams(self) -> list[Result]:
+        """One result for each order of the domains (or each that are left out), in order."""
+        found = {result.stream: result for row in reversed(self.rows) for result in reversed(row.results)}
+        return sorted(found.values(), key=lambda result: (result.record["order"], result.stream[::-1]))
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether each stream leaves out other domains, so that only the scores on those count."""
+        return len(self.streams) > 1 and leaves_one_out([[result] for result in self.streams])
+
+    def score(self, row: BenchRow) -> Score:
+        """The mean that counts."""
+        return self.shown(row.held_out if self.leaves_out and row.held_out else row.adapted)
+
+    def mean(self, result: Result) -> float | None:
+        """The same of one run."""
+        return result.held_out_score if self.leaves_out else result.mean_score
+
+    def shown(self, score: Score) -> Score:
+        """A score as it can be shown: where domains are left out in turn, a deviation would be one between domains."""
+        return replace(score, value=replace(score.value, deviation=None)) if self.leaves_out else score
+
+    def whole(self, row: BenchRow) -> bool:
+        """Whether a row has a run on every stream, so that its mean can stand beside the others."""
+        return {result.stream for result in row.results} == {result.stream for result in self.streams}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the values as plain JSON."""
+        rows = [row.to_dict() for row in self.rows]
+        conditions = {key: value for key, value in self.record.items() if key not in ("seed", "tuning")}
+        return {"benchmark": self.benchmark, "protocol": self.protocol, "conditions": conditions, "rows": rows}
+
+
+def leaves_one_out(runs: Sequence[Sequence[Result]]) -> bool:
+    """Whether runs have one order of the domains and differ in those that are left out."""
+    return len({results[0].record["order"] for results in runs}) < len(runs)
+
+
+def run_names(runs: Sequence[Sequence[Result]]) -> list[str]:
+    """What tells runs apart: the order of their domains, or the domains that are left out."""
+    if not leaves_one_out(runs):
+        return [str(results[0].record["order"]) for results in runs]
+    return [", ".join(domain.name for domain in results[0].held_out or []) for results in runs]
+
+
+def summarise(cells: Sequence[Cell], ends: Iterable[Complete | Failed]) -> list[BenchTable]:
+    """Make the tables of all complete cells, in the order of the cells."""
+    ended = [(cells[end.number], end.result) for end in ends if isinstance(end, Complete)]
+    asked = by_key(((pair[0].benchmark, pair[0].asked), pair) for pair in ended)
+    return [
+        make_table(protocol, group[0][1].record, by_key((cell.name, result) for cell, result in group).items())
+        for (_, protocol), pairs in asked.items()
+        for group in _comparable(pairs)
+    ]
+
+
+def _comparable(complete: Sequence[Ended]) -> list[list[Ended]]:
+    """Split runs on one protocol where data, batch size, model or anything else keeps them apart."""
+    several = len({cell.protocol for cell, _ in complete}) > 1
+    fits = same_but_for_order if several else comparable
+    return grouped(complete, lambda first, other: fits(first[1], other[1]))
+
+
+def make_table(protocol: str, record: dict[str, Any], rows: Iterable[tuple[str, list[Result]]]) -> BenchTable:
+    """Sum up the runs of every row, beside those of Source on the same streams."""
+    named = list(rows)
+    sources = [result for _, results in named for result in results if result.method["name"] == SOURCE]
+    return BenchTable(record["benchmark"], protocol, record, [_row(*row, sources) for row in named])
+
+
+def _row(name: str, results: list[Result], sources: Sequence[Result]) -> BenchRow:
+    method = results[0].method["name"]
+    references = [] if method == SOURCE else sources
+    tested = all(result.held_out for result in results)
+    return BenchRow(
+        name,
+        method,
+        results,
+        _score(results, references, lambda result: result.domains),
+        _score(results, references, lambda result: result.held_out or []) if tested else None,
+        statistics.fmean(result.seconds for result in results),
+    )
+
+
+def _score(
+    results: Sequence[Result], sources: Sequence[Result], visits: Callable[[Result], Sequence[DomainResult]]
+) -> Score:
+    metric = results[0].metric
+    values = spread([statistics.fmean(visit.known(metric.key) for visit in visits(result)) for result in results])
+    paired = [(next((source for source in sources if source.stream == run.stream), None), run) for run in results]
+    pairs = [(visits(source), visits(run)) for source, run in paired if source is not None]
+    return Score(values, paired_gain(pairs, metric) if len(pairs) == len(results) else None)
+
+
+def _plain_score(score: Score, metric: Metric) -> dict[str, Any]:
+    return {metric.key: asdict(score.value), "gain": None if score.gain is None else asdict(score.gain)}
+
+
+def _plain_run(result: Result) -> dict[str, Any]:
+    return {
+        "seed": result.record["seed"],
+        "order": result.record["order"],
+        f"mean_{result.metric.key}": result.mean_score,
+        "held_out_mean": result.held_out_score,
+        "seconds": result.seconds,
+        "folder": str(result.folder),
+    }

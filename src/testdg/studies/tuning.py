@@ -1,0 +1,261 @@
+"""Tuning: for every method the same number of configurations, on the same streams, chosen by the same rule."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from testdg.core.settings import BUDGET, RATE, Side, is_ordered, next_value
+from testdg.data.benchmarks import Benchmark
+from testdg.data.benchmarks.corruption import CorruptionBenchmark
+from testdg.data.corruptions import EXTRA
+from testdg.errors import UserError
+from testdg.methods import find_method
+from testdg.runs import Observer, Result
+from testdg.runs.record import make_record
+from testdg.runs.result import mean_of
+from testdg.runs.scores import Metric
+from testdg.studies.engine import Complete, Failed, load_setup
+from testdg.studies.grid import SOURCE, Cell, Grid
+from testdg.studies.tuned import Chosen
+from testdg.studies.variants import Variant
+
+IMAGES = 4000
+TIED = 0.005  # points that two scores may differ by and still be shown alike
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Settings of a variant that are tried."""
+
+    variant: Variant
+    preset: str
+    settings: Values
+    published: bool
+    widened: int = 0
+    """In which widening of the search it was added; 0 for those that are tried first."""
+
+    @property
+    def described(self) -> str:
+        """The settings in words."""
+        return ", ".join(f"{key}={_shown(value)}" for key, value in self.settings.items())
+
+    @cached_property
+    def name(self) -> str:
+        """What its runs are called."""
+        return f"{self.variant.title}: {self.described}"
+
+    def run(self, domains: Sequence[str]) -> dict[str, Any]:
+        """Its run in a grid, on some domains in order."""
+        settings = {**self.variant.fixed, **self.settings}
+        about = {"name": self.name, "method": self.variant.method, "preset": self.preset}
+        return {**about, "settings": {k: "none" if v is None else v for k, v in settings.items()}, "domains": domains}
+
+
+def configurations(variant: Variant, preset: str, rates: Sequence[float] = ()) -> list[Configuration]:
+    """What is tried of a variant, around the settings of a preset ("none" for the defaults).
+
+    `rates`, where there are some, are tried in place of the method's own search, together with the published one.
+    """
+    published = variant.published(None if preset == "none" else preset)
+    tried = variant.method_class.search.configurations(published)
+    if rates and RATE in published:
+        tried = [{RATE: rate} for rate in sorted({*rates, published[RATE]})]
+    elif len(tried) != BUDGET:
+        raise UserError(f"{variant.key} has {len(tried)} configurations to try, not {BUDGET}: declare its `search`")
+    return [
+        Configuration(variant, preset, settings, all(published[key] == value for key, value in settings.items()))
+        for settings in tried
+    ]
+
+
+def usual_values(benchmark: Benchmark, values: Values) -> dict[str, Any]:
+    """The streams that settings are chosen on, where the user names no others: extra corruptions, at full length."""
+    if "domains" not in values and not isinstance(benchmark, CorruptionBenchmark):
+        raise UserError(f"{benchmark.name} has no extra corruptions: name what settings are chosen on with --domains")
+    return {"domains": EXTRA, "images": IMAGES, **values}
+
+
+def preset_of(variant: Variant, benchmark: str, values: Values) -> str:
+    """The preset that was asked for, or the one for the benchmark."""
+    wanted = values.get("preset", benchmark)
+    return wanted if wanted in variant.method_class.presets or "preset" in values else "none"
+
+
+def tuning_grid(tried: Iterable[Configuration], values: Values, settings: Values) -> Grid:
+    """Every configuration on the domains in both orders; `settings` are those of each method that all share."""
+    ways = list(dict.fromkeys([tuple(values["domains"]), tuple(values["domains"][::-1])]))
+    runs = tuple(one.run(list(way)) for one in tried for way in ways)
+    shared = {key: value for key, value in values.items() if key not in ("domains", "preset")}
+    return Grid({**shared, "settings": settings}, runs, "tune")
+
+
+def check_given(tried: Iterable[Configuration], settings: Mapping[str, Values]) -> None:
+    """Refuse settings from the user that a variant sets by itself."""
+    for one in tried:
+        if own := [key for key in settings.get(one.variant.method, {}) if key in {**one.settings, **one.variant.fixed}]:
+            raise UserError(f"tune sets {own[0]} of {one.variant.key} by itself: leave it out of --set")
+
+
+def in_turn(cells: Sequence[Cell], tried: Sequence[Configuration]) -> list[Cell]:
+    """Cells method by method, Source first, so that a tuning that is stopped has chosen for the first of them."""
+    order = list(dict.fromkeys(one.variant.key for one in tried))
+    places = {one.name: order.index(one.variant.key) for one in tried}
+    return sorted(cells, key=lambda cell: places.get(cell.name, -1))
+
+
+def conditions(rule: str, cells: Sequence[Cell], observer: Observer | None = None) -> dict[str, Any]:
+    """What a choice depends on, as the run of Source, the first of the cells, will record it; whatever the device.
+
+    It loads the source model, which is trained first where a benchmark brings its own.
+    """
+    source = cells[0]
+    benchmark, model = load_setup(source.setup, "cpu", observer)
+    benchmark = source.protocol.choose(benchmark)
+    stream = source.protocol.stream(benchmark, source.batch_size)
+    adapter = find_method(SOURCE)(model, **source.fixed)
+    about = {"tuning": "", "fingerprint": model.fingerprint()}
+    record = make_record(source.protocol, benchmark, stream, adapter, **about).to_dict()
+    data = {key: record[key] for key in ("benchmark", "domains", "severity", "images_per_domain", "batch_size")}
+    seeds = sorted({cell.seed for cell in cells if cell.method != SOURCE})
+    of_model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}
+    return {"rule": rule, **data, "orders": "both", "protocol": source.asked, **of_model, "seeds": seeds}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A configuration and its mean score over all its runs; None where one failed or gave no number."""
+
+    configuration: Configuration
+    score: float | None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """All configurations of a variant with their scores, of which some are not None."""
+
+    variant: Variant
+    metric: Metric
+    source: float | None
+    tried: Sequence[Tried]
+    given: Values = field(default_factory=dict)
+    """Settings that the user gave to all of them."""
+
+    @property
+    def best(self) -> Tried:
+        """The best score; of equal ones the published settings, then the smaller rate, then the first."""
+        return min(
+            self.ties, key=lambda one: (not one.configuration.published, one.configuration.settings.get(RATE, 0))
+        )
+
+    @property
+    def ties(self) -> list[Tried]:
+        """All configurations whose score is shown like the best."""
+        least = min(self._loss(one) for one in self.scored)
+        return [one for one in self.scored if self._loss(one) - least < TIED]
+
+    @property
+    def scored(self) -> list[Tried]:
+        """Configurations that have a score."""
+        return [one for one in self.tried if one.score is not None]
+
+    @property
+    def published(self) -> Tried:
+        """The settings that were published."""
+        return next(one for one in self.tried if one.configuration.published)
+
+    def behind(self, one: Tried) -> float | None:
+        """How much worse than the best."""
+        return None if one.score is None else self._loss(one) - self._loss(self.best)
+
+    def neighbours(self) -> list[Tried]:
+        """Configurations that differ from the best in one setting, and there by one place (of names, by any)."""
+        return [one for one in self.tried if self._steps(one) == 1]
+
+    def edges(self) -> dict[str, Side]:
+        """Settings whose best value is the least or the largest that was tried, and which of both."""
+        chosen = self.best.configuration.settings
+        edges: dict[str, Side] = {}
+        for key, values in self._axes().items():
+            if is_ordered(values) and chosen[key] in (min(values), max(values)):
+                edges[key] = "least" if chosen[key] == min(values) else "largest"
+        return edges
+
+    @property
+    def widened(self) -> int:
+        """How often the search was widened."""
+        return max(one.configuration.widened for one in self.tried)
+
+    def wider(self) -> list[Configuration]:
+        """The configurations that a wider search adds: a value beyond each edge, in every combination with the others.
+
+        The list is empty where the choice is not at an edge, or where the setting is at its bound.
+        """
+        axes, kind, first = self._axes(), self.variant.method_class.Settings, self.best.configuration
+        for key, side in self.edges().items():
+            if (value := next_value(kind, key, axes[key], side)) is not None:
+                axes[key] = (value, *axes[key]) if side == "least" else (*axes[key], value)
+        known = [one.configuration.settings for one in self.tried]
+        found = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        added = replace(first, published=False, widened=self.widened + 1)
+        return [replace(added, settings=settings) for settings in found if settings not in known]
+
+    def chosen(self) -> Chosen:
+        """What the file of chosen settings says."""
+        best, variant = self.best, self.variant
+        settings = {**self.given, **best.configuration.settings}
+        about = (variant.title, variant.method, best.configuration.preset, settings, variant.fixed)
+        return Chosen(*about, best.score, self.published.score, tuple(self.edges()), self.widened)
+
+    def _loss(self, one: Tried) -> float:
+        assert one.score is not None
+        return -one.score if self.metric.higher else one.score
+
+    def _axes(self) -> dict[str, tuple[Any, ...]]:
+        """All values of each setting that were tried, numbers in rising order."""
+        settings = [one.configuration.settings for one in self.tried]
+        axes = {key: tuple(dict.fromkeys(one[key] for one in settings)) for key in settings[0]}
+        return {key: tuple(sorted(values)) if is_ordered(values) else values for key, values in axes.items()}
+
+    def _steps(self, other: Tried) -> int:
+        """Places between a configuration and the best one."""
+        best, steps = self.best.configuration.settings, 0
+        for key, values in self._axes().items():
+            here, there = values.index(best[key]), values.index(other.configuration.settings[key])
+            steps += abs(here - there) if is_ordered(values) else here != there
+        return steps
+
+
+def choose(
+    tried: Sequence[Configuration], cells: Sequence[Cell], ends: Sequence[Complete | Failed]
+) -> tuple[list[Choice], list[Variant]]:
+    """Choose for every variant whose cells have all ended, one with a score at least; and those that must wait."""
+    ended = {end.number: end for end in ends}
+    complete = {n: end.result for n, end in ended.items() if isinstance(end, Complete)}
+    sources = [result for number, result in complete.items() if cells[number].method == SOURCE]
+    choices, waiting = [], []
+    for variant in {one.variant.key: one.variant for one in tried}.values():
+        mine = [one for one in tried if one.variant.key == variant.key]
+        numbers = {one.name: [n for n, cell in enumerate(cells) if cell.name == one.name] for one in mine}
+        every = [n for several in numbers.values() for n in several]
+        scored = [_tried(one, [complete.get(n) for n in numbers[one.name]]) for one in mine]
+        if not all(n in ended for n in every) or not any(one.score is not None for one in scored):
+            waiting.append(variant)
+            continue
+        metric = next(complete[n] for n in every if n in complete).metric
+        own = {*mine[0].settings, *variant.fixed}
+        given = {key: value for key, value in cells[every[0]].settings if key not in own}
+        choices.append(Choice(variant, metric, mean_of([source.mean_score for source in sources]), scored, given))
+    return choices, waiting
+
+
+def _tried(configuration: Configuration, results: Sequence[Result | None]) -> Tried:
+    score = mean_of([None if result is None else result.mean_score for result in results])
+    return Tried(configuration, score, sum(result.seconds for result in results if result is not None))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)

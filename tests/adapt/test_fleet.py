@@ -1,0 +1,237 @@
+"""Many streams on a real Ray cluster: processes are killed and stopped, and no row is lost, twice or another one."""
+
+import csv
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ray_tools import need_ray
+from testdg.errors import UserError
+from testdg.methods import find_method
+from testdg.models import load_model
+from testdg.runs.adapt import Request, adapt_frames
+from testdg.runs.setup import Choices
+from testdg.studies.camera import Ended, Seen, SharedModel, Stopped
+from testdg.studies.engine import Failed
+from testdg.studies.fleet import Lost, News, adapt_fleet, find_streams
+from testdg.studies.ray_cluster import Cluster
+
+CAMERAS = ("gate", "roof", "yard")
+PICTURES = 240
+
+
+@pytest.fixture(scope="module")
+def cameras(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three folders of pictures; do not write here."""
+    folder = tmp_path_factory.mktemp("cameras")
+    for seed, name in enumerate(CAMERAS):
+        (folder / name).mkdir()
+        coarse = np.random.default_rng(seed).integers(0, 256, (PICTURES, 5, 5, 3), dtype=np.uint8)
+        for number, pixels in enumerate(coarse):
+            Image.fromarray(pixels).resize((24, 24)).save(folder / name / f"{number}.png")
+    return folder
+
+
+def request(cameras: Path, network: Path, out: Path, **more: Any) -> Request:
+    choices = Choices(method=more.pop("method", "tent"), device="cpu")
+    return Request(frames=cameras, model=str(network), out=out, choices=choices, batch_size=8, **more)
+
+
+@pytest.fixture(scope="module")
+def alone(cameras: Path, network: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same streams one after the other in this process, as `testdg adapt` does each, without any trouble."""
+    out = tmp_path_factory.mktemp("alone")
+    with one_thread():
+        for name in CAMERAS:
+            adapt_frames(request(cameras / name, network, out / name))
+    return out
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As in the processes of Ray: sums depend on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def table(out: Path) -> bytes:
+    return (out / "predictions.csv").read_bytes()
+
+
+def assert_the_same(out: Path, alone: Path) -> None:
+    for name in CAMERAS:
+        with (out / name / "predictions.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [int(row["index"]) for row in rows] == list(range(PICTURES))
+        assert [row["file"] for row in rows] == [f"{number}.png" for number in range(PICTURES)]
+        assert sum(int(row["learnt"]) for row in rows) > PICTURES / 2
+        assert table(out / name) == table(alone / name)
+
+
+def holders(file: Path) -> Iterator[int]:
+    """Processes that have a file open."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if link.readlink() == file:
+                yield int(link.parts[2])
+        except OSError:
+            continue
+
+
+class Killer(threading.Thread):
+    """Kills the process of a stream, as nobody can refuse, once it has written some rows and saved a state."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(daemon=True)
+        self.out, self.rows = out, 0
+
+    def run(self) -> None:
+        while not (found := list(holders(self.out / ".lock"))):
+            time.sleep(0.01)
+        while not (self.out / "state").exists() or (rows := table(self.out).count(b"\n")) <= 20:
+            time.sleep(0.002)
+        os.kill(found[0], signal.SIGKILL)
+        self.rows = rows
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the process in /proc")
+def test_a_process_that_is_killed_costs_nothing_but_time(
+    cluster: Any, cameras: Path, network: Path, alone: Path, tmp_path: Path
+) -> None:
+    parent = tmp_path / "cameras"
+    parent.mkdir()
+    (parent / "dark").mkdir()  # a stream without pictures fails; the others do not notice
+    for name in CAMERAS:
+        (parent / name).symlink_to(cameras / name)
+    out, heard = tmp_path / "out", list[News]()
+    killer = Killer(out / "roof")
+    killer.start()
+    ends = adapt_fleet(
+        request(parent, network, out, save_every=0.0), address=cluster.address, cpus=0.25, tell=heard.append
+    )
+    assert list(ends) == ["dark", *CAMERAS]
+    assert isinstance(ends["dark"], Failed)
+    assert "dark holds no pictures" in ends["dark"].sentence
+    assert all(isinstance(ends[name], Ended) for name in CAMERAS)
+    assert 20 < killer.rows < PICTURES
+    assert [news.number for news in heard if isinstance(news, Lost)] == [2]
+    begun = [(news.number, news.done) for news in heard if isinstance(news, Seen) and news.began]
+    (first, again) = (done for number, done in begun if number == 2)
+    assert first == 0 < again < PICTURES  # from the last state, not from the beginning
+    assert sorted(number for number, _ in begun) == [1, 2, 2, 3]
+    assert_the_same(out, alone)
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_all_streams_that_have_begun(
+    cluster: Any, cameras: Path, network: Path, alone: Path, tmp_path: Path
+) -> None:
+    wanted, begun = request(cameras, network, tmp_path), set[int]()
+
+    def interrupt(news: News) -> None:
+        if isinstance(news, Seen) and news.number not in begun:
+            begun.add(news.number)
+            if len(begun) == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    ends = adapt_fleet(wanted, address=cluster.address, cpus=0.4, tell=interrupt)  # room for two of the three
+    assert sum(isinstance(end, Stopped) for end in ends.values()) >= 2
+    saved = [name for name in CAMERAS if (tmp_path / name / "state").exists()]
+    assert len(saved) == 2
+    with one_thread():
+        for name in CAMERAS:  # each is a folder as any other, which goes on here, too
+            adapt_frames(request(cameras / name, network, tmp_path / name))
+    assert_the_same(tmp_path, alone)
+
+
+@pytest.mark.slow
+def test_the_weights_of_the_source_lie_in_memory_once(cluster: Any, network: Path) -> None:
+    model = load_model(network)
+    found = Cluster(cluster.address)
+    try:
+        place = found.ray.put(SharedModel(model))
+        one, two = (found.ray.get(place).put_together() for _ in range(2))
+        for mine, other, own in zip(one.parameters(), two.parameters(), model.parameters(), strict=True):
+            assert mine.data_ptr() == other.data_ptr() != own.data_ptr()
+            assert mine.requires_grad == own.requires_grad
+        assert one.fingerprint() == model.fingerprint()
+        find_method("tent")(one).model.get_parameter("network.head.bias").data.add_(1)  # an adapter has its own
+        assert two.fingerprint() == model.fingerprint()
+    finally:
+        found.close()
+
+
+@pytest.mark.slow
+def test_streams_that_do_not_end_must_all_have_room(cluster: Any, cameras: Path, network: Path, tmp_path: Path) -> None:
+    followed = request(cameras, network, tmp_path, follow=True)
+    told = "3 streams are followed at the same time, and the cluster has room for 1: .* as in --cpus 0.33"
+    with pytest.raises(UserError, match=told):
+        adapt_fleet(followed, address=cluster.address)
+    with pytest.raises(UserError, match="no machine of the cluster has 2 cores and 0 GPUs: use less"):
+        adapt_fleet(followed, address=cluster.address, cpus=2)
+    with pytest.raises(UserError, match=r"no machine of the cluster has 0\.1 GPUs, the most is 0: use less --gpus"):
+        adapt_fleet(followed, address=cluster.address, gpus=0.1)
+
+
+def test_tied_weights_stay_tied(network: Path) -> None:
+    model = load_model(network)
+    head = model.head_layer
+    model.network.second = torch.nn.Linear(1, 1)
+    model.network.second.weight = head.weight
+    found = SharedModel(model).put_together()
+    assert found.network.second.weight is found.head_layer.weight
+    assert found.head_layer.weight is not head.weight
+    assert found.head_layer.weight.data_ptr() == head.weight.data_ptr()
+
+
+def test_streams_are_the_subfolders_in_order(network: Path, tmp_path: Path) -> None:
+    for name in ("cam10", "cam2", ".hidden", "out"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "loose.png").touch()
+    found = find_streams(request(tmp_path, network, tmp_path / "out", export=tmp_path / "models"))
+    assert list(found) == ["cam2", "cam10"]
+    assert found["cam2"].out == tmp_path / "out" / "cam2"
+    assert found["cam2"].export == tmp_path / "models" / "cam2"
+
+
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [
+        ({"gpus": 1.5}, "--gpus must be a share of a GPU from 0 to 1; got 1.5"),
+        ({"gpus": -0.1}, "--gpus must be a share of a GPU from 0 to 1; got -0.1"),
+        ({"cpus": 0.0}, "--cpus must be more than 0; got 0"),
+        ({"cpus": float("nan")}, "--cpus must be more than 0; got nan"),
+    ],
+)
+def test_shares_are_looked_at_first(shares: dict[str, float], told: str, network: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=told):
+        adapt_fleet(request(tmp_path, network, tmp_path / "out"), address="nowhere:1", **shares)
+
+
+@pytest.mark.parametrize(
+    ("choices", "told"),
+    [
+        (Choices(method="testdg_aligned", source=Path("nowhere")), r"--source .*nowhere is not a folder"),
+        (Choices(method="tent", device="gpu"), "unknown device 'gpu'"),
+    ],
+)
+def test_mistakes_of_all_streams_are_told_once(
+    choices: Choices, told: str, cameras: Path, network: Path, tmp_path: Path
+) -> None:
+    need_ray()
+    with pytest.raises(UserError, match=told):
+        adapt_fleet(Request(frames=cameras, model=str(network), out=tmp_path, choices=choices), address="nowhere:1")

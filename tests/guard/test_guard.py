@@ -1,0 +1,282 @@
+"""A guard around adapters: what it skips, undoes and remembers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import testdg
+from testdg import adapt, load_benchmark
+from testdg.core.guard import Decision, Guard, guard
+from testdg.data.stream import to_float
+from testdg.errors import UserError
+from testdg.models import VisionModel
+from testdg.runs import source_model
+
+METHODS = ("tent", "eata", "sar", "cotta", "roid", "align", "testdg", "testdg_aligned")
+
+
+class Digits:
+    """The embedded digits and the model that was trained on them."""
+
+    def __init__(self) -> None:
+        benchmark = load_benchmark("digits-c")
+        test, train = benchmark.test(), benchmark.train()
+        self.images, self.labels = to_float(test.images), test.labels
+        self.train, self.train_labels = to_float(train.images), train.labels
+        self.model: VisionModel = source_model(benchmark)
+
+    def guarded(self, method: str, **settings: Any) -> Guard:
+        kind = testdg.methods.find_method(method)
+        adapter = adapt(self.model, method, **{**kind.presets.get("digits-c", {}), **settings})
+        if adapter.awaits_source:
+            order = torch.arange(adapter.source_images()) % len(self.train)
+            adapter.warm_up((self.train[part], self.train_labels[part]) for part in order.split(64))
+        return guard(adapter, self.train[-100:])
+
+    def error(self, adapter: Any) -> float:
+        found = torch.cat([adapter.predict(part).argmax(1) for part in self.images.split(200)])
+        return 100 * float((found != self.labels).float().mean())
+
+    def shuffled(self, batches: int, size: int = 20) -> Iterator[Tensor]:
+        order = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(0))
+        yield from (self.images[part] for part in order.split(size)[:batches])
+
+
+@pytest.fixture(scope="module")
+def digits() -> Digits:
+    return Digits()
+
+
+def bad_stream(digits: Digits, kind: str, batches: int, size: int) -> Iterator[Tensor]:
+    threes = digits.images[digits.labels == 3]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(batches):
+        if kind == "noise":
+            yield torch.rand(size, 3, 32, 32, generator=generator)
+        elif kind == "one class":
+            yield threes[torch.randperm(len(threes), generator=generator)[:size]]
+        else:
+            yield {"black": torch.zeros(size, 3, 32, 32), "one frame": digits.images[:1].expand(size, -1, -1, -1)}[kind]
+
+
+@pytest.mark.parametrize("kind", ["black", "noise", "one frame", "one class"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_bad_stream_does_not_ruin_a_model(method: str, kind: str, digits: Digits) -> None:
+    before = digits.error(digits.guarded("source"))
+    adapter = digits.guarded(method)
+    for images in bad_stream(digits, kind, 20, 20):
+        adapter(images)
+    assert digits.error(adapter) <= before + 3
+    if kind != "one class" or not adapter.handles_bunches:
+        assert adapter.counts["skip"] >= 18
+    assert all(decision.reason for decision in adapter.decisions)
+
+
+@pytest.mark.parametrize("scale", [100, 10_000])
+@pytest.mark.parametrize("method", ["tent", "roid", "testdg_aligned"])
+def test_a_rate_that_is_far_too_high_does_not_ruin_a_model(method: str, scale: int, digits: Digits) -> None:
+    settings = digits.guarded(method).settings
+    adapter = digits.guarded(method, learning_rate=scale * settings.learning_rate)
+    for images in digits.shuffled(12):
+        adapter(images)
+    assert digits.error(adapter) <= digits.error(digits.guarded("source")) + 3
+    assert adapter.counts["roll back"] == 2
+    assert adapter.counts["fall back"] == 1
+    assert adapter.pause > 0
+
+
+def test_without_a_guard_it_would(digits: Digits) -> None:
+    adapter = digits.guarded("tent", learning_rate=1.0).adapter
+    for images in digits.shuffled(12):
+        adapter(images)
+    assert digits.error(adapter) > 50
+
+
+def test_an_honest_stream_is_learnt_as_without_a_guard(digits: Digits) -> None:
+    one, other = digits.guarded("testdg_aligned"), digits.guarded("testdg_aligned").adapter
+    for images in digits.shuffled(6):
+        assert torch.equal(one(images), other(images))
+    assert set(one.counts.values()) == {0}
+    assert "guard" not in one.diagnostics
+
+
+def test_what_is_not_worth_learning_from_in_a_batch_is_predicted(digits: Digits) -> None:
+    adapter = digits.guarded("tent")
+    images = next(digits.shuffled(1)).clone()
+    images[3] = 0.0
+    reference = digits.guarded("tent").adapter
+    expected = torch.cat([reference.predict(images[3:4]), reference(images[torch.arange(20) != 3])])
+    found = adapter(images)
+    torch.testing.assert_close(found[3], expected[0])
+    torch.testing.assert_close(found[torch.arange(20) != 3], expected[1:])
+
+
+def test_every_decision_is_told(digits: Digits) -> None:
+    told: list[Decision] = []
+    adapter = guard(adapt(digits.model, "tent"), digits.train[:50], on_decision=told.append)
+    adapter(torch.zeros(4, 3, 32, 32))
+    assert told == list(adapter.decisions)
+    assert (told[0].batch, told[0].action) == (0, "skip")
+    assert adapter.diagnostics == {"guard": "skip", "guard_reason": told[0].reason}
+
+
+def test_it_begins_to_learn_again_after_a_pause(digits: Digits) -> None:
+    adapter, stream = digits.guarded("tent", learning_rate=10.0), digits.shuffled(30)
+    while not adapter.counts["fall back"]:
+        adapter(next(stream))
+    first = adapter.pause
+    adapter.pause = 10
+    adapter(next(stream))
+    assert adapter.pause <= 0
+    while adapter.counts["fall back"] < 2:
+        adapter(next(stream))
+    assert adapter.pause == 2 * first
+
+
+def test_without_source_images_the_stream_gives_the_probe(digits: Digits) -> None:
+    adapter = guard(adapt(digits.model, "tent", learning_rate=1e-3))
+    for images in digits.shuffled(10):
+        adapter(images)
+    assert adapter.probe.ready
+    assert adapter.probe.origin == "stream"
+    assert len(adapter.probe.images) == 100
+
+
+def test_images_of_the_warm_up_are_the_probe(digits: Digits) -> None:
+    adapter = guard(adapt(digits.model, "testdg_aligned"))
+    adapter.warm_up(digits.train[:256].split(64))
+    assert adapter.probe.origin == "source"
+    assert torch.equal(adapter.probe.images, digits.train[:100])
+
+
+@pytest.mark.parametrize("method", ["tent", "testdg_aligned"])
+def test_a_saved_guard_goes_on_as_if_nothing_had_happened(method: str, digits: Digits, tmp_path: Path) -> None:
+    stream = [*digits.shuffled(3), torch.zeros(20, 3, 32, 32), *bad_stream(digits, "one class", 3, 20)]
+    one = digits.guarded(method, learning_rate=3e-3)
+    for images in stream[:4]:
+        one(images)
+    one.save(tmp_path / "state")
+    other = Guard.load(tmp_path / "state", digits.model)
+    assert other.counts == one.counts
+    for images in [*stream[4:], *digits.shuffled(4)]:
+        assert torch.equal(one(images), other(images))
+    assert other.values() == one.values()
+
+
+def test_reset_begins_anew(digits: Digits) -> None:
+    adapter = digits.guarded("tent", learning_rate=10.0)
+    for images in digits.shuffled(6):
+        adapter(images)
+    adapter.reset()
+    assert set(adapter.counts.values()) == {0}
+    assert adapter.pause == 0
+    fresh = digits.guarded("tent", learning_rate=10.0)
+    images = next(digits.shuffled(1))
+    assert torch.equal(adapter(images), fresh(images))
+
+
+def test_a_healthy_state_comes_back_on_request(digits: Digits) -> None:
+    adapter = digits.guarded("tent", learning_rate=1e-4)
+    with pytest.raises(UserError, match="no healthy state"):
+        adapter.roll_back("too early")
+    before = {name: value.clone() for name, value in adapter.adapter.tensors().items()}
+    for images in digits.shuffled(3):
+        adapter(images)
+    moved = adapter.adapter.tensors()
+    assert not all(torch.equal(value, moved[name]) for name, value in before.items())
+    adapter.roll_back("somebody wants it")
+    back = adapter.adapter.tensors()
+    assert all(torch.equal(value, back[name]) for name, value in before.items())
+    assert adapter.counts["roll back"] == 1
+    assert adapter.decisions[-1].reason == "somebody wants it"
+
+
+def test_a_batch_that_is_refused_changes_nothing(digits: Digits) -> None:
+    adapter = digits.guarded("tent")
+    adapter(next(digits.shuffled(1)))
+    before = {name: value.clone() for name, value in adapter.tensors().items()}
+    values = adapter.values()
+    for bad in (torch.full((2, 3, 32, 32), float("nan")), torch.full((2, 3, 32, 32), 7.0), torch.rand(2, 32, 32)):
+        with pytest.raises(UserError):
+            adapter(bad)
+    assert adapter.values() == values
+    assert all(torch.equal(value, before[name]) for name, value in adapter.tensors().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"patience": 0}, "patience of a guard must be 1 or more; got 0"),
+        ({"snapshots": 0}, "snapshots of a guard must be 1 or more; got 0"),
+        ({"probe": torch.zeros(3, 3, 32, 32, dtype=torch.uint8)}, "images must be float in .0, 1.; got torch.uint8"),
+        ({"probe": torch.full((3, 3, 32, 32), 9.0)}, "images must be in .0, 1.; got 9 to 9"),
+    ],
+)
+def test_wrong_options_are_a_sentence(options: dict[str, Any], told: str, digits: Digits) -> None:
+    with pytest.raises(UserError, match=told):
+        guard(adapt(digits.model, "tent"), **options)
+
+
+def test_after_a_fall_nothing_that_was_learnt_comes_back(digits: Digits) -> None:
+    adapter, stream = digits.guarded("tent", learning_rate=10.0), digits.shuffled(30)
+    source = {name: value.clone() for name, value in adapter.adapter.tensors().items()}
+    while not adapter.counts["fall back"]:
+        adapter(next(stream))
+    (kept, _), *others = adapter.snapshots
+    assert not others
+    assert all(torch.equal(kept[name], value) for name, value in source.items())
+
+
+def test_a_folder_of_another_kind_is_a_sentence(digits: Digits, tmp_path: Path) -> None:
+    adapter = digits.guarded("tent")
+    adapter(next(digits.shuffled(1)))
+    adapter.save(tmp_path / "guard")
+    adapter.adapter.save(tmp_path / "plain")
+    with pytest.raises(UserError, match="is not a saved guard"):
+        Guard.load(tmp_path / "plain", digits.model)
+    with pytest.raises(UserError):
+        testdg.Adapter.load(tmp_path / "guard", digits.model)
+
+
+def test_a_guard_is_not_lost_on_the_way_to_a_device(digits: Digits) -> None:
+    with pytest.raises(UserError, match="bring the model to its device"):
+        digits.guarded("tent").to("cpu")
+
+
+def test_a_pause_is_told_and_tells_nothing_old(digits: Digits) -> None:
+    adapter, stream = digits.guarded("testdg_aligned"), digits.shuffled(3)
+    adapter(next(stream))
+    assert "gap" in adapter.diagnostics
+    adapter.pause = 50
+    adapter(next(stream))
+    assert adapter.diagnostics == {"guard_pause": 30}
+
+
+def test_a_guard_that_was_made_before_the_warm_up_knows_what_that_made_of_the_model(digits: Digits) -> None:
+    adapter = guard(adapt(digits.model, "ecotta", source_images=64), digits.train[-100:])
+    with pytest.raises(UserError, match="warm_up"):
+        adapter(digits.images[:20])
+    assert not adapter.snapshots
+    adapter.warm_up([(digits.train[:64], digits.train_labels[:64])])
+    for images in digits.shuffled(3):
+        adapter(images)
+    assert adapter.counts["roll back"] == 0
+    images = digits.images[:20]
+    adapter.adapter.reset()
+    assert torch.equal(adapter._source(images), adapter.adapter.predict(images))
+
+
+def test_dear_methods_are_looked_at_more_often(digits: Digits) -> None:
+    passes = {}
+    for method in ("align", "tent", "testdg"):
+        adapter = digits.guarded(method)
+        for images in digits.shuffled(2):
+            adapter(images)
+        passes[method] = adapter.passes
+    assert passes["align"] == 1
+    assert passes["tent"] == 3  # there and back
+    assert passes["testdg"] > 3

@@ -1,0 +1,218 @@
+"""What others do to a run's folder while it runs, and being asked to stop."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testdg.errors import UserError
+from testdg.files import Busy, locked, replace_text, replacing
+from testdg.models import VisionModel
+from testdg.runs import Result, run
+from testdg.runs.folder import RunFolder
+from testdg.runs.interrupts import noticed
+from testdg.runs.observer import Observer
+
+
+def small_run(model: VisionModel, out: Path, **more: Any) -> Result:
+    options = {"images": 10, "domains": ["fog", "contrast"], "batch_size": 4, "device": "cpu", "save_every": 0.0}
+    return run("digits-c", "tent", model=model, out=out, **{**options, **more})
+
+
+class Meddler(Observer):
+    """Does something when the run has written its first events."""
+
+    def __init__(self, meddle: Any) -> None:
+        self.meddle, self.folder = meddle, Path()
+
+    def opened(self, folder: Path) -> None:
+        self.folder = folder
+
+    def progress(self, events: list[dict[str, Any]]) -> None:
+        if events and self.meddle is not None:
+            meddle, self.meddle = self.meddle, None
+            meddle(self.folder)
+
+
+def test_a_deleted_folder_is_not_made_again(model: VisionModel, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="was deleted or replaced while it was being written: start the command again"):
+        small_run(model, tmp_path, observer=Meddler(shutil.rmtree))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_another_run_has_made_anew_is_left_to_it(model: VisionModel, tmp_path: Path) -> None:
+    def replace(folder: Path) -> None:
+        shutil.rmtree(folder)
+        small_run(model, tmp_path)
+
+    with pytest.raises(UserError, match="was deleted or replaced"):
+        small_run(model, tmp_path, observer=Meddler(replace))
+    again = small_run(model, tmp_path)
+    assert len((again.folder / "events.jsonl").read_text().splitlines()) == 6
+
+
+def test_a_lock_on_a_deleted_file_is_not_held(tmp_path: Path) -> None:
+    with locked(tmp_path / ".lock", "busy") as lock:
+        assert lock.valid
+        (tmp_path / ".lock").unlink()
+        assert not lock.valid
+        with locked(tmp_path / ".lock", "busy") as other:
+            assert other.valid
+            assert not lock.valid
+
+
+def test_many_at_once_start_one_run_and_the_others_are_told_so(model: VisionModel, tmp_path: Path) -> None:
+    config = {"protocol": {"benchmark": "b"}, "method": {"name": "m"}}
+    barrier, told, inside = threading.Barrier(8), [], []
+
+    def start() -> None:
+        folder = RunFolder(tmp_path / "run", config)
+        barrier.wait()
+        try:
+            with folder.held():
+                inside.append(folder)
+                done.wait(20)
+        except Busy as error:
+            told.append(str(error))
+
+    done = threading.Event()
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(0.5)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert len(inside) == 1
+    assert len(told) == 7
+    assert all("is being written by another run" in sentence for sentence in told)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "config.toml"]
+
+
+def test_a_folder_is_free_once_its_run_ends_or_fails(tmp_path: Path) -> None:
+    config = {"protocol": {"benchmark": "b"}, "method": {"name": "m"}}
+    first, second, third = (RunFolder(tmp_path / "run", config) for _ in range(3))  # all of them stay alive
+    with first.held(), pytest.raises(Busy):
+        second.held().__enter__()
+    with pytest.raises(ZeroDivisionError), second.held():
+        raise ZeroDivisionError
+    with third.held():
+        pass
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    with replacing(tmp_path / "a") as one, replacing(tmp_path / "a") as other:
+        assert one != other
+        one.write_text("1")
+        other.write_text("2")
+    assert (tmp_path / "a").read_text() == "1"  # the outer one ends last
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_leftovers_of_a_crash_are_tidied(model: VisionModel, tmp_path: Path) -> None:
+    whole = small_run(model, tmp_path / "whole")
+    folder = small_run(model, tmp_path / "crashed").folder
+    (folder / "result.json").unlink()
+    (folder / "state").rename(folder / "state.old")
+    (folder / "state.new").mkdir()
+    (folder / ".config.toml.1-2.new").write_text("half")
+    again = small_run(model, tmp_path / "crashed")
+    assert [d.error for d in again.domains] == [d.error for d in whole.domains]
+    assert {path.name for path in folder.iterdir()} == {".lock", "config.toml", "events.jsonl", "state", "result.json"}
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int]]:
+    """Files and folders that are forced to disk, in order, each with its size at that moment."""
+    if not os.path.exists("/proc/self/fd"):
+        pytest.skip("needs the names of open files")
+    found: list[tuple[Path, int]] = []
+    plain = os.fsync
+
+    def fsync(number: int) -> None:
+        found.append((Path(os.readlink(f"/proc/self/fd/{number}")), os.fstat(number).st_size))
+        plain(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+def test_a_file_is_forced_to_disk_and_then_its_name(tmp_path: Path, synced: list[tuple[Path, int]]) -> None:
+    replace_text(tmp_path / "a", "123")
+    (file, size), (folder, _) = synced
+    assert (file.parent, size) == (tmp_path, 3)
+    assert folder == tmp_path
+
+
+def test_events_are_on_disk_before_the_state_that_counts_them(
+    model: VisionModel, tmp_path: Path, synced: list[tuple[Path, int]]
+) -> None:
+    lines = (small_run(model, tmp_path).folder / "events.jsonl").read_bytes().splitlines(keepends=True)
+    on_disk = states = 0
+    for path, size in synced:
+        if path.name == "events.jsonl":
+            on_disk = size
+        elif path.name == "state.json":  # one after every batch
+            states += 1
+            assert on_disk == sum(map(len, lines[:states]))
+    assert states == len(lines) == 6
+
+
+# Ctrl-C
+
+
+def test_being_asked_to_stop_saves_the_state_first(model: VisionModel, tmp_path: Path) -> None:
+    whole = small_run(model, tmp_path / "whole")
+    observer = Meddler(lambda _: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        small_run(model, tmp_path / "stopped", observer=observer, save_every=1e9)
+    note = json.loads((observer.folder / "state" / "state.json").read_text())["note"]
+    assert 0 < note["batches"] < 6
+    assert len((observer.folder / "events.jsonl").read_text().splitlines()) == note["batches"]
+    again = small_run(model, tmp_path / "stopped")
+    assert {**again.to_dict(), "seconds": 0} == {**whole.to_dict(), "seconds": 0}
+    assert (again.folder / "events.jsonl").read_bytes() == (whole.folder / "events.jsonl").read_bytes()
+
+
+def test_the_second_request_is_not_put_off() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with noticed() as stop:
+        assert not stop()
+        signal.raise_signal(signal.SIGINT)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+SCRIPT = """
+import sys
+from testdg.runs import run
+from testdg.runs.observer import Observer
+
+class Teller(Observer):
+    def progress(self, events):
+        print("on", flush=True)
+
+run("digits-c", "tent", model=sys.argv[1], out=sys.argv[2], images=60, batch_size=1, device="cpu", observer=Teller())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without asking")
+def test_a_process_that_is_told_to_end_saves_its_state(model_folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(model_folder), str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "on\n"  # some events
+    process.terminate()
+    _, errors = process.communicate()
+    assert "KeyboardInterrupt" in errors
+    assert list((tmp_path / "out").glob("*/state/state.json"))

@@ -1,0 +1,75 @@
+"""A small model of digits, a server around it, and pictures to send."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from serving_tools import free_port
+
+from testdg.serve.demo import demo_factory
+from testdg.serve.factory import Factory
+from testdg.serve.limits import Limits
+from testdg.serve.run import Place, make_server
+from testdg.serve.security import Token
+from testdg.serve.service import Service
+
+
+@pytest.fixture
+def factory(shared_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Factory:
+    """The model of the demonstration; states of all tests belong to it."""
+    if not _MADE:
+        _MADE.append(demo_factory(tmp_path_factory.mktemp("demo"), None, None, "cpu"))
+    return _MADE[0]
+
+
+_MADE: list[Factory] = []
+
+
+@pytest.fixture
+def start(factory: Factory, tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    """Starts servers without an address, each where the last one ended; all are closed at the end."""
+    begun: list[Service] = []
+
+    def make(folder: Path | None = None, made: Factory | None = None, **limits: float) -> Service:
+        service = Service(made or factory, folder or tmp_path / "out", Limits(**limits))
+        service.start()
+        begun.append(service)
+        return service
+
+    yield make
+    for service in begun:
+        if service.workers._shutdown is False:  # not closed yet
+            service.close()
+
+
+@pytest.fixture
+def listen(start: Callable[..., Service]) -> Iterator[Callable[..., httpx.Client]]:
+    """Gives clients of real servers, with their services as `client.service`."""
+    ends: list[Callable[[], None]] = []
+
+    def make(token: Token | None = None, **limits: float) -> httpx.Client:
+        service, port = start(**limits), free_port()
+        server = make_server(service, Place(out=service.store.folder, port=port, token=token, limits=service.limits))
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+        client.service = service  # type: ignore[attr-defined]
+
+        def end() -> None:
+            client.close()
+            service.closing.set()  # as a signal does
+            server.should_exit = True
+            thread.join(15)
+            assert not thread.is_alive()
+
+        ends.append(end)
+        return client
+
+    yield make
+    for end in ends:
+        end()

@@ -1,0 +1,194 @@
+"""What somebody may send who means harm: it costs little, and nobody else waits for it."""
+
+import io
+import resource
+import socket
+import struct
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+import torch
+from PIL import Image
+from serving_tools import digits, refused, send, wait_for
+
+from testdg.data.pictures import Unreadable
+from testdg.models import Preprocessing, load_model
+from testdg.models.canvas import Canvas
+from testdg.models.tiny import TinyCNN
+from testdg.serve.limits import Limits
+from testdg.serve.pictures import open_picture
+from testdg.serve.security import Token
+from testdg.serve.service import Service
+
+Listen = Callable[..., httpx.Client]
+Start = Callable[..., Service]
+JSON = {"content-type": "application/json"}
+
+
+def flat(side: int, kind: str = "PNG", **options: object) -> bytes:
+    """A picture of one colour, which is small as a file."""
+    file = io.BytesIO()
+    Image.new("RGB", (side, side), (90, 90, 90)).save(file, kind, **options)
+    return file.getvalue()
+
+
+def test_odd_heads_and_texts_are_told_in_a_sentence(listen: Listen) -> None:
+    client, picture = listen(Token("a-long-secret-of-our-own")), digits(1)[0]
+    assert client.post("/login", content=b'{"token": "\\ud800"}', headers=JSON).status_code == 401
+    client.headers["authorization"] = "Bearer a-long-secret-of-our-own"
+    assert client.get("/state", headers={"origin": "http://[x"}).status_code == 403
+    assert client.post("/predict?wait=perhaps", content=picture).json()["error"].startswith("wait: ")
+    with client.stream("GET", "/events") as reply:
+        boot = next(reply.iter_lines()).removeprefix("id: ").partition("-")[0]
+    with client.stream("GET", "/events", headers={"last-event-id": f"{boot}-{'9' * 5000}"}) as reply:
+        assert reply.status_code == 200
+
+
+def test_json_is_counted_before_it_is_read(listen: Listen) -> None:
+    client = listen()
+    for text in ("[]," * 1000 + "[]", '"a",' * 700 + "1", "1," * 2000 + "1"):
+        reply = client.post("/predict", content=f'{{"pictures": [{text}]}}', headers=JSON)
+        assert (reply.status_code, reply.json()["error"]) == (400, "the JSON of the request has too many parts")
+
+
+def test_a_jpeg_of_very_many_scans_is_refused() -> None:
+    model = load_model(TinyCNN(4), preprocessing=Preprocessing((32, 32)))
+    data = flat(64, "JPEG", progressive=True)
+    scan = data[data.rfind(b"\xff\xda") : -2]
+    open_picture(data, Limits(), Canvas(model.preprocessing), model)
+    with pytest.raises(Unreadable, match="more than 64 scans"):
+        open_picture(data[:-2] + scan * 64 + data[-2:], Limits(), Canvas(model.preprocessing), model)
+
+
+def test_a_picture_that_a_model_sees_whole_has_a_smaller_bound() -> None:
+    small, whole = (load_model(TinyCNN(4), preprocessing=Preprocessing(size)) for size in ((32, 32), None))
+    limits = Limits(pixels=10_000, pass_pixels=1000)
+    assert open_picture(flat(90), limits, Canvas(small.preprocessing), small).size == (90, 90)
+    with pytest.raises(Unreadable, match="at most 1000 pixels"):
+        open_picture(flat(40), limits, Canvas(whole.preprocessing), whole)
+
+
+def test_passes_and_steps_are_bounded_and_answers_the_same(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = 32 * 32
+    service, files = start(pass_pixels=7 * pixels), digits(30, "frost")
+    assert service.factory.canvas.size == (32, 32)
+    passed, stepped = [], []
+    with service.streams.using("a", make=True) as stream:
+        predict, learn = stream.predict, stream._learn
+        monkeypatch.setattr(stream, "predict", lambda batch: passed.append(len(batch)) or predict(batch))
+        monkeypatch.setattr(stream, "_learn", lambda batch: stepped.append(len(batch)) or learn(batch))
+        assert len(send(service, "a", files)) == 30
+        read = service.read(files)
+        answers = service.batcher.ask(stream, read).result(30)  # type: ignore[arg-type]
+        images = torch.stack([one.image for one in read]) / 255  # type: ignore[union-attr]
+        expected = stream.predictor.logits(service.factory.model, images).argmax(1).tolist()
+    assert [one.source.class_index for one in answers] == expected
+    assert passed == [7, 7, 7, 7, 2] * 2
+    assert (max(stepped), sum(stepped)) == (7, 30)
+
+
+def test_what_is_decoded_is_bounded_and_given_back(listen: Listen) -> None:
+    client = listen(decoded=100_000)
+    service = client.service  # type: ignore[attr-defined]
+    assert client.post("/predict", content=digits(1)[0]).status_code == 200
+    reply = client.post("/predict", files=[("p", flat(100))] * 9)
+    assert (reply.status_code, service.refused) == (503, 1)
+    assert service.decoded == 0
+    with refused(503, "too large together"):
+        service.read([flat(150), flat(150)])
+    assert service.decoded == 0
+
+
+def test_what_is_decoded_is_given_back_after_a_failure_that_nobody_expects(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, files = start(), digits(2)
+    read = iter([service.read(files[:1])[0]])
+    service.let_go(service.read(files))
+    held = service.decoded
+    monkeypatch.setattr(service, "_read", lambda _: next(read))
+    with pytest.raises(StopIteration):
+        service.read(files)
+    assert service.decoded == held > 0
+
+
+def test_a_form_needs_no_room_on_disk(listen: Listen) -> None:
+    client, limits = listen(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    padded = digits(1)[0] + b"\0" * (2 << 20)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        assert client.post("/predict", files=[("p", padded)]).status_code == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_silent_connections_are_ended_and_busy_ones_are_not(listen: Listen) -> None:
+    client = listen(head_seconds=0.4)
+    address = (client.base_url.host, client.base_url.port)
+    with socket.create_connection(address) as silent, socket.create_connection(address) as halfway:
+        halfway.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
+        for _ in range(12):  # one connection, for longer than that
+            assert client.get("/healthz").status_code == 200
+            time.sleep(0.1)
+        for one in (silent, halfway):
+            one.settimeout(20)
+            assert one.recv(100) == b""
+
+
+def watch(client: httpx.Client) -> socket.socket:
+    """A connection that asks for events."""
+    one = socket.create_connection((client.base_url.host, client.base_url.port or 80))
+    one.settimeout(60)
+    one.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return one
+
+
+def test_pages_are_counted_when_they_come(listen: Listen) -> None:
+    client = listen(watchers=3)
+    pages = [watch(client) for _ in range(12)]
+    assert Counter(one.recv(12) for one in pages) == {b"HTTP/1.1 200": 3, b"HTTP/1.1 503": 9}
+    for one in pages:
+        one.close()
+
+    def there_is_room() -> bool:
+        with watch(client) as again:
+            return again.recv(12) == b"HTTP/1.1 200"
+
+    wait_for(there_is_room)
+
+
+def test_a_stream_that_is_being_loaded_keeps_nobody_waiting(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, picture = listen(seconds=5.0), digits(1)[0]
+    service = client.service  # type: ignore[attr-defined]
+    assert client.post("/predict?stream=ready", content=picture).status_code == 200
+    load, loaded = service.store.load, threading.Event()
+
+    def slowly(name: str) -> object:
+        loaded.wait(30)
+        return load(name)
+
+    monkeypatch.setattr(service.store, "load", slowly)
+    with ThreadPoolExecutor(6) as pool:
+        slow = [pool.submit(client.post, "/predict?stream=slow", content=picture) for _ in range(6)]
+        wait_for(lambda: service.batcher.coming == 6)
+        assert client.post("/predict?stream=ready", content=picture).status_code == 200
+        assert {one.result().status_code for one in slow} == {503}  # it took too long
+    loaded.set()
+    wait_for(lambda: "slow" in [stream.name for stream in service.streams.resident()])
+    wait_for(lambda: all(stream.users == 0 for stream in service.streams.resident()))
+    assert service.decoded == 0
+    assert client.post("/predict?stream=slow", content=picture).status_code == 200
+
+
+def test_a_text_chunk_that_unfolds_is_refused(listen: Listen) -> None:
+    client, picture = listen(), digits(1)[0]
+    text = b"note\0\0" + zlib.compress(b"a" * (80 << 20))
+    chunk = struct.pack(">I", len(text)) + b"zTXt" + text + struct.pack(">I", zlib.crc32(b"zTXt" + text))
+    reply = client.post("/predict", content=picture[:33] + chunk + picture[33:])
+    assert reply.status_code == 422
