@@ -1,10 +1,11 @@
 """Mistakes of the user, in one sentence each."""
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class UserError(ValueError):
@@ -26,6 +27,36 @@ def unknown(what: str, name: object, known: Iterable[str]) -> UserError:
     """Make the error for a name that does not exist, with the nearest one that does; its code is `unknown-WHAT`."""
     kind = what.partition(" of ")[0].partition(" to ")[0].replace(" ", "-")
     return UserError(f"unknown {what} {name!r}; {hint(name, sorted(known))}", code=f"unknown-{kind}")
+
+
+class ErrorCollector:
+    """Collects mistakes of the user, each once, so that one error names all of them."""
+
+    def __init__(self, separator: str = "") -> None:
+        self.separator = separator
+        self.errors: dict[str, UserError] = {}
+
+    def add(self, error: UserError) -> None:
+        """Add a mistake."""
+        self.errors.setdefault(str(error), error)
+
+    def attempt(self, where: str, function: Callable[P, T], *values: P.args, **named: P.kwargs) -> T | None:
+        """Call a function; a mistake of the user is collected, and the result is None."""
+        try:
+            return function(*values, **named)
+        except UserError as error:
+            self.add(UserError(f"{where}: {error}", error.code) if where else error)
+            return None
+
+    def raise_any(self, title: str = "") -> None:
+        """Raise one error with all mistakes, if there are any; its code is that of the first."""
+        if not self.errors:
+            return
+        first, messages = next(iter(self.errors.values())), list(self.errors)
+        if self.separator or len(messages) == 1:
+            raise UserError(f"{title}: {self.separator.join(messages)}".removeprefix(": "), first.code)
+        listed = "; ".join(f"({number}) {text}" for number, text in enumerate(messages, 1))
+        raise UserError(f"{title or 'the command'} has {len(messages)} mistakes: {listed}", first.code)
 
 
 def look_up(what: str, name: str, known: Mapping[str, T]) -> T:

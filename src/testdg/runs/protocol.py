@@ -1,27 +1,50 @@
 """Protocol: which domains a stream visits, in which order, how its images are drawn, and when the adapter is reset.
 
-One has a name, perhaps with options (`cyclic,rounds=5`), or is read from a TOML file.
+A protocol has a name, perhaps with options (`cyclic,rounds=5`), or is read from a TOML file.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
 
 from testdg.data.benchmarks import Benchmark, Options
+from testdg.data.corruptions import STANDARD_ORDER
 from testdg.data.sampling import Sampling, SamplingName
 from testdg.data.stream import Segment, Stream
 from testdg.errors import UserError, look_up, unknown
 from testdg.files import read_toml
-from testdg.runs.protocol_rules import ORDERS, in_order, mistakes, read_size
-from testdg.runs.views import Views
+from testdg.runs.views import Size, Views
+from testdg.schema import Name, check_keys, check_value, field_types
 
 Severity = int | None | Literal["gradual"] | tuple[int, ...]
+Level = Annotated[int, Meta(ge=1, le=5)]
+Count = Annotated[int, Meta(ge=1, le=10_000)]
 FIRST_RAMP = (5, 4, 3, 2, 1)
 LATER_RAMP = (1, 2, 3, 4, 5, 4, 3, 2, 1)
+_STANDARD = "gn sn in db gb mb zb sw fr fo br co el px jp"
+_TABLE = """
+br px gn mb zb gb in jp db el sn fr sw fo co
+jp sn zb fr co fo db el gn br gb in px sw mb
+co db gn sn sw fr gb zb el jp px br in mb fo
+sn fo gb px sw el br in db fr co gn mb jp zb
+px gb zb sw fo in br mb fr jp gn sn co db el
+mb sw fo sn db co zb br fr el gb gn px jp in
+fr in jp co zb gb px sw db mb br el sn fo gn
+gb zb in fo sw jp gn fr sn br co mb px db el
+db mb zb sn gn gb jp fo co px fr sw br el in
+co gn db zb fr gb jp fo px el sn in sw mb br
+"""
+_NAMES = dict(zip(_STANDARD.split(), STANDARD_ORDER, strict=True))
+ORDERS = tuple(tuple(_NAMES[short] for short in line.split()) for line in _TABLE.strip().splitlines())
+"""The orders of the fifteen corruptions over which CoTTA's gradual and ten-order experiments are averaged."""
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "continual": {},
     "held-out": {"held_out": 5},
@@ -44,37 +67,40 @@ class Visit(NamedTuple):
     learn: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Protocol:
+class Protocol(Struct, frozen=True, kw_only=True):
     """How a benchmark becomes a stream; docs/protocols.md explains the fields."""
 
-    name: str = "continual"
-    order: Literal["benchmark"] | int | tuple[str, ...] = "benchmark"
-    severity: Literal["benchmark", "gradual"] | tuple[int, ...] = "benchmark"
-    rounds: int = 1
-    held_out: int | Literal["each"] | tuple[str, ...] = 0
+    name: Name = "continual"
+    order: (
+        Literal["benchmark", "all"] | Annotated[int, Meta(ge=0, le=9)] | Annotated[tuple[Name, ...], Meta(min_length=1)]
+    ) = "benchmark"
+    severity: Literal["benchmark", "gradual"] | Annotated[tuple[Level, ...], Meta(min_length=1)] = "benchmark"
+    rounds: Count = 1
+    held_out: Annotated[int, Meta(ge=0, le=10_000)] | Name | Annotated[tuple[Name, ...], Meta(min_length=1)] = 0
     then: Literal["end", "adapt"] = "end"
     sampling: SamplingName = "file"
-    concentration: float = 0.1
-    seed: int = 0
+    concentration: Annotated[float, Meta(ge=1e-6, le=1e6)] = 0.1
+    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     resets: Literal["once", "domain"] = "once"
-    views: int = 1
+    views: Literal[1, 2, 8, 14] = 1
     window: str = "none"
     stride: str = "none"
 
     def __post_init__(self) -> None:
-        wrong = mistakes(asdict(self))
-        if str(self.order) == "all":
-            wrong.append("order all is ten protocols: read_protocols gives them")
+        wrong = _mistakes(msgspec.structs.asdict(self))
+        if self.order == "all":
+            wrong.append("order all is ten protocols: read_protocols returns them")
         if wrong:
-            raise UserError(f"protocol {self.name}: {'; '.join(wrong)}")
+            raise UserError(f"protocol {self.name}: {'; '.join(wrong)}", code="wrong-protocol")
 
     def choose(self, benchmark: Benchmark) -> Benchmark:
         """The benchmark with the domains that the protocol names; the same where it names none."""
-        if isinstance(self.order, str | int):
+        if not isinstance(self.order, tuple):
             return benchmark
         if benchmark.options.domains not in (None, self.order):
-            raise UserError(f"protocol {self.name} names its domains itself: leave out --domains")
+            raise UserError(
+                f"protocol {self.name} names its domains itself: leave out --domains", code="option-conflict"
+            )
         chosen = copy.copy(benchmark)
         chosen.options = replace(benchmark.options, domains=self.order)
         return chosen
@@ -83,45 +109,58 @@ class Protocol:
         """The protocol itself; where each domain is held out once, a protocol for each."""
         if self.held_out != "each":
             return [self]
-        return [replace(self, held_out=(name,)) for name in self.choose(benchmark).order]
+        return [msgspec.structs.replace(self, held_out=(name,)) for name in self.choose(benchmark).order]
 
     def split(self, benchmark: Benchmark) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the domains that are adapted to, and of those that only test, in order."""
-        names = in_order(self.order, benchmark.order) if isinstance(self.order, int) else list(benchmark.order)
+        names = list(benchmark.order)
+        if isinstance(self.order, int):
+            if other := [name for name in names if name not in ORDERS[self.order]]:
+                told = f"order {self.order} is one of the fifteen corruptions; {other[0]!r} is not among them"
+                raise UserError(told, code="wrong-order")
+            names = [name for name in ORDERS[self.order] if name in names]
         tested = self._tested(names)
         if len(tested) >= len(names):
             which = f"the last {self.held_out} domains" if isinstance(self.held_out, int) else ", ".join(tested)
-            raise UserError(f"{self.name} tests on {which}; the stream has only {len(names)}")
+            raise UserError(f"{self.name} tests on {which}; the stream has only {len(names)}", code="too-few-domains")
         return tuple(name for name in names if self.then == "adapt" or name not in tested), tested
 
     def _tested(self, names: Sequence[str]) -> tuple[str, ...]:
         if self.held_out == "each":
             remedy = f"choose one, such as {self.name},held_out={names[0]}"
-            raise UserError(f"protocol {self.name} is {len(names)} runs, one for each domain: {remedy}")
+            raise UserError(
+                f"protocol {self.name} is {len(names)} runs, one for each domain: {remedy}", code="several-runs"
+            )
         if isinstance(self.held_out, int):
             return tuple(names[max(0, len(names) - self.held_out) :])  # of too many, all
-        for name in self.held_out:
+        tested = (self.held_out,) if isinstance(self.held_out, str) else self.held_out
+        for name in tested:
             if name not in names:
                 raise unknown("domain to hold out", name, names)
-        return self.held_out
+        return tested
 
     def levels(self, benchmark: Benchmark) -> Severity:
         """The severity, or the severities that every domain goes through."""
         if self.severity == "benchmark":
             return benchmark.options.severity if benchmark.has_severities else None
         if not benchmark.has_severities:
-            raise UserError(f"{self.name} goes through severities; {benchmark.name} has none: use another protocol")
+            raise UserError(
+                f"{self.name} goes through severities; {benchmark.name} has none: use another protocol",
+                code="no-severities",
+            )
         if benchmark.options.severity != Options().severity:
-            raise UserError(f"{self.name} chooses the severities itself: leave out --severity")
+            raise UserError(f"{self.name} chooses the severities itself: leave out --severity", code="option-conflict")
         return self.severity
 
     def stream(self, benchmark: Benchmark, batch_size: int | None = None) -> Stream:
         """The stream of a benchmark under this protocol."""
         if self.sampling in ("dirichlet", "sorted") and benchmark.task != "classification":
             told = f"sampling {self.sampling} needs one label per image"
-            raise UserError(f"{told}; {benchmark.name} is for {benchmark.task}")
+            raise UserError(f"{told}; {benchmark.name} is for {benchmark.task}", code="wrong-task")
         if not self.make_views().plain and benchmark.task != "segmentation":
-            raise UserError(f"views and windows are for segmentation; {benchmark.name} is for {benchmark.task}")
+            raise UserError(
+                f"views and windows are for segmentation; {benchmark.name} is for {benchmark.task}", code="wrong-task"
+            )
         severity = self.levels(benchmark)
         visits = make_visits(*self.split(benchmark), severity, self.rounds)
         segments = [Segment(benchmark.domain(v.name, v.severity), v.round, v.learn) for v in visits]
@@ -130,7 +169,7 @@ class Protocol:
 
     def make_views(self) -> Views:
         """How the prediction that is scored looks at pictures."""
-        return Views(self.views, read_size(self.window), read_size(self.stride))
+        return Views(self.views, _read_size(self.window), _read_size(self.stride))
 
 
 def make_visits(domains: Sequence[str], held_out: Sequence[str], severity: Severity, rounds: int) -> list[Visit]:
@@ -165,37 +204,89 @@ def read_protocols(text: str | Path | Protocol) -> list[Protocol]:
     else:
         base = {"name": name, **look_up("protocol", name, PROTOCOLS)}
     values = {**base, **dict(_read_pair(pair) for pair in pairs)}
-    if wrong := mistakes(values):
-        raise UserError(f"protocol {name}: {'; '.join(wrong)}")
+    if wrong := _mistakes(values):
+        raise UserError(f"protocol {name}: {'; '.join(wrong)}", code="wrong-protocol")
+    values = {key: check_value(field_types(Protocol)[key], key, value) for key, value in values.items()}
     if values.get("order") != "all":
-        return [_make(values)]
-    several = [_make({**values, "order": number}) for number in range(len(ORDERS))]
-    return [replace(one, name=f"order-{one.order}") for one in several] if name == "orders" else several
+        return [Protocol(**values)]
+    several = [Protocol(**{**values, "order": number}) for number in range(len(ORDERS))]
+    return [msgspec.structs.replace(one, name=f"order-{one.order}") for one in several] if name == "orders" else several
 
 
 def read_protocol(text: str | Path | Protocol) -> Protocol:
     """Read a protocol that is one run."""
     protocol, *more = read_protocols(text)
     if more:
-        raise UserError(f"protocol {text} is {1 + len(more)} runs, one for each order: choose one, such as order=0")
+        remedy = "choose one, such as order=0"
+        raise UserError(f"protocol {text} is {1 + len(more)} runs, one for each order: {remedy}", code="several-runs")
     return protocol
 
 
-def _make(values: dict[str, Any]) -> Protocol:
-    frozen: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    if isinstance(tested := frozen.get("held_out"), str) and tested != "each":
-        frozen["held_out"] = (tested,)
-    return Protocol(**frozen)
-
-
 def _read_pair(pair: str) -> tuple[str, Any]:
-    """Read `key=value`: a number where it is one, else a text."""
+    """Read `key=value`: a number if it is one, else a text."""
     key, equals, text = pair.partition("=")
     if not equals:
-        raise UserError(f"a protocol takes options as key=value, as in cyclic,rounds=5; got {pair!r}")
+        example = "as in cyclic,rounds=5"
+        raise UserError(f"a protocol takes options as key=value, {example}; got {pair!r}", code="wrong-option")
     for kind in (int, float):
         try:
             return key.strip(), kind(text)
         except ValueError:
             continue
     return key.strip(), text.strip()
+
+
+def _read_size(text: str) -> Size | None:
+    """Height and width of `HxW`; None for anything else."""
+    found = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", text)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def _mistakes(values: Mapping[str, Any]) -> list[str]:
+    """Everything that is wrong with the values of a protocol, a phrase each."""
+    known, phrases = field_types(Protocol), []
+    for key, value in values.items():
+        try:
+            check_keys([key], known)
+            check_value(known[key], key, value)
+        except UserError as error:
+            phrases.append(str(error))
+    return phrases or _contradictions(**{key: value for key, value in values.items() if key != "name"})
+
+
+def _contradictions(
+    sampling: str = "file",
+    resets: str = "once",
+    severity: object = None,
+    held_out: object = 0,
+    then: str = "end",
+    concentration: float = 0.1,
+    seed: int = 0,
+    window: str = "none",
+    stride: str = "none",
+    **_: object,
+) -> list[str]:
+    """Values that exclude each other, a phrase each."""
+    wrong, mixed = [], sampling == "mixed"
+    if mixed and resets == "domain":
+        wrong.append("resets at every domain need domains one after the other; sampling is mixed")
+    if mixed and severity == "gradual":
+        wrong.append("gradual severities come one after the other; sampling is mixed")
+    if resets == "domain" and held_out:
+        wrong.append("held_out tests what was learnt from all domains; resets = domain forgets it")
+    if then == "adapt" and (mixed or not held_out or held_out == "each"):
+        wrong.append("then = adapt continues with the held-out domains, one after the other: name some")
+    if concentration != 0.1 and sampling != "dirichlet":
+        wrong.append(f"concentration belongs to sampling dirichlet; sampling is {sampling}")
+    if seed != 0 and sampling in ("file", "sorted"):
+        wrong.append(f"seed belongs to sampling mixed or dirichlet; sampling is {sampling}")
+    sizes = {"window": (window, _read_size(window)), "stride": (stride, _read_size(stride))}
+    for key, (text, size) in sizes.items():
+        if text != "none" and size is None:
+            wrong.append(f"{key} must be height and width in pixels, as in 1024x1024; got {text!r}")
+    (_, whole), (_, step) = sizes.values()
+    if (window == "none") != (stride == "none"):
+        wrong.append("window and stride belong together, as in window=1024x1024,stride=768x768")
+    elif whole and step and (step[0] > whole[0] or step[1] > whole[1]):
+        wrong.append(f"stride {stride} leaves gaps between windows of {window}: make it smaller")
+    return wrong

@@ -1,13 +1,15 @@
-"""Where a run comes from: its source model, named by the user or the benchmark's own, trained once; and source data.
+"""Source models and source images: what a stream is adapted from.
 
-Methods learn something from source data before the stream, which is kept for the next time; a guard has its probe.
+A source model is named by the user, or is the benchmark's own, trained once. Source images are clean images: those of
+the benchmark's training set, or of a folder. Methods learn from them before the stream (`warm_up`), and a guard has a
+few of them as its probe.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import groupby, islice
 from pathlib import Path
 
 import torch
@@ -15,13 +17,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from testdg.core.adapter import Adapter
+from testdg.core.guard.health import IMAGES
 from testdg.data.benchmarks import Benchmark
-from testdg.data.image_files import find_images, read_image
+from testdg.data.frames import Folder
+from testdg.data.pictures import Unreadable, decode
 from testdg.data.stream import to_float
 from testdg.errors import UserError, unknown
 from testdg.files import checksum, replacing
-from testdg.methods import Adapter
 from testdg.models import Preprocessing, VisionModel, load_model
+from testdg.models.canvas import Canvas
 from testdg.models.model import tensor_bytes
 from testdg.runs.observer import Observer
 from testdg.runs.training.cache import cache_folder
@@ -29,9 +34,10 @@ from testdg.runs.training.embedded import default_recipe, trained_model
 from testdg.version import __version__
 
 RECIPE = 4
-"""Counts up when a warm-up computes something else, so that what was kept before is not used."""
-_PROBED = 0  # seed of the choice of a probe
+"""Increases when a warm-up computes something else, so that cached warm-ups are not used."""
+_PROBE_SEED = 0
 BATCH = {"classification": 64, "segmentation": 8}
+Batches = Iterator[Tensor | tuple[Tensor, Tensor]]
 
 
 def source_model(
@@ -45,10 +51,10 @@ def source_model(
     """Load the model to adapt, and check that it fits the benchmark.
 
     Args:
-        benchmark: What `load_benchmark` gives.
-        model: Whatever `load_model` takes; left out, the model of an embedded benchmark, trained once and kept.
+        benchmark: A benchmark, from `load_benchmark`.
+        model: Whatever `load_model` takes; left out, the model of an embedded benchmark, trained once and cached.
         device: Where it should lie.
-        observer: Hears how the training goes.
+        observer: Notified of the progress of the training.
         preprocessing: "model" for the model's own, "paper" for that of the published tables.
 
     Examples:
@@ -61,124 +67,175 @@ def source_model(
     if preprocessing not in ("model", "paper"):
         raise unknown("preprocessing", preprocessing, ("model", "paper"))
     if preprocessing == "paper" and not benchmark.paper:
-        raise UserError(f"the paper has no {benchmark.name}: leave out --preprocessing paper")
-    wanted = Preprocessing(**benchmark.paper) if preprocessing == "paper" else None
+        raise UserError(f"the paper has no {benchmark.name}: leave out --preprocessing paper", code="no-paper-input")
+    required = Preprocessing(**benchmark.paper) if preprocessing == "paper" else None
     if model is not None:
-        chosen = load_model(model, preprocessing=wanted)
+        chosen = load_model(model, preprocessing=required)
     elif benchmark.embedded:
         chosen = trained_model(benchmark, default_recipe(benchmark), (observer or Observer()).training)
     else:
-        raise UserError(f"{benchmark.name} has no model of its own: name one with --model (a folder or a hub id)")
+        raise UserError(f"{benchmark.name} has no model of its own: name one with --model (a folder or a hub id)", code="no-model")
     if chosen.task != benchmark.task:
-        raise UserError(f"model {chosen.name} is for {chosen.task}; {benchmark.name} is for {benchmark.task}")
+        message = f"model {chosen.name} is for {chosen.task}; {benchmark.name} is for {benchmark.task}"
+        raise UserError(message, code="wrong-task")
     size = chosen.preprocessing.size or chosen.preprocessing.crop  # of pictures that it takes without resizing
     benchmark.adopt(size if size is None or isinstance(size, int) else max(size), chosen.class_names)
     if chosen.classes != len(benchmark.classes):
         classes = len(benchmark.classes)
-        told = f"model {chosen.name} tells {chosen.classes} classes apart; {benchmark.name} has {classes}"
-        raise UserError(f"{told}: name another model, or train it for them with testdg train")
-    if wanted is not None and chosen.preprocessing != wanted:
-        raise UserError(f"model {chosen.name} was loaded with its own preprocessing: give the paper's to load_model")
+        message = f"model {chosen.name} has {chosen.classes} classes; {benchmark.name} has {classes}"
+        raise UserError(f"{message}: name another model, or train it with testdg train", code="wrong-classes")
+    if required is not None and chosen.preprocessing != required:
+        message = f"model {chosen.name} was loaded with its own preprocessing: pass the paper's to load_model"
+        raise UserError(message, code="other-preprocessing")
     return chosen.to(device)
 
 
-def warm_up(adapter: Adapter, benchmark: Benchmark, source: Path | None = None) -> None:
-    """Let an adapter learn from clean images what it wants to: of a folder, or of the benchmark's training set.
+class SourceImages(ABC):
+    """Clean images of the source."""
 
-    What it learnt from the latter is kept for the next time.
+    @abstractmethod
+    def batches(self, adapter: Adapter) -> Batches:
+        """As many images as a method learns from, drawn by its seed; pairs with labels where it needs them.
+
+        Images that cannot be had are an error at once, not when the first batch is read.
+        """
+
+    @abstractmethod
+    def probe(self, adapter: Adapter) -> Tensor | None:
+        """A few images for a guard; None if the first images of `warm_up` serve, or if there are none."""
+
+    def cache_key(self, adapter: Adapter) -> str | None:
+        """Everything that a warm-up on these images depends on, as hexadecimal digits; None if it is not cached."""
+        return None
+
+
+class TrainingImages(SourceImages):
+    """The training images of a benchmark, repeated if there are too few."""
+
+    def __init__(self, benchmark: Benchmark) -> None:
+        self.benchmark = benchmark
+
+    def batches(self, adapter: Adapter) -> Batches:
+        """Images with labels."""
+        count = adapter.source_images()
+        try:
+            samples = self.benchmark.train()
+        except UserError as error:
+            remedy = "" if adapter.source_labels else "; or name a folder of clean images with --source"
+            message = f"{adapter.name} needs source data for {adapter.source_data}: {error}{remedy}"
+            raise UserError(message, code="no-source-data") from error
+        generator = torch.Generator().manual_seed(adapter.settings.seed)
+        rounds = -(-count // len(samples))
+        order = torch.cat([torch.randperm(len(samples), generator=generator) for _ in range(rounds)])[:count]
+        parts = torch.split(order, BATCH[self.benchmark.task])
+        return ((to_float(samples.take(part.tolist())), samples.labels[part]) for part in parts)
+
+    def probe(self, adapter: Adapter) -> Tensor | None:
+        """Images drawn by a seed of their own."""
+        with suppress(UserError):
+            samples = self.benchmark.train()
+            order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(_PROBE_SEED))
+            return to_float(samples.take(order[: IMAGES[adapter.model.task]].tolist()))
+        return None
+
+    def cache_key(self, adapter: Adapter) -> str | None:
+        """Settings, weights, images and versions."""
+        images = [self.benchmark.name, self.benchmark.fingerprint(), len(self.benchmark.train())]
+        made_by = [RECIPE, __version__, torch.__version__, adapter.model.device.type]
+        parts = [asdict(adapter.settings), adapter.origin["fingerprint"], images, made_by]
+        return checksum(json.dumps(parts, default=str).encode(), 8)
+
+
+class SourceFolder(SourceImages):
+    """A folder of clean pictures, in any tree; `<class>/<file>` where a method needs labels.
+
+    Pictures are drawn by a seed, repeated if there are too few; unreadable ones are left out.
     """
-    if not adapter.awaits_source:
-        return
-    batches = source_batches(adapter, benchmark, source)
-    if source is not None:
-        adapter.warm_up(batches)
-        return
-    key = _key(adapter, benchmark)
-    path = cache_folder() / "warm-ups" / f"{adapter.name}-{key}.safetensors"
-    with suppress(OSError, SafetensorError, UserError):  # it is not there, or not whole
-        adapter.load_warm(read_warm(path, key))
-        return
-    adapter.warm_up(batches)
-    with suppress(OSError, SafetensorError):  # no room for it: the next run does it again
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as fresh:
-            save_file(dict(adapter.warm), fresh, {"key": key, "checksum": _checksum(adapter.warm)})
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        if not path.is_dir():
+            message = f"--source {path} is not a folder: name one with clean pictures in it"
+            raise UserError(message, code="no-source-folder")
+        self.path, self.names = path, list(names)
+        self.files = [frame.file for frame in Folder(path) if frame is not None]
+
+    def batches(self, adapter: Adapter) -> Batches:
+        """Pictures of one size each; with labels if the method needs them."""
+        if len(self.files) < adapter.least_source_images:
+            least = adapter.least_source_images
+            message = f"{self.path} holds {len(self.files)} pictures; {adapter.name} needs at least {least}"
+            raise UserError(message, code="too-few-images")
+        if adapter.source_labels and adapter.model.task == "segmentation":
+            message = f"{adapter.name} needs label maps, which --source cannot give: choose another method"
+            raise UserError(message, code="no-source-labels")
+        labels = self._labels() if adapter.source_labels else None
+        read = self._read(adapter, adapter.source_images(), BATCH[adapter.model.task], adapter.settings.seed)
+        if labels is None:
+            return (images for _, images in read)
+        return ((images, torch.tensor([labels[file] for file in files])) for files, images in read)
+
+    def probe(self, adapter: Adapter) -> Tensor | None:
+        """A few pictures of one size, where `warm_up` shows none."""
+        if adapter.awaits_source:
+            return None
+        count = IMAGES[adapter.model.task]
+        return next(images for _, images in self._read(adapter, count, count, _PROBE_SEED))
+
+    def _read(self, adapter: Adapter, count: int, size: int, seed: int) -> Iterator[tuple[list[str], Tensor]]:
+        canvas, channels = Canvas(adapter.model.preprocessing), adapter.model.channels
+        generator, left = torch.Generator().manual_seed(seed), count
+        while left > 0:
+            before = left
+            order = torch.randperm(len(self.files), generator=generator).tolist()
+            for start in range(0, len(order), size):
+                read: list[tuple[str, Tensor]] = []
+                for number in order[start : start + min(size, left)]:
+                    with suppress(Unreadable):
+                        file = self.files[number]
+                        read.append((file, canvas.shrink(decode(self.path / file, channels))))
+                for places, images in canvas.batches([image for _, image in read]):
+                    yield [read[place][0] for place in places], images
+                left -= len(read)
+                if left <= 0:
+                    return
+            if left == before:
+                message = f"none of the {len(self.files)} pictures of --source {self.path} can be read"
+                raise UserError(message, code="unreadable")
+
+    def _labels(self) -> dict[str, int]:
+        """The class of each picture, by its folder: named like a class, or as many folders as there are classes."""
+        folders = sorted({file.split("/")[0] for file in self.files if "/" in file})
+        known = {name: number for number, name in enumerate(self.names)}
+        if not set(folders) <= known.keys():
+            if len(folders) != len(self.names):
+                reason = f"expected <class>/<file> for the {len(self.names)} classes; got {len(folders)} folders"
+                message = f"--source {self.path} has no labels, which the method needs: {reason}"
+                raise UserError(message, code="no-source-labels")
+            known = {name: number for number, name in enumerate(folders)}
+        if loose := [file for file in self.files if "/" not in file]:
+            message = f"--source {self.path}: {loose[0]} is not in a folder of a class, which the method needs"
+            raise UserError(message, code="no-source-labels")
+        return {file: known[file.split("/")[0]] for file in self.files}
 
 
 def read_warm(path: Path, key: str) -> dict[str, Tensor]:
-    """Read a warm-up that was kept, if it is whole and the one that is meant."""
+    """Read a cached warm-up, if it is complete and belongs to the key."""
     with safe_open(path, "pt") as file:
         about = file.metadata() or {}
     warm: dict[str, Tensor] = load_file(path)
     if about.get("key") != key or about.get("checksum") != _checksum(warm):
-        raise UserError(f"{path} is damaged: delete it, and it is made again")
+        raise UserError(f"{path} is damaged: delete it, and it is made again", code="damaged-file")
     return warm
+
+
+def write_warm(path: Path, key: str, warm: Mapping[str, Tensor]) -> None:
+    """Cache a warm-up; without room for it, the next run computes it again."""
+    with suppress(OSError, SafetensorError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as fresh:
+            save_file(dict(warm), fresh, {"key": key, "checksum": _checksum(warm)})
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
     parts = [name.encode() + tensor_bytes(value) for name, value in sorted(tensors.items())]
     return checksum(b"".join(parts))
-
-
-def _key(adapter: Adapter, benchmark: Benchmark) -> str:
-    """Everything that a warm-up depends on, in sixteen digits."""
-    model, images = adapter.model, [benchmark.name, benchmark.fingerprint(), len(benchmark.train())]
-    made_by = [RECIPE, __version__, torch.__version__, model.device.type]
-    parts = [asdict(adapter.settings), model.fingerprint(), images, made_by]
-    return checksum(json.dumps(parts, default=str).encode(), 8)
-
-
-def source_batches(
-    adapter: Adapter, benchmark: Benchmark, source: Path | None = None
-) -> Iterable[Tensor | tuple[Tensor, Tensor]]:
-    """Clean images for `adapter.warm_up`, drawn by the adapter's seed, in rounds where there are too few."""
-    count = adapter.source_images()
-    if not count:
-        return ()
-    if source is not None:
-        return folder_batches(adapter, source)
-    try:
-        samples = benchmark.train()
-    except UserError as error:
-        remedy = "" if adapter.source_labels else "; or name a folder of clean images with --source"
-        raise UserError(f"{adapter.name} needs source data for {adapter.source_data}: {error}{remedy}") from error
-    generator = torch.Generator().manual_seed(adapter.settings.seed)
-    rounds = -(-count // len(samples))
-    order = torch.cat([torch.randperm(len(samples), generator=generator) for _ in range(rounds)])[:count]
-    parts = torch.split(order, BATCH[benchmark.task])
-    return ((to_float(samples.take(part.tolist())), samples.labels[part]) for part in parts)
-
-
-def folder_batches(adapter: Adapter, folder: Path) -> Iterator[Tensor]:
-    """Images of a folder, without labels, drawn by the adapter's seed; those of one size that follow share a batch."""
-    if adapter.source_labels:
-        raise UserError(f"{adapter.name} learns from labelled source images, which --source cannot give: leave it out")
-    files = [folder / name for name in find_images(folder)]
-    if len(files) < adapter.least_source_images:
-        needed = adapter.least_source_images
-        raise UserError(f"{folder} holds {len(files)} images; {adapter.name} needs at least {needed} of the source")
-    images = _read_some(files, adapter.source_images(), adapter.settings.seed)
-    return _in_batches(images, BATCH[adapter.model.task])
-
-
-def _read_some(files: Sequence[Path], count: int, seed: int) -> Iterator[Tensor]:
-    order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed))
-    return (read_image(files[number]) for number in order[:count].tolist())
-
-
-def _in_batches(images: Iterable[Tensor], most: int) -> Iterator[Tensor]:
-    for _, group in groupby(images, lambda image: image.shape):
-        while batch := list(islice(group, most)):
-            yield torch.stack(batch)
-
-
-def probe_images(benchmark: Benchmark, source: Path | None, count: int) -> Tensor | None:
-    """A few images of the source for a guard: of a folder, or of the training set; None where there are none."""
-    if source is not None:
-        images = list(_read_some([source / name for name in find_images(source)], count, _PROBED))
-        return torch.stack([image for image in images if image.shape == images[0].shape])
-    with suppress(UserError):
-        samples = benchmark.train()
-        order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(_PROBED))
-        return to_float(samples.take(order[:count].tolist()))
-    return None

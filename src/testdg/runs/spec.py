@@ -1,0 +1,181 @@
+"""RunSpec: one run as a value. Each choice of a user is one field; options, grids and checks are derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from testdg.runs.protocol import Protocol
+from testdg.schema import Name, declare, field_types, meta_of
+
+SOURCE = "source"
+"""The method that every comparison has as its baseline."""
+Count = Annotated[int, Meta(ge=1)]
+Scope = Literal["axis", "run", "benchmark"]
+"""An axis of a grid may list values, each of which is run; a benchmark's value is an option of `load_benchmark`."""
+
+
+def _axis(help: str, **extra: Any) -> Meta:
+    return declare(help, scope="axis", **extra)
+
+
+def _run(help: str, **extra: Any) -> Meta:
+    return declare(help, scope="run", **extra)
+
+
+def _data(help: str, **extra: Any) -> Meta:
+    return declare(help, scope="benchmark", **extra)
+
+
+class RunSpec(Struct, frozen=True, kw_only=True):
+    """Everything that one run depends on, as plain values: it can be hashed, compared, written and sent.
+
+    A new choice is one field here and the code that uses it. The fields without a description are filled in by a grid.
+    """
+
+    benchmark: Annotated[Name, _axis("Benchmark (of a grid, several with commas); see `testdg benchmarks`.")] = (
+        "digits-c"
+    )
+    method: Annotated[Name, _axis("Method, or several separated by commas; see `testdg methods`.")] = "testdg_aligned"
+    protocol: Annotated[
+        Name | None,
+        _axis(
+            "continual, held-out, leave-one-out, gradual, cyclic, mixed, dirichlet, orders, order-0 to order-9, or a "
+            "TOML file; options follow as in cyclic,rounds=5. If left out: continual, or cyclic for segmentation."
+        ),
+    ] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=2**32 - 1)],
+        _axis("Seed of the method's random numbers (0); of a grid, several with commas.", key="seeds"),
+    ] = 0
+    model: Annotated[Name | None, _run("Model: a folder or a hub id; the benchmark's own if left out.")] = None
+    data: Annotated[Name | None, _run("Folder of the benchmark's data.")] = None
+    preset: Annotated[
+        Name | None,
+        _run(
+            "Published settings of a benchmark, see `testdg methods METHOD`, or none; an embedded benchmark applies "
+            "its own if left out.",
+            metavar="NAME",
+        ),
+    ] = None
+    tuned: Annotated[Name | None, _run("Settings that `testdg tune` chose, for the methods in it.", metavar="FILE")] = (
+        None
+    )
+    source: Annotated[
+        Name | None, _run("Clean images to align to; the benchmark's training images if left out.", metavar="FOLDER")
+    ] = None
+    guard: Annotated[bool, _run("Learn only from what is worth it, and undo what harms the model.")] = False
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], _run("auto, cpu, cuda or mps (auto).")] = "auto"
+    batch_size: Annotated[Count | None, _run("Images per batch; the benchmark's own if left out.")] = None
+    precision: Annotated[Literal["fp32", "bf16"], _run("fp32 or bf16 (fp32).")] = "fp32"
+    images: Annotated[
+        Count | None,
+        _data(
+            "Images of each domain, of files spread over the classes; if left out, all (tune 4000, leaderboard 2000)."
+        ),
+    ] = None
+    severity: Annotated[Annotated[int, Meta(ge=1, le=5)] | None, _data("Severity of the corruptions, 1 to 5 (5).")] = (
+        None
+    )
+    domains: Annotated[
+        Annotated[tuple[Name, ...], Meta(min_length=1)] | None, _data("Domains in order, separated by commas.")
+    ] = None
+    subset: Annotated[
+        Name | None,
+        _data("Of a set of image files: all (as if left out), first:N of each class, or a list.", metavar="WHICH"),
+    ] = None
+    skip_unreadable: Annotated[bool, _data("Leave out and count image files that cannot be decoded.")] = False
+    preprocessing: Annotated[
+        Literal["model", "paper"],
+        _run("model (size, mean and deviation of the model, as if left out) or paper (those of its tables)."),
+    ] = "model"
+    corruption_seed: Annotated[
+        Annotated[int, Meta(ge=0)] | None, _data("Seed of the corruptions, and of the order of image-folder.")
+    ] = None
+    workers: Annotated[
+        Count | None, _data("Processes that decode image files; one per core, at most 16, if left out.")
+    ] = None
+
+    settings: dict[str, Any] = {}
+    """Settings of the method; they win over those of the preset."""
+    name: str = ""
+    """The row of a table that the run belongs to."""
+    chosen_in: dict[str, str] = {}
+    """Of settings that `testdg tune` chose, the name of the file that holds the choice."""
+    stream: Protocol | None = None
+    """The protocol that was read: of one that is several runs, that of this run."""
+    batches: int = 0
+    """Length of the stream."""
+    track: str | None = None
+    """Another program that gets the numbers of every batch, such as tensorboard."""
+
+    def __hash__(self) -> int:
+        return hash(msgspec.json.encode(self, order="deterministic"))
+
+    def __str__(self) -> str:
+        order = None if self.stream is None else self.stream.order
+        numbered = f", order {order}" if isinstance(order, int) else ""
+        seed = "" if self.method == SOURCE else f", seed {self.seed}"
+        return f"{self.name}, {self.benchmark}, {self.protocol}{numbered}{seed}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the benchmark that were chosen."""
+        values = {key: getattr(self, key) for key in keys("benchmark")}
+        return {key: value for key, value in values.items() if value is not None and value is not False}
+
+    @property
+    def setup(self) -> RunSpec:
+        """What must be loaded for the run: the same for all runs that can share a benchmark and a source model."""
+        chosen = {"model": self.model, "data": self.data, "preprocessing": self.preprocessing, **self.options}
+        return RunSpec(benchmark=self.benchmark, **chosen)
+
+    def with_(self, **values: Any) -> RunSpec:
+        """The same with other values."""
+        return msgspec.structs.replace(self, **values)
+
+    def baseline(self) -> RunSpec:
+        """Source on the same stream; it draws no random numbers, so all seeds share it."""
+        bare = self.with_(settings={}, preset="none", tuned=None, chosen_in={}, source=None, guard=False)
+        return bare.with_(name="Source", method=SOURCE, seed=0)
+
+
+def keys(*scopes: Scope) -> list[str]:
+    """Fields that a user chooses, of some scopes or of all."""
+    kinds = {name: (meta_of(declared).extra or {}).get("scope") for name, declared in field_types(RunSpec).items()}
+    return [name for name, scope in kinds.items() if scope is not None and (not scopes or scope in scopes)]
+
+
+def is_list(key: str) -> bool:
+    """Whether a field takes several values: an axis, or the domains."""
+    return key in keys("axis") or key == "domains"
+
+
+def grid_key(key: str) -> str:
+    """How a grid file calls a field."""
+    return str((meta_of(field_types(RunSpec)[key]).extra or {}).get("key", key))
+
+
+def option_name(key: str) -> str:
+    """How the command line calls a field."""
+    return f"--{key}".replace("_", "-")
+
+
+def split(key: str, text: str) -> list[Any]:
+    """The parts of an option between commas; options of a protocol stay with its name, and seeds become numbers."""
+    parts: list[Any] = []
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        if key == "protocol" and "=" in part and parts:
+            parts[-1] += f",{part}"
+        else:
+            parts.append(int(part) if key == "seed" and part.isdecimal() else part)
+    return parts
+
+
+def chosen(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that options give; those that were left out are not among them."""
+    given = {key: value for key, value in options.items() if value is not None and value is not False}
+    return {key: split(key, value) if is_list(key) else value for key, value in given.items()}
