@@ -62,7 +62,7 @@ def test_public_functions_show_examples_that_run(
     run_example(name, public()[name], tmp_path, monkeypatch)
 
 
-def test_a_score_that_is_far_away_is_noticed() -> None:
+def test_a_score_that_is_far_away_is_graceful_interrupt() -> None:
     near = Near()
     assert near.check_output("error 20.0 %\n", "error 24.9 %\n", 0)
     assert not near.check_output("error 20.0 %\n", "error 25.1 %\n", 0)

@@ -29,7 +29,8 @@ def field_types(kind: type[Struct]) -> dict[str, Any]:
 
 def meta_of(declared: Any) -> Meta:
     """The description of a field; an empty one for a field without."""
-    return next((one for one in getattr(declared, "__metadata__", ()) if isinstance(one, Meta)), Meta())
+    notes = [one for one in getattr(declared, "__metadata__", ()) if isinstance(one, Meta)]
+    return next((one for one in notes if one.description is not None), Meta())
 
 
 def check_value(declared: Any, key: str, value: Any) -> Any:

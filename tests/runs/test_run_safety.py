@@ -17,7 +17,7 @@ from testdg.files import Busy, locked, replace_text, replacing
 from testdg.models import VisionModel
 from testdg.runs import Result, run
 from testdg.runs.folder import RunFolder
-from testdg.runs.interrupts import noticed
+from testdg.runs.loop import graceful_interrupt
 from testdg.runs.observer import Observer
 
 
@@ -184,7 +184,7 @@ def test_being_asked_to_stop_saves_the_state_first(model: VisionModel, tmp_path:
 
 def test_the_second_request_is_not_put_off() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with noticed() as stop:
+    with graceful_interrupt() as stop:
         assert not stop()
         signal.raise_signal(signal.SIGINT)
         assert stop()

@@ -18,7 +18,7 @@ from testdg.methods import find_method, parse_settings
 from testdg.report.stream_figure import draw_summary
 from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
-from testdg.runs.setup import DEFAULT_METHOD
+from testdg.runs.session import DEFAULT_METHOD
 from testdg.runs.tally import Tally
 
 _LINES_EVERY = 10.0  # seconds between two lines where there is no terminal

@@ -17,10 +17,10 @@ from testdg.report.analyses import draw_analysis
 from testdg.report.page.write import check_folder
 from testdg.report.record import record_note
 from testdg.report.style import check_suffix
-from testdg.runs.choices import option_name
-from testdg.studies import Cell, Complete, Failed, Grid, Local, bench, expand, prepare
+from testdg.runs.session import open_run
+from testdg.runs.spec import option_name
+from testdg.studies import Complete, Failed, Grid, Local, RunSpec, bench, expand, prepare
 from testdg.studies.analyses import ANALYSES, Analysis, Subject, find_analysis
-from testdg.studies.analyses.subject import Scene
 
 SPACES = ("embeddings", "features")
 
@@ -38,21 +38,21 @@ def analyze_command(asked: AnalyzeOptions, chosen: Chosen, *, as_json: bool) -> 
         raise UserError(f"{figure} cannot be written: name a file in a folder that exists")
     check_folder(asked.out, "--out")
     check_folder(asked.runs, "--runs")
-    cells = _cells(analysis, chosen)
-    quieten(cell.model for cell in cells)
-    needed = analysis.choose(cells, asked.space)
+    specs = _specs(analysis, chosen)
+    quieten(spec.model for spec in specs)
+    needed = analysis.choose(specs, asked.space)
     with Bar(console) as bar:
-        prepare(cells, Training(bar))
+        prepare(specs, Training(bar))
     if analysis.check_model is not None:
-        analysis.check_model(Scene.open(cells[0]).model)
+        analysis.check_model(open_run(specs[0]).model)
     ends = _run(needed, asked.runs, Local(asked.jobs), console)
     failed = [end for end in ends.values() if isinstance(end, Failed)]
     complain(list(ends), failed)
     if failed:
         return False
-    results = [end.result if isinstance(end := ends.get(cell), Complete) else None for cell in cells]
+    results = [end.result if isinstance(end := ends.get(spec), Complete) else None for spec in specs]
     with Bar(console) as bar:
-        subject = Subject(cells, results, asked.space, asked.runs, bar.update)
+        subject = Subject(specs, results, asked.space, asked.runs, bar.update)
         numbers = analysis.compute(subject)
         about = subject.describe()
     file = asked.out / f"{analysis.name}.json"
@@ -70,7 +70,7 @@ def list_analyses(as_json: bool) -> None:
     print(json.dumps(about, indent=2) if as_json else lines)
 
 
-def _cells(analysis: Analysis, chosen: Chosen) -> list[Cell]:
+def _specs(analysis: Analysis, chosen: Chosen) -> list[RunSpec]:
     """The runs of an analysis; one that reads folders makes none, and refuses what is about them."""
     if analysis.needs != "folders":
         return expand(analysis.grid(Grid.from_options(*chosen).defaults))
@@ -80,12 +80,12 @@ def _cells(analysis: Analysis, chosen: Chosen) -> list[Cell]:
     return []
 
 
-def _run(cells: Sequence[Cell], out: Path, engine: Local, console: Console) -> dict[Cell, Complete | Failed]:
-    """Run cells, and tell how it goes."""
-    if not cells:
+def _run(specs: Sequence[RunSpec], out: Path, engine: Local, console: Console) -> dict[RunSpec, Complete | Failed]:
+    """Run specs, and tell how it goes."""
+    if not specs:
         return {}
-    with BenchDisplay(console, cells, engine.jobs) as display:
-        return dict(zip(cells, bench(cells, out, engine=engine, tell=display.tell), strict=True))
+    with BenchDisplay(console, specs, engine.jobs) as display:
+        return dict(zip(specs, bench(specs, out, engine=engine, notify=display.notify), strict=True))
 
 
 def _write(analysis: Analysis, content: dict[str, Any], file: Path, figure: Path) -> None:

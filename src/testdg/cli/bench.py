@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from testdg.report.page.write import check_folder
 from testdg.runs import Observer
 from testdg.runs.observer import check_tracker
 from testdg.studies import (
-    Cell,
     Complete,
     Engine,
     Failed,
@@ -27,6 +25,7 @@ from testdg.studies import (
     Local,
     News,
     Running,
+    RunSpec,
     bench,
     expand,
     prepare,
@@ -64,40 +63,40 @@ def run_grid(grid: Grid, places: BenchOptions, layout: Layout, *, as_json: bool)
     """Run a grid and show its tables; False where a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_places(places)
-    cells = [replace(cell, track=places.track) for cell in expand(grid)]
-    ends = run_cells(cells, places, console)
-    keep_names(grid.title, cells, ends)
-    tables = summarise(cells, ends)
+    specs = [spec.with_(track=places.track) for spec in expand(grid)]
+    ends = run_specs(specs, places, console)
+    keep_names(grid.title, specs, ends)
+    tables = summarise(specs, ends)
     texts = {places.csv: lambda: layout.csv(tables), places.markdown: lambda: layout.markdown(tables)}
-    write_texts({**texts, places.jsonl: lambda: run_lines(cells, ends)})
+    write_texts({**texts, places.jsonl: lambda: run_lines(specs, ends)})
     failed = [end for end in ends if isinstance(end, Failed)]
     if as_json:
-        print(json.dumps({**layout.plain(tables), "failed": told_failures(cells, failed)}, indent=2))
+        print(json.dumps({**layout.plain(tables), "failed": told_failures(specs, failed)}, indent=2))
     elif tables:
         console.print(f"\n{layout.text(tables)}\n\nruns  {places.out}", markup=False)
-    complain(cells, failed)
+    complain(specs, failed)
     return not failed
 
 
-def run_cells(
-    cells: Sequence[Cell],
+def run_specs(
+    specs: Sequence[RunSpec],
     places: BenchOptions,
     console: Console,
     hear: Callable[[Complete | Failed], Any] = lambda end: None,
 ) -> list[Complete | Failed]:
-    """Make ready what cells need, run them, and show how it goes; `hear` is told of each that ends."""
+    """Make ready what specs need, run them, and show how it goes; `hear` is told of each that ends."""
     engine = make_engine(places)
-    quieten(cell.model for cell in cells)
+    quieten(spec.model for spec in specs)
     with Bar(console) as bar:
-        prepare(cells, Training(bar), devices=isinstance(engine, Local))
+        prepare(specs, Training(bar), devices=isinstance(engine, Local))
 
-    def tell(news: News) -> None:
-        display.tell(news)
+    def notify(news: News) -> None:
+        display.notify(news)
         if not isinstance(news, Running):
             hear(news)
 
-    with BenchDisplay(console, cells, engine.jobs) as display:
-        return bench(cells, places.out, engine=engine, tell=tell)
+    with BenchDisplay(console, specs, engine.jobs) as display:
+        return bench(specs, places.out, engine=engine, notify=notify)
 
 
 def drop_state(end: Complete | Failed) -> None:
@@ -146,9 +145,9 @@ def write_texts(files: Mapping[Path | None, Callable[[], str]]) -> None:
                 replace_text(path, make())
 
 
-def run_lines(cells: Sequence[Cell], ends: Sequence[Complete | Failed]) -> str:
+def run_lines(specs: Sequence[RunSpec], ends: Sequence[Complete | Failed]) -> str:
     """Every complete run on a line: the name of its row, and its result."""
-    runs = [{"name": cells[end.number].name, **end.result.to_dict()} for end in ends if isinstance(end, Complete)]
+    runs = [{"name": specs[end.number].name, **end.result.to_dict()} for end in ends if isinstance(end, Complete)]
     return "".join(json.dumps(run) + "\n" for run in runs)
 
 
@@ -163,6 +162,6 @@ class Training(Observer):
         self.bar.update("training the source model", step, steps)
 
 
-def told_failures(cells: Sequence[Cell], failed: Sequence[Failed]) -> list[dict[str, str]]:
+def told_failures(specs: Sequence[RunSpec], failed: Sequence[Failed]) -> list[dict[str, str]]:
     """What failed, as plain JSON."""
-    return [{"run": str(cells[end.number]), "sentence": end.sentence} for end in failed]
+    return [{"run": str(specs[end.number]), "sentence": end.sentence} for end in failed]

@@ -30,7 +30,7 @@ def fleet_command(request: Request, places: Mapping[str, Any], *, as_json: bool)
     names = list(find_streams(request))
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), FleetScreen(console, names) as screen:
         # of a process that is lost Ray prints a page; the screen has a line
-        ends = adapt_fleet(request, tell=screen.tell, draw=draw_summary, **places)
+        ends = adapt_fleet(request, tell=screen.notify, draw=draw_summary, **places)
     failed = [end for end in ends.values() if isinstance(end, Failed)]
     complain(names, failed)
     if any(isinstance(end, Stopped) for end in ends.values()):
@@ -72,7 +72,7 @@ class FleetScreen(Screen):
         self.ended = self.failed = self.lost = 0
         self.task = self.progress.add_task("", total=len(names), note="")
 
-    def tell(self, news: News) -> None:
+    def notify(self, news: News) -> None:
         """Show what happened."""
         if isinstance(news, Noted):
             self.print(f"note      {news.text}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import check_places, drop_state, run_cells, told_failures, write_texts
+from testdg.cli.bench import check_places, drop_state, run_specs, told_failures, write_texts
 from testdg.cli.bench_progress import complain
 from testdg.cli.options import BenchOptions, BoardOptions, Chosen
 from testdg.cli.screen import Bar
@@ -24,12 +24,12 @@ from testdg.report.page.write import check_folder
 from testdg.report.table import plain_table
 from testdg.runs import Result
 from testdg.runs.stored import RUNS, read_lines, to_line
-from testdg.studies import Cell, Complete, Failed
+from testdg.studies import Complete, Failed, RunSpec
 from testdg.studies.analyses.cost import Costs, measure_costs, read_costs
 from testdg.studies.grid import read_settings
 from testdg.studies.leaderboard import FIRST, Entered, best_of, enter, find_streams, make_board, named, stored_runs
 from testdg.studies.tuned import Tuned
-from testdg.studies.variants import Variant, find_variants, willing
+from testdg.studies.variants import Variant, compatible_variants, find_variants
 
 NamedRuns = list[tuple[str, str, Result]]
 
@@ -53,8 +53,8 @@ def leaderboard_command(asked: BoardOptions, chosen: Chosen, places: BenchOption
         if contest.named_runs():
             write(contest.named_runs(), read_costs(asked.report))
         raise
-    write(contest.named_runs(), costs, told_failures(contest.cells, contest.failed))
-    complain(contest.cells, contest.failed)
+    write(contest.named_runs(), costs, told_failures(contest.specs, contest.failed))
+    complain(contest.specs, contest.failed)
     return not contest.failed
 
 
@@ -84,11 +84,11 @@ class _Contest:
             raise UserError(f"{file} has nothing for {lacking[0]}: choose with `testdg tune {lacking[0]}` first")
         if keys:
             return variants
-        return willing(variants, enter(variants, self.benchmark, self.streams, self.values)[0].cell)
+        return compatible_variants(variants, enter(variants, self.benchmark, self.streams, self.values)[0].spec)
 
     @property
-    def cells(self) -> list[Cell]:
-        return [one.cell for one in self.entered]
+    def specs(self) -> list[RunSpec]:
+        return [one.spec for one in self.entered]
 
     @property
     def failed(self) -> list[Failed]:
@@ -96,7 +96,7 @@ class _Contest:
 
     def run(self) -> None:
         """Run both parts."""
-        seeds = self.values.get("seeds", [0])
+        seeds = self.values.get("seed", [0])
         self._run(self.variants, seeds[:1], best=False)
         if self.asked.best and self.named_runs():
             names = best_of(make_board(self.named_runs()), self.asked.best)
@@ -106,9 +106,9 @@ class _Contest:
         """Run what was not run before."""
         mine = {variant.method for variant in variants}
         settings = {method: given for method, given in self.settings.items() if method in mine}
-        values = {**self.values, "seeds": list(seeds), "settings": settings}
+        values = {**self.values, "seed": list(seeds), "settings": settings}
         found = enter(variants, self.benchmark, self.streams, values, best=best)
-        fresh = [replace(one, cell=replace(one.cell, track=self.places.track)) for one in found]
+        fresh = [replace(one, spec=one.spec.with_(track=self.places.track)) for one in found]
         known = set(self.entered)
         fresh = [one for one in fresh if one not in known]
         start = len(self.entered)
@@ -119,7 +119,7 @@ class _Contest:
             if self.entered[start + end.number].stream != FIRST:  # of those, the cost is measured
                 drop_state(end)
 
-        run_cells([one.cell for one in fresh], self.places, self.console, hear)
+        run_specs([one.spec for one in fresh], self.places, self.console, hear)
 
     def complete(self) -> list[tuple[Entered, Result]]:
         """Runs that have a result, in the order of the declaration."""
@@ -128,11 +128,11 @@ class _Contest:
 
     def named_runs(self) -> NamedRuns:
         """The same with names."""
-        return [(one.stream, one.cell.name, result) for one, result in self.complete()]
+        return [(one.stream, one.spec.name, result) for one, result in self.complete()]
 
     def costs(self) -> Costs:
         """What the first run of each row costs, measured one after the other."""
-        firsts = {one.cell.name: (one.cell, run) for one, run in reversed(self.complete()) if one.stream == FIRST}
+        firsts = {one.spec.name: (one.spec, run) for one, run in reversed(self.complete()) if one.stream == FIRST}
         with Bar(self.console) as bar:
             return measure_costs(list(firsts.values()), self.asked.report, bar.update)
 

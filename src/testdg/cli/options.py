@@ -10,14 +10,15 @@ from typing import Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from testdg.errors import UserError, unknown
-from testdg.runs.choices import CHOICES, Choice, chosen, option_name
+from testdg.runs.spec import RunSpec, chosen, help_of, keys, option_name
+from testdg.schema import field_types, meta_of, rule_of
 
 Json = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Settings = Annotated[
     list[str] | None,
     Option("--set", metavar="KEY=VALUE", help="Setting of a method; of several, METHOD.KEY=VALUE; repeatable."),
 ]
-Subset = Annotated[str | None, Option(metavar=CHOICES["subset"].metavar, help=CHOICES["subset"].help)]
+Subset = Annotated[str | None, Option(metavar="WHICH", help=help_of("subset"))]
 Jobs = Annotated[int, Option(help="Runs at the same time, a process each; with Ray, runs that share a GPU.")]
 Address = Annotated[
     str | None, Option(metavar="HOST:PORT", help="Ray cluster; RAY_ADDRESS, or a new one here, if left out.")
@@ -107,19 +108,21 @@ class Chosen(NamedTuple):
 
 Command = Callable[..., bool | None]
 _KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
-_HIDDEN = "other_"  # a second name of an option is an option of its own, which the help does not show
+_SECOND = "second_"  # a second name of an option is an option of its own, which the help does not show
 
 
 def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Callable[[Command], Command]:
-    """Give a command an option for every choice about a run, and `--set`; it gets them as `chosen`.
+    """Give a command an option for every field of `RunSpec` that a user chooses, and `--set`; it gets them as `chosen`.
 
-    Where it takes `several` benchmarks, protocols or seeds, the help shows names in the plural; both are taken.
+    If it takes `several` benchmarks, protocols or seeds, the help shows names in the plural; both are accepted.
     """
-    keys = [key for key in CHOICES if key not in left_out]
-    plural = [key for key in keys if several and CHOICES[key].plural]
-    names = {key: f"{option_name(key)}s" if key in plural else option_name(key) for key in keys}
-    options = [_parameter(key, CHOICES[key], names[key], defaults.get(key)) for key in keys]
-    options += [_parameter(_HIDDEN + key, CHOICES[key], option_name(key), None, hidden=True) for key in plural]
+    options = []
+    for key in (key for key in keys() if key not in left_out):
+        names = [option_name(key)]
+        if several and key in keys("axis"):
+            names = [f"{names[0]}s", *names]
+        options.append(_parameter(key, names[0], defaults.get(key)))
+        options += [_parameter(_SECOND + key, name, None, hidden=True) for name in names[1:]]
     options.append(inspect.Parameter("settings", _KIND, default=None, annotation=Settings))
     return lambda command: _spread(command, "chosen", options, _gather)
 
@@ -127,8 +130,8 @@ def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Calla
 def _gather(given: dict[str, Any]) -> Chosen:
     """What was chosen, by whichever name."""
     pairs = given.pop("settings") or []
-    other = {key.removeprefix(_HIDDEN): given.pop(key) for key in list(given) if key.startswith(_HIDDEN)}
-    return Chosen(chosen({**given, **{key: value for key, value in other.items() if value is not None}}), pairs)
+    seconds = {key.removeprefix(_SECOND): given.pop(key) for key in list(given) if key.startswith(_SECOND)}
+    return Chosen(chosen({**given, **{key: value for key, value in seconds.items() if value is not None}}), pairs)
 
 
 def with_options(name: str, kind: type) -> Callable[[Command], Command]:
@@ -153,11 +156,16 @@ def _spread(
     return run
 
 
-def _parameter(key: str, choice: Choice, name: str, default: str | None, *, hidden: bool = False) -> inspect.Parameter:
-    """The option of a choice."""
-    value, otherwise = (bool, False) if choice.type is bool else (choice.type | None, default)
-    about = Option(name, metavar=choice.metavar, help=choice.help, hidden=hidden)
-    return inspect.Parameter(key, _KIND, default=otherwise, annotation=Annotated[value, about])
+def _parameter(key: str, name: str, default: str | None, *, hidden: bool = False) -> inspect.Parameter:
+    """The option of a field: text, except for switches and whole numbers."""
+    declared = field_types(RunSpec)[key.removeprefix(_SECOND)]
+    about = meta_of(declared)
+    words = rule_of(declared)
+    kind: Any = bool if words == "true or false" else int if words.startswith("a whole number") else str
+    kind = str if key.removeprefix(_SECOND) in keys("axis") else kind
+    value, otherwise = (bool, False) if kind is bool else (kind | None, default)
+    note = Option(name, metavar=(about.extra or {}).get("metavar"), help=about.description, hidden=hidden)
+    return inspect.Parameter(key, _KIND, default=otherwise, annotation=Annotated[value, note])
 
 
 def _place(parameter: inspect.Parameter) -> int:
@@ -167,7 +175,7 @@ def _place(parameter: inspect.Parameter) -> int:
     kinds = [type(note).__name__ for note in getattr(parameter.annotation, "__metadata__", ())]
     if "ArgumentInfo" in kinds:
         return 0
-    return 1 if parameter.name in CHOICES else {"settings": 2, "json": 4}.get(parameter.name, 3)
+    return 1 if parameter.name in keys() else {"settings": 2, "json": 4}.get(parameter.name, 3)
 
 
 def ray_options(engine: str, **places: Any) -> dict[str, Any] | None:

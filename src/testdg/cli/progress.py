@@ -1,7 +1,6 @@
 """How a run shows while it goes: a live table on a terminal, plain lines elsewhere."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -9,71 +8,54 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from testdg.cli.screen import Drawn
 from testdg.report import rich_table, visit_table
-from testdg.runs import Observer, Record
+from testdg.runs.events import Entry
+from testdg.runs.observer import Observer, RunProgress
 from testdg.runs.protocol import Visit
 from testdg.runs.record import OWN_ORDERS
-from testdg.runs.result import Tally
-from testdg.runs.scores import find_score
 
 
 class Display(Observer, Drawn):
-    """Collects the scores of each method while its events come in."""
+    """Shows the runs of several methods on one stream, with the scores of each."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.titles: dict[str, str] = {}
-        self.tallies: dict[str, Tally] = {}
-        self.method = ""
+        self.runs: dict[str, RunProgress] = {}
 
     def expect(self, titles: dict[str, str]) -> None:
         """Name the methods to come, in the order of the columns."""
-        self.titles, self.tallies = titles, {}
+        self.titles, self.runs = titles, {}
 
-    def started(self, method: str, record: Record, batches: int, events: list[dict[str, Any]]) -> None:
-        """Begin a column."""
-        self.method = method
-        self.tallies[method] = Tally(find_score(record.task), record.visits())
-        self.progress(events)
+    def started(self, run: RunProgress) -> None:
+        self.runs[run.method] = run
 
-    def progress(self, events: list[dict[str, Any]]) -> None:
-        """Add up scores."""
-        self.tallies[self.method].add(events)
-
-    def title(self, method: str, record: Record) -> str:
+    def title(self, run: RunProgress) -> str:
         """The name of a method, with the order where there are several."""
-        title = self.titles.get(method, method)
-        return title if record.order in OWN_ORDERS else f"{title}, {record.order}"
-
-    def scores(self, method: str) -> dict[int, float]:
-        """The number that tables show of each visit so far."""
-        tally = self.tallies.get(method)
-        found = {} if tally is None else {number: tally.score_of(number) for number in tally.images}
-        return {number: score for number, score in found.items() if score is not None}
+        title = self.titles.get(run.method, run.method)
+        return title if run.record.order in OWN_ORDERS else f"{title}, {run.record.order}"
 
 
 class PlainDisplay(Display):
     """One line when a method starts, one per finished domain."""
 
     def training(self, step: int, steps: int) -> None:
-        """Tell a quarter at a time."""
         if step % max(1, steps // 4) == 0:
             self.console.print(f"training the source model: {100 * step // steps} %")
 
-    def started(self, method: str, record: Record, batches: int, events: list[dict[str, Any]]) -> None:
-        """Tell what begins."""
+    def started(self, run: RunProgress) -> None:
+        super().started(run)
         self.ended: set[int] = set()
-        names, images = [*record.domains, *record.held_out], record.images_per_domain
-        self.sizes = dict(zip(names, [images] * len(names) if isinstance(images, int) else images, strict=True))
-        done = f", {len(events)} done already" if events else ""
-        self.console.print(f"{self.title(method, record)}: {batches} batches{done}")
-        super().started(method, record, batches, events)
+        done = f", {run.resumed} done already" if run.resumed else ""
+        self.console.print(f"{self.title(run)}: {run.batches} batches{done}")
+        self.advanced(run, run.earlier)
 
-    def progress(self, events: list[dict[str, Any]]) -> None:
-        """Tell each visit once it is complete."""
-        super().progress(events)
-        tally = self.tallies[self.method]
-        for number in sorted({part["segment"] for event in events for part in event["parts"]} - self.ended):
-            if tally.images[number] == self.sizes[tally.visits[number].name]:
+    def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
+        """Print each visit once it is complete."""
+        tally, names = run.tally, [*run.record.domains, *run.record.held_out]
+        images = run.record.images_per_domain
+        sizes = dict(zip(names, [images] * len(names) if isinstance(images, int) else images, strict=True))
+        for number in sorted({part["segment"] for entry in entries for part in entry["parts"]} - self.ended):
+            if tally.images[number] == sizes[tally.visits[number].name]:
                 self.ended.add(number)
                 score = tally.score_of(number)
                 shown = "-" if score is None else tally.score.metric.show(score)
@@ -81,7 +63,7 @@ class PlainDisplay(Display):
 
 
 class LiveDisplay(Display):
-    """A table that fills while the stream goes by, with a bar underneath."""
+    """A table that fills while the stream is processed, with a bar below."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -90,26 +72,30 @@ class LiveDisplay(Display):
         self.drawing = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
 
     def training(self, step: int, steps: int) -> None:
-        """Move the bar."""
         self.bar.update(self.task, description="training the source model", completed=step, total=steps, visible=True)
 
-    def started(self, method: str, record: Record, batches: int, events: list[dict[str, Any]]) -> None:
-        """Begin a column and a bar."""
-        self.bar.reset(self.task, description=self.title(method, record), total=batches, visible=True)
-        super().started(method, record, batches, events)
+    def started(self, run: RunProgress) -> None:
+        super().started(run)
+        self.bar.reset(self.task, description=self.title(run), total=run.batches, visible=True)
+        self.bar.advance(self.task, run.done)
 
-    def progress(self, events: list[dict[str, Any]]) -> None:
-        """Fill the table and move the bar."""
-        super().progress(events)
-        self.bar.advance(self.task, len(events))
+    def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
+        self.bar.advance(self.task, len(entries))
 
     def _render(self) -> Group:
-        if not self.tallies:
+        if not self.runs:
             return Group(self.bar)
-        tally = next(iter(self.tallies.values()))
-        columns = [self.scores(name) for name in self.titles]
+        tally = next(iter(self.runs.values())).tally
+        columns = [self._scores(name) for name in self.titles]
         table = visit_table(list(self.titles.values()), tally.visits, columns, tally.score.metric)
         return Group(rich_table(table), self.bar)
+
+    def _scores(self, method: str) -> dict[int, float]:
+        """The score of each visit so far."""
+        if (run := self.runs.get(method)) is None:
+            return {}
+        found = {number: run.tally.score_of(number) for number in run.tally.images}
+        return {number: score for number, score in found.items() if score is not None}
 
 
 def _label(visits: Sequence[Visit], number: int) -> str:

@@ -12,20 +12,18 @@ from rich.console import Console
 from testdg.cli.options import Chosen
 from testdg.cli.progress import Display, make_display
 from testdg.cli.screen import quieten
-from testdg.data.benchmarks import Benchmark
 from testdg.errors import UserError
 from testdg.methods import find_method
-from testdg.models import VisionModel
-from testdg.models.device import find_device
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
 from testdg.report.panel import draw_panel
 from testdg.report.record import record_lines, record_note
 from testdg.report.samples import take_samples
 from testdg.runs import Result
 from testdg.runs.observer import check_tracker, tracked
-from testdg.studies import Cell, Grid, expand
-from testdg.studies.engine import load_setup, run_here
-from testdg.studies.grid import SOURCE
+from testdg.runs.run import run_session
+from testdg.runs.session import open_run
+from testdg.runs.spec import SOURCE
+from testdg.studies import Grid, RunSpec, expand
 from testdg.studies.summary import leaves_one_out, run_names
 
 
@@ -33,41 +31,41 @@ def run_command(chosen: Chosen, out: Path, track: str | None, *, as_json: bool) 
     """Run Source and the methods, and show them; a protocol of several orders is one run of all for each."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_tracker(track)
-    cells = make_cells(*chosen)
-    quieten(cell.model for cell in cells)
-    device = find_device(cells[0].device).type
+    specs = make_specs(*chosen)
+    quieten(spec.model for spec in specs)
     with make_display(console) as display:
-        benchmark, model = load_setup(cells[0].setup, device, display)
-        streams = [list(some) for _, some in groupby(cells, lambda cell: cell.protocol)]
-        runs = [run_cells(stream, out, display, track) for stream in streams]
+        streams = [list(some) for _, some in groupby(specs, lambda spec: spec.stream)]
+        runs = [run_specs(stream, out, display, track) for stream in streams]
     if as_json:
         print(json.dumps(as_json_values(list(dict.fromkeys(chosen.values["method"])), runs), indent=2))
     elif len(runs) == 1:
-        show(console, runs[0], benchmark, model)
+        show(console, runs[0], specs[-1])
     else:
         show_orders(console, runs)
 
 
-def make_cells(values: Mapping[str, Any], pairs: Sequence[str]) -> list[Cell]:
+def make_specs(values: Mapping[str, Any], pairs: Sequence[str]) -> list[RunSpec]:
     """Source and the methods that were asked for, on one stream, or on each order of it."""
     if not values["method"]:
-        raise UserError("--method names no method: see `testdg methods`")
+        raise UserError("--method names no method: see `testdg methods`", code="no-method")
     if values.get("guard") and {*values["method"]} == {SOURCE}:
-        raise UserError("--guard watches what a method learns, and source learns nothing: leave out --guard")
-    for key in ("benchmark", "protocol", "seeds"):
+        message = "--guard watches what a method learns, and source learns nothing: leave out --guard"
+        raise UserError(message, code="option-conflict")
+    for key in ("benchmark", "protocol", "seed"):
         if len(values.get(key, ())) > 1:
-            raise UserError(f"run shows one stream: name one {key.removesuffix('s')}, or use testdg bench")
-    cells = expand(Grid.from_options(values, pairs, title=""))
-    if len({(cell.protocol, cell.precision) for cell in cells}) > len({cell.protocol for cell in cells}):
-        raise UserError("all methods of a run share one precision: use --precision, or a run for each")
-    return cells
+            raise UserError(f"run shows one stream: name one {key}, or use testdg bench", code="several-runs")
+    specs = expand(Grid.from_options(values, pairs, title=""))
+    if len({(spec.stream, spec.precision) for spec in specs}) > len({spec.stream for spec in specs}):
+        message = "all methods of a run share one precision: use --precision, or a run for each"
+        raise UserError(message, code="option-conflict")
+    return specs
 
 
-def run_cells(cells: Sequence[Cell], out: Path, display: Display, track: str | None) -> list[Result]:
-    """Run cells of one stream one after the other, and show how it goes."""
-    display.expect({cell.method: find_method(cell.method).title for cell in cells})
+def run_specs(specs: Sequence[RunSpec], out: Path, display: Display, track: str | None) -> list[Result]:
+    """Run specs of one stream one after the other, and show how it goes."""
+    display.expect({spec.method: find_method(spec.method).title for spec in specs})
     with tracked(display, track) as observer:
-        return [run_here(cell, out, observer) for cell in cells]
+        return [run_session(open_run(spec, observer), out, observer) for spec in specs]
 
 
 def as_json_values(methods: list[str], runs: list[list[Result]]) -> Any:
@@ -77,7 +75,7 @@ def as_json_values(methods: list[str], runs: list[list[Result]]) -> Any:
     return found[0] if len(found) == 1 else found
 
 
-def show(console: Console, results: list[Result], benchmark: Benchmark, model: VisionModel) -> None:
+def show(console: Console, results: list[Result], spec: RunSpec) -> None:
     """Print record, tables and the places of the figures."""
     titles, result = _titles(results), results[-1]
     heading = f"{titles[-1]} on {result.record['benchmark']}"
@@ -94,7 +92,7 @@ def show(console: Console, results: list[Result], benchmark: Benchmark, model: V
     for one in results[1:] or results:
         console.print(f"run     {one.folder} ({one.seconds:.0f} s)", markup=False)
     console.print(f"figure  {figure}", markup=False)
-    if len(results) == 2 and (panel := _make_panel(result, titles, heading, benchmark, model)) is not None:
+    if len(results) == 2 and (panel := _make_panel(result, titles, heading, spec)) is not None:
         console.print(f"panel   {panel}", markup=False)
 
 
@@ -110,15 +108,15 @@ def caution_lines(title: str, result: Result) -> list[str]:
     return lines
 
 
-def _make_panel(
-    result: Result, titles: list[str], heading: str, benchmark: Benchmark, model: VisionModel
-) -> Path | None:
-    """Draw what the run did to pictures; None for classification, and where the adapted state was deleted."""
+def _make_panel(result: Result, titles: list[str], heading: str, spec: RunSpec) -> Path | None:
+    """Draw what the run did to pictures; None for classification, and if the adapted state was deleted."""
     panel = result.folder / "panel.png"
-    if benchmark.task == "segmentation" and not panel.exists() and (result.folder / "state").exists():
-        samples, headings = take_samples(result.folder, benchmark, model), [titles[0], f"{titles[1]}, after the stream"]
+    segmentation = result.record["task"] == "segmentation"
+    if segmentation and not panel.exists() and (result.folder / "state").exists():
+        session, headings = open_run(spec), [titles[0], f"{titles[1]}, after the stream"]
+        samples = take_samples(result.folder, session.benchmark, session.model)
         note = record_note({**result.record, "views": "one"})  # whatever the views of the run
-        draw_panel(panel, samples, headings, benchmark.classes, benchmark.palette, heading, note)
+        draw_panel(panel, samples, headings, session.benchmark.classes, session.benchmark.palette, heading, note)
     return panel if panel.exists() else None
 
 

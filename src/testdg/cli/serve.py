@@ -11,7 +11,7 @@ from rich.console import Console
 
 from testdg.cli.screen import quieten
 from testdg.errors import UserError, visible
-from testdg.runs.setup import Choices
+from testdg.runs.session import PictureOptions
 
 
 def require_server() -> None:
@@ -25,7 +25,7 @@ def require_server() -> None:
 
 
 def serve_command(
-    model: str | None, choices: Choices, settings: dict[str, Any], place: dict[str, Any], *, demo: bool
+    model: str | None, choices: PictureOptions, settings: dict[str, Any], place: dict[str, Any], *, demo: bool
 ) -> None:
     """Make the model ready, say where it listens, and serve until Ctrl-C."""
     require_server()

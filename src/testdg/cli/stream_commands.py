@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from testdg.cli import options as given
 from testdg.cli.options import prepare_torch, ray_options
-from testdg.runs.choices import CHOICES
+from testdg.runs.spec import help_of
 
 _MODEL = "Model: a folder, a hub id, a timm name, or the name of one in a --plugin."
 
@@ -26,7 +26,7 @@ def adapt(
         Option(metavar="FOLDER", help="Clean pictures to align to; in folders of their classes if need be."),
     ] = None,
     settings: given.Settings = None,
-    guard: Annotated[bool, Option("--guard/--no-guard", help=CHOICES["guard"].help)] = True,
+    guard: Annotated[bool, Option("--guard/--no-guard", help=help_of("guard"))] = True,
     classes: Annotated[
         Path | None, Option(metavar="FILE", help="Names of the classes, one per line; the model's if left out.")
     ] = None,
@@ -45,7 +45,7 @@ def adapt(
         Path | None, Option(metavar="FOLDER", help="Write the adapted model as an ordinary one at the end.")
     ] = None,
     format: Annotated[str, Option(metavar="csv|parquet", help="Parquet beside the CSV, by pyarrow.")] = "csv",
-    device: Annotated[str, Option(help=CHOICES["device"].help)] = "auto",
+    device: Annotated[str, Option(help=help_of("device"))] = "auto",
     engine: Annotated[
         str, Option(metavar="local|ray", help="ray: every subfolder of FRAMES is a stream, on a Ray cluster.")
     ] = "local",
@@ -60,15 +60,17 @@ def adapt(
     from testdg.cli.adapt import adapt_command, settings_of
     from testdg.cli.fleet import fleet_command
     from testdg.runs.adapt import Request
-    from testdg.runs.setup import Choices
+    from testdg.runs.session import PictureOptions
 
     places = ray_options(engine, address=address, cpus=cpus, gpus=gpus)
-    choices = Choices(method=method, source=source, guard=guard, classes=classes, device=device, load_state=load_state)
+    chosen = PictureOptions(
+        method=method, source=source, guard=guard, classes=classes, device=device, load_state=load_state
+    )
     request = Request(
         frames=frames,
         model=model,
         out=out,
-        choices=choices,
+        options=chosen,
         settings=settings_of(method, pairs),
         batch_size=batch_size,
         order=order,
@@ -101,15 +103,15 @@ def serve(
     out: Annotated[Path, Option(metavar="FOLDER", help="Folder of the states; goes on from them.")] = Path("serve"),
     resident: Annotated[int, Option(min=1, help="Streams in memory; others wait on disk.")] = 8,
     demo: Annotated[bool, Option("--demo", help="Play the embedded stream: nothing else is needed.")] = False,
-    device: Annotated[str, Option(help=CHOICES["device"].help)] = "auto",
+    device: Annotated[str, Option(help=help_of("device"))] = "auto",
 ) -> None:
     """Serve a model that adapts, with a page to watch it; predictions at once, learning beside them."""
     pairs = settings or []
     prepare_torch(bf16=any("precision=bf16" in pair for pair in pairs))
     from testdg.cli.adapt import settings_of
     from testdg.cli.serve import serve_command
-    from testdg.runs.setup import Choices
+    from testdg.runs.session import PictureOptions
 
-    choices = Choices(method=method, source=source, classes=classes, device=device)
+    chosen = PictureOptions(method=method, source=source, classes=classes, device=device)
     place = {"out": out, "host": host, "port": port, "token_file": token_file, "resident": resident}
-    serve_command(model, choices, settings_of(method, pairs), place, demo=demo)
+    serve_command(model, chosen, settings_of(method, pairs), place, demo=demo)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import Training, check_places, drop_state, run_cells, run_lines, told_failures, write_texts
+from testdg.cli.bench import Training, check_places, drop_state, run_lines, run_specs, told_failures, write_texts
 from testdg.cli.bench_progress import complain
 from testdg.cli.options import BenchOptions, Chosen, TuneOptions
 from testdg.cli.screen import Bar, quieten
@@ -17,7 +17,7 @@ from testdg.core.settings import BUDGET
 from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.report.tuning import tuning_csv, tuning_markdown, tuning_plain, tuning_text
-from testdg.studies import Cell, Complete, Failed, expand
+from testdg.studies import Complete, Failed, RunSpec, expand
 from testdg.studies.grid import read_settings
 from testdg.studies.tuned import Tuned
 from testdg.studies.tuning import (
@@ -32,7 +32,7 @@ from testdg.studies.tuning import (
     tuning_grid,
     usual_values,
 )
-from testdg.studies.variants import Variant, find_variants, willing
+from testdg.studies.variants import Variant, compatible_variants, find_variants
 
 
 def tune_command(asked: TuneOptions, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
@@ -67,13 +67,13 @@ class Tuning:
         self.settings = read_settings(pairs, [variant.method for variant in variants])
         check_given(tried, self.settings)
         if not asked.methods:
-            able = willing(variants, self._runs(tried)[0])
+            able = compatible_variants(variants, self._runs(tried)[0])
             tried = [one for one in tried if one.variant in able]
         self.tried = tried
-        self.cells = self._runs(tried)
+        self.specs = self._runs(tried)
         self.ends: list[Complete | Failed] = []
 
-    def _runs(self, tried: Sequence[Configuration]) -> list[Cell]:
+    def _runs(self, tried: Sequence[Configuration]) -> list[RunSpec]:
         return in_turn(expand(tuning_grid(tried, self.values, self.settings)), tried)
 
     @property
@@ -83,40 +83,40 @@ class Tuning:
 
     def describe(self, console: Console, earlier: Tuned | None) -> None:
         """Note what the choice depends on, and refuse a file of other conditions before anything runs."""
-        quieten(cell.model for cell in self.cells)
+        quieten(spec.model for spec in self.specs)
         with Bar(console) as bar:
-            self.conditions = conditions(self.rule, self.cells, Training(bar))
+            self.conditions = conditions(self.rule, self.specs, Training(bar))
         if earlier is not None:
             Tuned(self.conditions).joined(earlier, self.file)
 
     def run(self, places: BenchOptions, console: Console) -> None:
         """Run everything, then what wider searches add, as long as there is something."""
-        self._run(self.cells, places, console)
+        self._run(self.specs, places, console)
         while more := self._wider():
             rows = ", ".join(dict.fromkeys(one.variant.key for one in more))
             console.print(f"widening the search of {rows}: {len(more)} more configurations", markup=False)
-            known = set(self.cells)
-            fresh = [cell for cell in self._runs(more) if cell not in known]  # Source is known
+            known = set(self.specs)
+            fresh = [spec for spec in self._runs(more) if spec not in known]  # Source is known
             self.tried += more
-            self.cells += fresh
+            self.specs += fresh
             self._run(fresh, places, console)
 
-    def _run(self, cells: Sequence[Cell], places: BenchOptions, console: Console) -> None:
-        start = len(self.cells) - len(cells)
+    def _run(self, specs: Sequence[RunSpec], places: BenchOptions, console: Console) -> None:
+        start = len(self.specs) - len(specs)
 
         def hear(end: Complete | Failed) -> None:
             self.ends.append(replace(end, number=start + end.number))
             drop_state(end)
 
-        run_cells([replace(cell, track=places.track) for cell in cells], places, console, hear)
+        run_specs([spec.with_(track=places.track) for spec in specs], places, console, hear)
 
     def _wider(self) -> list[Configuration]:
-        choices, _ = choose(self.tried, self.cells, self.ends)
+        choices, _ = choose(self.tried, self.specs, self.ends)
         return [one for choice in choices if choice.widened < self.limit for one in choice.wider()]
 
     def choose(self) -> tuple[list[Choice], list[Variant]]:
         """The choice of each variant that is complete, with all widenings of its search; and the other variants."""
-        choices, waiting = choose(self.tried, self.cells, self.ends)
+        choices, waiting = choose(self.tried, self.specs, self.ends)
         wider = {one.variant.key for one in self._wider()}
         waiting += [choice.variant for choice in choices if choice.variant.key in wider]
         return [choice for choice in choices if choice.variant.key not in wider], waiting
@@ -147,9 +147,9 @@ def tuning_rule(rates: Sequence[float], widen: int = 0) -> str:
 
 def _write(tuning: Tuning, places: BenchOptions, earlier: Tuned | None, console: Console, *, as_json: bool) -> None:
     """Choose among what is complete, write and show it."""
-    cells, ends = tuning.cells, sorted(tuning.ends, key=lambda end: end.number)
+    specs, ends = tuning.specs, sorted(tuning.ends, key=lambda end: end.number)
     choices, waiting = tuning.choose()
-    write_texts({places.jsonl: lambda: run_lines(cells, ends)})
+    write_texts({places.jsonl: lambda: run_lines(specs, ends)})
     if choices:
         about = tuning.conditions
         told = {key: ", ".join(map(str, one)) if isinstance(one, list) else one for key, one in about.items()}
@@ -161,8 +161,8 @@ def _write(tuning: Tuning, places: BenchOptions, earlier: Tuned | None, console:
         if not as_json:
             console.print(f"\n{tuning_text(choices, lines)}\n\nchoice  {tuning.file}", markup=False)
     if as_json:
-        failed = told_failures(cells, tuning.failed)
+        failed = told_failures(specs, tuning.failed)
         print(json.dumps({"choices": tuning_plain(choices), "file": str(tuning.file), "failed": failed}, indent=2))
     if waiting:
         print(f"not chosen yet: {', '.join(one.key for one in waiting)}", file=sys.stderr)
-    complain(cells, tuning.failed)
+    complain(specs, tuning.failed)

@@ -84,6 +84,8 @@ def load_online(folder: str | Path, model: str | nn.Module, on_decision: OnDecis
     tensors, about = read_folder(Path(folder))
     adapter = Adapter.like_saved(folder, about, model)
     guard = about["values"].get("guard")
-    online: OnlineModel = adapter if guard is None else Guard(adapter, None, guard["patience"], guard["snapshots"], on_decision)
+    online: OnlineModel = (
+        adapter if guard is None else Guard(adapter, None, guard["patience"], guard["snapshots"], on_decision)
+    )
     online.load_state(tensors, about["values"])
     return online

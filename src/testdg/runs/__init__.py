@@ -10,8 +10,9 @@ from testdg.runs.protocol import Protocol, read_protocol, read_protocols
 from testdg.runs.record import Record
 from testdg.runs.result import DomainResult, Result
 from testdg.runs.run import run
-from testdg.runs.setup import class_names
+from testdg.runs.session import Session, class_names, open_pictures, open_run
 from testdg.runs.source import source_model
+from testdg.runs.spec import RunSpec
 
 __all__ = [
     "AdaptedStream",
@@ -22,6 +23,8 @@ __all__ = [
     "Protocol",
     "Record",
     "Result",
+    "RunSpec",
+    "Session",
     "Skipped",
     "Unreadable",
     "adapt_stream",
@@ -29,6 +32,8 @@ __all__ = [
     "class_names",
     "comparable",
     "differences",
+    "open_pictures",
+    "open_run",
     "read_picture",
     "read_protocol",
     "read_protocols",

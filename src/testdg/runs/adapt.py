@@ -12,14 +12,12 @@ from torch import nn
 from testdg.data.frames import Frames, Remaining, open_frames
 from testdg.errors import UserError, unknown
 from testdg.files import replace_text, writing
-from testdg.methods import find_method
-from testdg.runs.interrupts import noticed
+from testdg.runs.loop import graceful_interrupt
 from testdg.runs.maps import Maps
-from testdg.runs.out import ROWS, OutFolder, require_pyarrow, write_parquet
+from testdg.runs.picture_folder import ROWS, PictureFolder, require_pyarrow, write_parquet
 from testdg.runs.pictures import AdaptedStream, Answered
-from testdg.runs.run import tell_guard
 from testdg.runs.samples import Sample, Samples
-from testdg.runs.setup import Choices, Setup
+from testdg.runs.session import BATCH_SIZE, PictureOptions, Session, open_pictures
 from testdg.runs.tally import Tally
 
 SAVE_EVERY = 60.0  # seconds between two saved states
@@ -29,12 +27,12 @@ FIGURE, SUMMARY = "figure.png", "summary.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Where pictures come from and where predictions go; `choices` are about the model."""
+    """Where pictures come from and where predictions go; `options` are about the model."""
 
     frames: str | Path
     model: str | Path | nn.Module
     out: Path
-    choices: Choices
+    options: PictureOptions
     settings: Mapping[str, Any] | None = None
     batch_size: int | None = None
     order: str = "name"
@@ -73,10 +71,10 @@ def adapt_frames(request: Request, watcher: Watcher | None = None, draw: Draw | 
     watcher = watcher or Watcher()
     check_request(request)
     frames = open_frames(request.frames, request.order, follow=request.follow, idle=request.idle, without=request.out)
-    setup = make_setup(request)
-    for note in setup.notes:
+    session = open_request(request)
+    for note in session.notes:
         watcher.note(note)
-    return _Run(request, setup, frames, watcher, draw).result()
+    return _Run(request, session, frames, watcher, draw).result()
 
 
 def check_request(request: Request) -> None:
@@ -89,54 +87,55 @@ def check_request(request: Request) -> None:
         raise UserError("--idle is for folders that grow: use it with --follow, or leave it out")
 
 
-def make_setup(request: Request) -> Setup:
-    """Model and adapter of a stream, refused where they cannot give what was asked for."""
-    setup = Setup(request.model, request.choices, dict(request.settings or {}))
-    if request.export is not None and (reason := setup.adapter.beyond_weights()) is not None:
-        raise UserError(f"--export is not possible: {setup.adapter.name} cannot be one model, as {reason}")
-    return setup
+def open_request(request: Request) -> Session:
+    """Open the session of a stream, unless it cannot give what was requested."""
+    session = open_pictures(request.model, request.options, dict(request.settings or {}))
+    if request.export is not None and (reason := session.adapter.beyond_weights()) is not None:
+        message = f"--export is not possible: {session.adapter.name} cannot be one model, as {reason}"
+        raise UserError(message, code="not-exportable")
+    return session
 
 
 class _Run:
     """One stream, from whatever its folder holds to its summary."""
 
     def __init__(
-        self, request: Request, setup: Setup, frames: Frames, watcher: Watcher, draw: Draw | None = None
+        self, request: Request, session: Session, frames: Frames, watcher: Watcher, draw: Draw | None = None
     ) -> None:
-        self.request, self.setup, self.frames, self.watcher, self.draw = request, setup, frames, watcher, draw
-        self.size = request.batch_size or setup.batch_size
-        self.out = OutFolder(request.out, self._config())
-        self.maps = Maps(request.out, setup.names)
+        self.request, self.session, self.frames, self.watcher, self.draw = request, session, frames, watcher, draw
+        self.size = request.batch_size or BATCH_SIZE[session.model.task]
+        self.out = PictureFolder(request.out, self._config())
+        self.maps = Maps(request.out, session.names)
         self.samples = Samples(request.out, self.maps)
         self.seconds, self.begun, self.before = 0.0, time.monotonic(), 0
 
     def _config(self) -> dict[str, Any]:
-        adapter, choices, frames = self.setup.adapter, self.request.choices, self.request.frames
+        adapter, options, frames = self.session.adapter, self.request.options, self.request.frames
         settings = {key: "none" if value is None else value for key, value in asdict(adapter.settings).items()}
         return {
             "frames": str(frames) if str(frames) == "-" else str(Path(frames).resolve()),
             "order": self.request.order,
-            "model": self.setup.model.name,
+            "model": self.session.model.name,
             "fingerprint": adapter.origin["fingerprint"],
             "method": adapter.name,
-            "guard": choices.guard,
-            "source": "none" if choices.source is None else str(choices.source.resolve()),
-            "load_state": "none" if choices.load_state is None else str(choices.load_state.resolve()),
+            "guard": options.guard,
+            "source": "none" if options.source is None else str(options.source.resolve()),
+            "load_state": "none" if options.load_state is None else str(options.load_state.resolve()),
             "batch_size": self.size,
-            "classes": self.setup.names,
+            "classes": self.session.names,
             "settings": settings,
         }
 
     def result(self) -> dict[str, Any]:
         """Run to the end of the stream, or until somebody asks to stop."""
-        with self.out.held(), noticed() as asked:
+        with self.out.open(), graceful_interrupt() as interrupted:
             done = self._resume()
 
             def stop() -> bool:
-                return asked() or self.watcher.stopped()
+                return interrupted() or self.watcher.stopped()
 
             self.watcher.started(self.frames.total, done)
-            stream = AdaptedStream(self.setup, self.frames, self.size, strict=self.request.strict)
+            stream = AdaptedStream(self.session, self.frames, self.size, strict=self.request.strict)
             self._follow(stream, done, stop)
             self._save()
             for remark in stream.remarks:
@@ -146,12 +145,12 @@ class _Run:
             return self._finish(stream.remarks)
 
     def _resume(self) -> int:
-        behind = self.out.resume(self.setup.adapter, self.frames.there)
-        self.setup.warm_up()
+        behind = self.out.resume(self.session, self.frames.there)
+        self.session.warm_up()
         if behind.done or behind.again:
             self.frames = Remaining(self.frames, behind.done, behind.again)
             self.samples.load()
-        self.seconds = float(behind.note.get("seconds", 0.0))
+        self.seconds = behind.seconds
         self.begun, self.before = time.monotonic(), self.out.tally.all.count
         return len(behind.done)
 
@@ -171,36 +170,36 @@ class _Run:
         return self.seconds + time.monotonic() - self.begun
 
     def _save(self) -> None:
-        self.out.save(self.setup.adapter, {"seconds": self._elapsed()})
+        self.out.save(self.session, self._elapsed())
         self.samples.save()
 
     def _finish(self, remarks: list[str]) -> dict[str, Any]:
-        tally, adapter, request = self.out.tally, self.setup.adapter, self.request
+        tally, session, request = self.out.tally, self.session, self.request
         if not tally.all.count and not self.frames.live:
             raise UserError(f"none of the {tally.skipped} pictures of {request.frames} can be read: see skipped.csv")
         if request.save_state is not None:
-            adapter.save(request.save_state)
+            session.online.save(request.save_state)
         if request.export is not None:
             with writing(request.export):
-                adapter.export(request.export)
+                session.adapter.export(request.export)
         table = write_parquet(request.out / ROWS) if request.format == "parquet" else request.out / ROWS
         summary = self._summary(remarks)
         with writing(request.out):
             replace_text(request.out / SUMMARY, json.dumps(summary, indent=2) + "\n")
         late = tally.all.count > self.before or (tally.all.count and not (request.out / FIGURE).exists())
         if late and self.draw is not None:
-            title = f"{find_method(adapter.name).title} on {Path(request.frames).name}"
-            self.draw(request.out / FIGURE, tally, self.samples.chosen(), title, self.setup.model.name)
+            title = f"{session.adapter.title} on {Path(request.frames).name}"
+            self.draw(request.out / FIGURE, tally, self.samples.chosen(), title, self.session.model.name)
         return {**summary, "table": str(table), "figure": str(request.out / FIGURE), "out": str(request.out)}
 
     def _summary(self, remarks: list[str]) -> dict[str, Any]:
         seconds = time.monotonic() - self.begun
         tally = self.out.tally
         return {
-            "method": self.setup.adapter.name,
-            "model": self.setup.model.name,
+            "method": self.session.adapter.name,
+            "model": self.session.model.name,
             **tally.summary(),
-            "guard": tell_guard(self.setup.adapter),
+            "guard": self.session.online.guard_counts,
             "remarks": remarks,
             "seconds": round(self._elapsed(), 3),
             "images_per_second": round((tally.all.count - self.before) / max(seconds, 1e-9), 2),

@@ -1,4 +1,4 @@
-"""Events: what a run tells of every batch, and what it comes to over visits and windows of batches."""
+"""The log of a run: one entry a batch, and what entries amount to over visits and windows of batches."""
 
 import json
 import math
@@ -11,16 +11,16 @@ import numpy as np
 
 from testdg.runs.scores import Score
 
-Event = dict[str, Any]
+Entry = dict[str, Any]
 Span = tuple[int, int]
 """First batch, and the one after the last."""
 _KINDS = {"domain": str, "phase": str, "images": int, "errors": int, "diagnostics": dict, "parts": list}
 _VISIT = ("round", "phase", "domain", "severity")  # what tells one visit from the next
 
 
-def read_event(number: int, line: bytes) -> Event:
-    """One line of `events.jsonl`."""
-    event: Event = json.loads(line)
+def read_entry(number: int, line: bytes) -> Entry:
+    """Parse one line of `events.jsonl`."""
+    event: Entry = json.loads(line)
     if event["batch"] != number:
         raise ValueError(f"line {number + 1} is batch {event['batch']}")
     for key, kind in _KINDS.items():
@@ -29,32 +29,32 @@ def read_event(number: int, line: bytes) -> Event:
     return event
 
 
-def changes(events: Sequence[Event]) -> list[int] | None:
+def changes(events: Sequence[Entry]) -> list[int] | None:
     """Batches at which the method noticed a change; None where it does not look for any."""
     told = [event["diagnostics"].get("change") for event in events]
     return None if set(told) <= {None} else [number for number, change in enumerate(told) if change is True]
 
 
-def count_changes(events: Sequence[Event]) -> int | None:
+def count_changes(events: Sequence[Entry]) -> int | None:
     """Number of changes that the method noticed; None where it does not look for any."""
     found = changes(events)
     return None if found is None else len(found)
 
 
-def mean_diagnostic(events: Sequence[Event], key: str) -> float | None:
+def mean_diagnostic(events: Sequence[Entry], key: str) -> float | None:
     """Mean of a diagnostic over the batches that have it; None where no batch has."""
     values = [value for event in events if (value := event["diagnostics"].get(key)) is not None]
     return statistics.fmean(values) if values else None
 
 
-def visit_spans(events: Sequence[Event]) -> list[Span]:
+def visit_spans(events: Sequence[Entry]) -> list[Span]:
     """The batches of each visit."""
     keys = [[event.get(key) for key in _VISIT] for event in events]
     stops = np.cumsum([len(list(group)) for _, group in groupby(keys)]).tolist()
     return list(zip([0, *stops[:-1]], stops, strict=True))
 
 
-def rolling_scores(events: Sequence[Event], score: Score, window: int) -> list[float]:
+def rolling_scores(events: Sequence[Entry], score: Score, window: int) -> list[float]:
     """The score of the last batches of the same visit, after each batch; NaN where it has no meaning."""
     sums = np.array([np.sum([score.unpack(part) for part in event["parts"]], 0) for event in events])  # (batches, K)
     images = np.array([event["images"] for event in events])

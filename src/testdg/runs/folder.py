@@ -1,139 +1,159 @@
-"""Run folders: configuration, events, state and result of one run, safe against being killed at any moment."""
+"""Folders that can be resumed: configuration, log, state and result, safe against a kill at any moment.
 
+Three rules make it safe. Log entries are appended and forced to disk before the state that counts them. The state is
+written next to its place and renamed, together with the number of entries that it counts. On resuming, entries after
+that number are cut off. A lock that ends with the process keeps a second writer out.
+"""
+
+from __future__ import annotations
+
+import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 
-from testdg.core.online import load_online
-from testdg.core.state import read_folder, tidy
+from testdg.core.online import OnlineModel, load_online
+from testdg.core.state import tidy
 from testdg.errors import UserError
 from testdg.files import OneWriter, checksum, replace_text, writing
-from testdg.methods import Adapter
 from testdg.models import VisionModel
-from testdg.runs.events import Event, read_event
+from testdg.runs.events import Entry, read_entry
 from testdg.runs.result import Result
+from testdg.runs.session import Session
 
+CONFIG, STATE, EVENTS_FILE, RESULT = "config.toml", "state", "events.jsonl", "result.json"
 CHECKSUM, EVENTS = "checksum", "events"
-"""What `result.json` has beside the result: a checksum over all of it, and one over the events."""
-
-
-def run_name(config: dict[str, Any]) -> str:
-    """Name a run after its benchmark, its method and everything else that its number depends on."""
-    return f"{config['protocol']['benchmark']}-{config['method']['name']}-{checksum(config, 5)}"
-
-
-class RunFolder(OneWriter):
-    """One run on disk. `config` holds plain values only; see docs/run-folders.md."""
-
-    def __init__(self, path: Path, config: dict[str, Any]) -> None:
-        super().__init__(path, "run", "wait for it, or choose another --out")
-        self.path, self.config = path, config
-        self.events_path = path / "events.jsonl"
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Make the folder with its configuration, or check the one that is there, and keep other runs out of it."""
-        with self.alone():
-            if (self.path / "config.toml").exists():
-                self._check_config()
-            else:
-                with self.writing():
-                    replace_text(self.path / "config.toml", tomli_w.dumps(self.config))
-            yield
-
-    def result(self) -> Result | None:
-        """Read the result of a complete run; None where the run is not complete."""
-        if not (self.path / "result.json").exists():
-            return None
-        self._check_config()
-        return read_result(self.path)
-
-    def resume(self, adapter: Adapter) -> tuple[int, float]:
-        """Bring the adapter to the last saved state, cut later events, and tell batches and seconds done."""
-        state, done, seconds = self.path / "state", 0, 0.0
-        if state.exists() or state.with_name("state.old").exists():
-            try:
-                with writing(self.path):
-                    tidy(state)
-                tensors, about = read_folder(state)
-                done, seconds = self._check_note(about["note"])
-                adapter.check_origin(about)
-                adapter.load_state(tensors, about["values"])
-            except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-                raise self._damaged("state", error) from error
-        kept = self._lines()[:done]
-        with self.writing(), self.events_path.open("ab") as file:
-            file.truncate(sum(len(line) for line in kept))
-        return done, seconds
-
-    def _check_note(self, note: Mapping[str, Any]) -> tuple[int, float]:
-        """Batches and seconds behind a saved state of this run, whose events must be there."""
-        if note["run"] != self.path.name:
-            raise ValueError(f"it belongs to the run {note['run']}")
-        done = int(note["batches"])
-        if self._events_checksum(done) != note["events"]:
-            raise self._damaged(self.events_path.name, f"it does not fit the state after {done} batches")
-        return done, float(note["seconds"])
-
-    def _lines(self) -> list[bytes]:
-        """The lines of all events, ends included."""
-        return self.events_path.read_bytes().splitlines(keepends=True) if self.events_path.exists() else []
-
-    def _events_checksum(self, batches: int | None = None) -> str:
-        """The checksum of the events of some batches, or of all."""
-        return checksum(b"".join(self._lines()[:batches]))
-
-    def append(self, events: list[Event]) -> None:
-        """Add events at the end and force them to disk."""
-        with self.writing(), self.events_path.open("a", encoding="utf-8", newline="\n") as file:
-            file.writelines(json.dumps(event, allow_nan=False) + "\n" for event in events)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def save(self, adapter: Adapter, batches: int, seconds: float) -> None:
-        """Save the adapter together with the number of batches behind it, in one step."""
-        with self.writing():
-            about = {"run": self.path.name, "events": self._events_checksum(batches)}
-            adapter.save(self.path / "state", note={"batches": batches, "seconds": seconds, **about})
-
-    def finish(self, result: Result) -> None:
-        """Write the result; the run is complete."""
-        values = {**result.to_dict(), EVENTS: self._events_checksum()}
-        with self.writing():
-            text = json.dumps({**values, CHECKSUM: checksum(values)}, indent=2) + "\n"
-            replace_text(self.path / "result.json", text)
-
-    def events(self, batches: int) -> list[Event]:
-        """Read the events of as many batches as are behind the run."""
-        try:
-            events = [read_event(number, line) for number, line in enumerate(self._lines())]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise self._damaged(self.events_path.name, error) from error
-        if len(events) != batches:
-            raise self._damaged(self.events_path.name, f"{len(events)} events for {batches} batches")
-        if (self.path / "result.json").exists():
-            expected = _read_values(self.path).get(EVENTS)  # old results have no such checksum
-            if expected is not None and self._events_checksum() != expected:
-                raise self._damaged(self.events_path.name, "its checksum does not fit")
-        return events
-
-    def _check_config(self) -> None:
-        if _read_config(self.path) != self.config:
-            raise self._damaged("config.toml", "it belongs to another configuration")
-
-    def _damaged(self, name: str, reason: object) -> UserError:
-        return damaged(self.path, name, reason)
+"""Keys of `result.json` next to the result: a checksum over all of it, and one over the log."""
+_UNUSABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError)
+"""What reading a damaged file raises."""
 
 
 def damaged(folder: Path, name: str, reason: object) -> UserError:
-    """Make the error for a file of a run folder that cannot be used."""
-    return UserError(f"{folder / name} is damaged ({reason}); delete the folder {folder} to start again")
+    """Make the error for a file of a folder that cannot be used."""
+    message = f"{folder / name} is damaged ({reason}); delete the folder {folder} to start again"
+    return UserError(message, code="damaged-folder")
+
+
+class Folder(OneWriter):
+    """A folder with a configuration and the saved state of a session; one process at a time writes in it."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        super().__init__(path, "run", "wait for it, or choose another --out")
+        self.path, self.config = path, dict(config)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Lock the folder and make it, or check that it belongs to the same configuration."""
+        with self.alone():
+            if (self.path / CONFIG).exists():
+                self.check_config()
+            else:
+                self.check_empty()
+                with self.writing():
+                    replace_text(self.path / CONFIG, tomli_w.dumps(self.config))
+            yield
+
+    def check_config(self) -> None:
+        """Refuse the folder of another configuration."""
+        if read_config(self.path) != self.config:
+            raise self.damaged(CONFIG, "it belongs to another configuration")
+
+    def check_empty(self) -> None:
+        """Refuse a folder without a configuration that holds something of a run."""
+
+    def save_state(self, online: OnlineModel, note: Mapping[str, Any]) -> None:
+        """Save what the next batch depends on, and a note, in one step."""
+        with self.writing():
+            online.save(self.path / STATE, note)
+
+    def restore_state(self, session: Session) -> dict[str, Any] | None:
+        """Load the saved state into a session; returns its note, None without a state."""
+        state = self.path / STATE
+        if not state.exists() and not state.with_name(f"{STATE}.old").exists():
+            return None
+        try:
+            with writing(self.path):
+                tidy(state)
+            return session.restore(state)
+        except _UNUSABLE as error:
+            raise self.damaged(STATE, error) from error
+
+    def damaged(self, name: str, reason: object) -> UserError:
+        """Make the error for a file that cannot be used."""
+        return damaged(self.path, name, reason)
+
+
+class Resumed(NamedTuple):
+    """Where a run resumes: seconds that it took so far, and the log entries of the batches that are done."""
+
+    seconds: float
+    entries: list[Entry]
+
+
+class RunFolder(Folder):
+    """The folder of one run: `config.toml`, `events.jsonl`, `state/`, `result.json`; see docs/run-folders.md."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        super().__init__(path, config)
+        self._digest = hashlib.blake2b(digest_size=16)  # of the log so far
+
+    def result(self) -> Result | None:
+        """Read the result of a complete run; None for an incomplete one."""
+        if not (self.path / RESULT).exists():
+            return None
+        self.check_config()
+        return read_result(self.path)
+
+    def resume(self, session: Session) -> Resumed:
+        """Load the saved state into a session, and cut off the log entries after it."""
+        note, lines = self.restore_state(session), _lines(self.path)
+        done, seconds = 0, 0.0
+        if note is not None:
+            try:
+                done, seconds, expected = int(note["batches"]), float(note["seconds"]), str(note[EVENTS])
+                if note["run"] != self.path.name:
+                    raise ValueError(f"it belongs to the run {note['run']}")
+            except (ValueError, KeyError, TypeError) as error:
+                raise self.damaged(STATE, error) from error
+            if checksum(b"".join(lines[:done])) != expected:
+                raise self.damaged(EVENTS_FILE, f"it does not fit the state after {done} batches")
+        data = b"".join(lines[:done])
+        with self.writing(), (self.path / EVENTS_FILE).open("ab") as file:
+            file.truncate(len(data))
+        self._digest.update(data)
+        return Resumed(seconds, _parse(self.path, lines[:done]))
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Append log entries and force them to disk."""
+        data = "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries).encode()
+        with self.writing(), (self.path / EVENTS_FILE).open("ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self._digest.update(data)
+
+    def save(self, online: OnlineModel, batches: int, seconds: float) -> None:
+        """Save the state after some batches, whose entries are all in the log."""
+        about = {"run": self.path.name, EVENTS: self._digest.hexdigest()}
+        self.save_state(online, {"batches": batches, "seconds": seconds, **about})
+
+    def finish(self, result: Result) -> None:
+        """Write the result; the run is complete."""
+        values = {**result.to_dict(), EVENTS: self._digest.hexdigest()}
+        with self.writing():
+            text = json.dumps({**values, CHECKSUM: checksum(values)}, indent=2) + "\n"
+            replace_text(self.path / RESULT, text)
+
+
+def run_name(config: Mapping[str, Any]) -> str:
+    """Name a run after its benchmark, its method and a hash of everything else that its numbers depend on."""
+    return f"{config['protocol']['benchmark']}-{config['method']['name']}-{checksum(dict(config), 5)}"
 
 
 def read_result(folder: str | Path) -> Result:
@@ -141,72 +161,78 @@ def read_result(folder: str | Path) -> Result:
     place = Path(folder)
     values = _read_values(place)
     try:
-        _check_owner(place, values)
+        config = read_config(place)
+        if any(values[part] != config[part] for part in ("protocol", "method")):
+            raise damaged(place, RESULT, f"it belongs to another configuration than the {CONFIG} next to it")
         return Result.from_dict(values, place)
     except UserError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(place, "result.json", error) from error
+        raise damaged(place, RESULT, error) from error
 
 
-def read_events(folder: Path) -> list[Event]:
-    """Read what a complete run tells of every batch."""
-    path = folder / "events.jsonl"
-    lines = path.read_bytes().count(b"\n") if path.exists() else 0
-    if not lines:
-        raise UserError(f"{path} is missing or empty: delete the folder and run again")
-    return RunFolder(folder, {}).events(lines)
+def read_events(folder: Path) -> list[Entry]:
+    """Read the log of a complete run, one entry a batch."""
+    if not (lines := _lines(folder)):
+        message = f"{folder / EVENTS_FILE} is missing or empty: delete the folder and run again"
+        raise UserError(message, code="no-events")
+    entries = _parse(folder, lines)
+    if checksum(b"".join(lines)) != _read_values(folder)[EVENTS]:
+        raise damaged(folder, EVENTS_FILE, "its checksum does not fit")
+    return entries
 
 
-def load_adapted(folder: Path, model: VisionModel) -> Adapter:
-    """Bring back the adapter as a complete run left it, around the model that the run began with."""
-    path = folder / "state" / "state.json"
+def load_adapted(folder: Path, model: VisionModel) -> OnlineModel:
+    """Load the adapted model as a complete run left it, around the model that the run began with."""
+    state = folder / STATE
+    if not state.exists():
+        message = f"{folder} has no state: delete the run folder, and it is made again"
+        raise UserError(message, code="no-state")
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        note = about["note"]
-        mine = note["run"] == folder.name and note["events"] == _read_values(folder)[EVENTS]
+        note = json.loads((state / "state.json").read_text(encoding="utf-8"))["note"]
+        mine = note["run"] == folder.name and note[EVENTS] == _read_values(folder)[EVENTS]
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise damaged(folder, "state", error) from error
+    except _UNUSABLE as error:
+        raise damaged(folder, STATE, error) from error
     if not mine:
-        raise damaged(folder, "state", "it does not belong to the result beside it")
-    state = folder / "state"
-    return load_online(state, model).adapter
+        raise damaged(folder, STATE, "it does not belong to the result next to it")
+    return load_online(state, model)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the configuration of a folder."""
+    try:
+        return tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(folder, CONFIG, error) from error
+
+
+def _lines(folder: Path) -> list[bytes]:
+    """The lines of the log, ends included; none without a log."""
+    path = folder / EVENTS_FILE
+    return path.read_bytes().splitlines(keepends=True) if path.exists() else []
+
+
+def _parse(folder: Path, lines: Sequence[bytes]) -> list[Entry]:
+    try:
+        return [read_entry(number, line) for number, line in enumerate(lines)]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise damaged(folder, EVENTS_FILE, error) from error
 
 
 def _read_values(folder: Path) -> dict[str, Any]:
-    """What `result.json` holds, after a look at its checksum; one from before there were checksums has none."""
-    path = folder / "result.json"
+    """The content of `result.json`, without its checksum, which is checked."""
+    path = folder / RESULT
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(values, dict):
             raise TypeError(f"it holds a {type(values).__name__}")
     except FileNotFoundError as error:
-        raise UserError(f"{folder} holds no result.json: it is no run folder, or its run is not complete") from error
+        message = f"{folder} holds no {RESULT}: it is not a run folder, or its run is not complete"
+        raise UserError(message, code="no-result") from error
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise damaged(folder, path.name, error) from error
-    found = values.pop(CHECKSUM, None)
-    if (found is not None or EVENTS in values) and found != checksum(values):
-        raise damaged(folder, path.name, "its checksum does not fit")
+        raise damaged(folder, RESULT, error) from error
+    if values.pop(CHECKSUM, None) != checksum(values) or EVENTS not in values:
+        raise damaged(folder, RESULT, "its checksum does not fit")
     return values
-
-
-def _check_owner(folder: Path, values: Mapping[str, Any]) -> None:
-    """Refuse a result that does not belong to the configuration beside it; an old one may have said less."""
-    old = EVENTS not in values
-    if old and not (folder / "config.toml").exists():
-        return
-    config = _read_config(folder)
-    for part in ("protocol", "method"):
-        mine, theirs = values[part], config[part]
-        if mine != ({key: theirs.get(key) for key in mine} if old else theirs):
-            raise damaged(folder, "result.json", "it belongs to another configuration than config.toml beside it")
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.toml"
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise damaged(folder, path.name, error) from error

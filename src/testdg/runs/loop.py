@@ -1,107 +1,70 @@
-"""The online loop: predict, score, learn. The adapter sees images and nothing else."""
+"""The online loop: predict, score, learn. The adapter sees images and nothing else.
+
+Numbers stay on the device and come to the host in groups of batches, so that the host never waits for one batch.
+"""
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from testdg.core.learner import Learner
-from testdg.data.stream import Batch, Stream
-from testdg.methods import Adapter
-from testdg.runs.events import Event
+from testdg.data.stream import Batch
+from testdg.runs.events import Entry
 from testdg.runs.scores import Score, measure
+from testdg.runs.session import Event, RunSession
 from testdg.runs.views import Views
 
-Told = dict[str, Tensor | float | bool]
+SAVE_EVERY = 60.0
+"""Seconds between two saved states."""
 _GROUP = 32  # batches whose numbers come to the host together
 
 
-class Pending(NamedTuple):
-    """A batch whose numbers are still on the device: the sums of its parts, and what the adapter tells about it.
+class _Pending(NamedTuple):
+    """A batch whose numbers are still on the device: the scores of its parts, and what the method reports."""
 
-    Diagnostics have a key of their own in the event, so that no method can write over what the event says itself.
-    """
-
-    event: Event
+    entry: Entry
     parts: list[dict[str, Any]]
     sums: Tensor
-    diagnostics: Told
-    skipped_updates: Tensor | None = None
-
-    def tensors(self) -> list[Tensor]:
-        """Everything that must come to the host."""
-        told = (*self.diagnostics.values(), self.skipped_updates)
-        return [self.sums, *(value for value in told if isinstance(value, Tensor))]
-
-    def complete(self, score: Score, numbers: Iterator[list[float]]) -> Event:
-        """The event, with the numbers of `tensors` filled in."""
-        flat, width = next(numbers), self.sums.shape[1]
-        rows = [flat[start : start + width] for start in range(0, len(flat), width)]
-        parts = [{**part, **score.pack(row)} for part, row in zip(self.parts, rows, strict=True)]
-        told = {k: _plain(v, numbers) for k, v in self.diagnostics.items()}
-        skipped = {} if self.skipped_updates is None else {"skipped_updates": _plain(self.skipped_updates, numbers)}
-        errors = sum(part["errors"] for part in parts)
-        return {**self.event, "errors": errors, **skipped, "diagnostics": told, "parts": parts}
-
-
-@dataclass
-class Recorder:
-    """Keeps the numbers of batches on the device and hands them on in groups."""
-
-    score: Score
-    write: Callable[[list[Event]], None]
-    pending: list[Pending] = field(default_factory=list)
-
-    def add(self, batch: Pending) -> None:
-        """Remember a batch."""
-        self.pending.append(batch)
-        if len(self.pending) >= _GROUP:
-            self.flush()
-
-    def flush(self) -> None:
-        """Bring everything to the host in one transfer and write it."""
-        numbers = _to_host([tensor for batch in self.pending for tensor in batch.tensors()])
-        events = [batch.complete(self.score, numbers) for batch in self.pending]
-        self.pending = []
-        if events:
-            self.write(events)
+    diagnostics: dict[str, Tensor | float | bool | str]
+    skipped_updates: Tensor | None
 
 
 def run_stream(
-    adapter: Adapter,
-    stream: Stream,
+    session: RunSession,
     score: Score,
     *,
-    resets: bool = False,
-    views: Views | None = None,
     start: int,
-    write: Callable[[list[Event]], None],
+    write: Callable[[list[Entry]], None],
     save: Callable[[int], None],
-    save_every: float = 60.0,
+    save_every: float = SAVE_EVERY,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Evaluate the batches from `start` on; `resets` brings the adapter back to the source at every domain.
+    """Run the batches of a session's stream from `start` on.
 
-    `views` say how the scored prediction is made, where it is not the adapter's own. `write` gets events in order;
-    `save` gets the number of batches done, after their events were written. Once `stop` says so, the state is saved
-    and KeyboardInterrupt raised.
+    `write` gets log entries in order; `save` gets the number of batches done, after their entries were written. When
+    `stop` returns True, the state is saved and KeyboardInterrupt raised.
     """
-    recorder, saved = Recorder(score, write), time.monotonic()
-    learners = list(adapter.learners().values())
+    stream, views = session.stream, session.protocol.make_views()
+    pending: list[_Pending] = []
+    saved = time.monotonic()
     for batch in stream.batches(start):
-        if resets and batch.number and stream.starts_domain(batch.number):
-            adapter.reset()
-        logits = _predict(adapter, batch, views or Views())
-        parts, sums = measure(score, stream, batch, logits)
-        recorder.add(_pending(adapter, learners, batch, parts, sums))
+        starts = batch.number > 0 and stream.starts_domain(batch.number)
+        if starts and session.protocol.resets == "domain":
+            session.online.reset()
+        event = _step(session, batch, views)
+        parts, sums = measure(score, stream, batch, event.logits)
+        pending.append(_Pending(_entry(batch, event), parts, sums, dict(event.diagnostics), event.skipped_updates))
         stopping = stop()
         late = stopping or time.monotonic() - saved >= save_every
-        if late or stream.ends_domain(batch.number):
-            recorder.flush()
+        if late or stream.ends_domain(batch.number) or len(pending) >= _GROUP:
+            write(_complete(pending, score))
+            pending = []
         if late or batch.number + 1 == len(stream):
             save(batch.number + 1)
             saved = time.monotonic()
@@ -109,48 +72,52 @@ def run_stream(
             raise KeyboardInterrupt
 
 
-def _predict(adapter: Adapter, batch: Batch, views: Views) -> Tensor:
-    """Predict a batch, and learn from it where that is wanted; the prediction on views comes first."""
+def _step(session: RunSession, batch: Batch, views: Views) -> Event:
+    """Predict a batch, and learn from it unless it only tests; a prediction on views is made before that."""
     if views.plain:
-        return adapter(batch.images) if batch.learn else adapter.predict(batch.images)
-    size = (batch.labels.shape[-2], batch.labels.shape[-1])
-    scored = views.predict(adapter, batch.images, size)
-    if batch.learn:
-        adapter(batch.images)
-    return scored
+        return session.step(batch.images, learn=batch.learn)
+    scored = views.predict(session.adapter, batch.images, (batch.labels.shape[-2], batch.labels.shape[-1]))
+    event = session.step(batch.images) if batch.learn else Event(scored)
+    return event._replace(logits=scored)
 
 
-def _pending(
-    adapter: Adapter, learners: list[Learner], batch: Batch, parts: list[dict[str, Any]], sums: Tensor
-) -> Pending:
-    """What is known of a batch; of one that was learnt from, also what the adapter and a guard around it tell."""
-    event = {
+def _entry(batch: Batch, event: Event) -> Entry:
+    """What is known of a batch without its numbers.
+
+    Diagnostics have a key of their own in the entry, so that no method can overwrite what the entry itself says.
+    """
+    return {
         "batch": batch.number,
         "domain": batch.name,
         "severity": batch.block.severity,
         "round": batch.block.round,
         "phase": "adapt" if batch.learn else "held_out",
         "images": len(batch.images),
+        **event.guard,
     }
-    if not batch.learn:
-        return Pending(event, parts, sums, {})
-    own: Event = adapter.event()
-    told = {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in adapter.diagnostics.items()}
-    skipped = torch.stack([learner.skipped for learner in learners]).sum() if learners else None
-    return Pending(event | own, parts, sums, {k: v for k, v in told.items() if k not in own}, skipped)
 
 
-def _to_host(tensors: list[Tensor]) -> Iterator[list[float]]:
-    """Bring tensors to the host together; each becomes a flat list."""
-    if not tensors:
-        return iter(())
+def _complete(pending: list[_Pending], score: Score) -> list[Entry]:
+    """Bring the numbers of some batches to the host in one transfer, and make their log entries."""
+    told = [(one.sums, *one.diagnostics.values(), one.skipped_updates) for one in pending]
+    tensors = [value for values in told for value in values if isinstance(value, Tensor)]
     kind = torch.float32 if tensors[0].device.type == "mps" else torch.float64  # MPS has no double precision
     flat = torch.cat([tensor.flatten().to(tensors[0].device, kind) for tensor in tensors]).cpu()
-    return (part.tolist() for part in torch.split(flat, [tensor.numel() for tensor in tensors]))
+    numbers = (part.tolist() for part in torch.split(flat, [tensor.numel() for tensor in tensors]))
+    entries = []
+    for one in pending:
+        sums, width = next(numbers), one.sums.shape[1]
+        rows = [sums[start : start + width] for start in range(0, len(sums), width)]
+        parts = [{**part, **score.pack(row)} for part, row in zip(one.parts, rows, strict=True)]
+        diagnostics = {key: _plain(value, numbers) for key, value in one.diagnostics.items()}
+        skipped = {} if one.skipped_updates is None else {"skipped_updates": _plain(one.skipped_updates, numbers)}
+        errors = sum(part["errors"] for part in parts)
+        entries.append({**one.entry, "errors": errors, **skipped, "diagnostics": diagnostics, "parts": parts})
+    return entries
 
 
-def _plain(value: Tensor | float | bool, numbers: Iterator[list[float]]) -> float | int | bool | None:
-    """Give a number from the device back its kind; what JSON cannot hold becomes None."""
+def _plain(value: Tensor | float | bool | str, numbers: Iterator[list[float]]) -> float | int | bool | str | None:
+    """A number from the device with its own type again; None for one that JSON cannot hold."""
     if not isinstance(value, Tensor):
         return value
     number = next(numbers)[0]
@@ -159,3 +126,29 @@ def _plain(value: Tensor | float | bool, numbers: Iterator[list[float]]) -> floa
     if not value.dtype.is_floating_point:
         return int(number)
     return number if math.isfinite(number) else None
+
+
+@contextmanager
+def graceful_interrupt() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether this process was asked to stop (Ctrl-C, SIGTERM).
+
+    The first signal lets the current batch finish; a second one stops the process at once. Signals reach the main
+    thread alone, so elsewhere the function always returns False. A signal that is ignored stays ignored.
+    """
+    asked: list[int] = []
+    before: dict[int, Any] = {}
+
+    def handle(number: int, _: Any) -> None:
+        asked.append(number)
+        for other, handler in before.items():
+            signal.signal(other, handler)
+
+    if threading.current_thread() is threading.main_thread():
+        for wanted in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(wanted) not in (signal.SIG_IGN, None):
+                before[wanted] = signal.signal(wanted, handle)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

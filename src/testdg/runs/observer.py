@@ -1,20 +1,16 @@
-"""What a run tells while it goes, and trackers, which keep its numbers for another program to draw.
-
-The library itself prints nothing.
-"""
+"""Observers: callbacks of a run, and TensorBoard as one of them. The library itself prints nothing."""
 
 import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from testdg.errors import UserError, unknown
-from testdg.runs.events import Event
+from testdg.runs.events import Entry
 from testdg.runs.record import Record
-from testdg.runs.result import Result
+from testdg.runs.result import Result, Tally
 from testdg.runs.scores import find_score
 
 TRACKERS = ("tensorboard",)
@@ -22,23 +18,45 @@ WINDOW = 20  # batches
 Sums = tuple[Any, int]  # the sums of a batch's score, and its images
 
 
+class RunProgress:
+    """How far a run is: its batches, those that are done, and the scores so far."""
+
+    def __init__(self, method: str, record: Record, batches: int) -> None:
+        self.method, self.record, self.batches = method, record, batches
+        self.tally = Tally(find_score(record.task), record.visits())
+        self.done, self.resumed = 0, 0
+        self.started = False
+        self.earlier: list[Entry] = []
+        """Log entries from before the run was resumed."""
+
+    def resume(self, entries: list[Entry]) -> None:
+        """Begin after some batches."""
+        self.started, self.resumed, self.earlier = True, len(entries), entries
+        self.add(entries)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Count log entries."""
+        self.done += len(entries)
+        self.tally.add(entries)
+
+
 class Observer:
-    """Hears of a run's progress. Every method does nothing: override what you want to show."""
+    """Gets the progress of runs. Every method does nothing: override what you want to show."""
 
     def training(self, step: int, steps: int) -> None:
-        """A source model is being trained."""
+        """Called while a source model is trained."""
 
     def opened(self, folder: Path) -> None:
-        """A run is about to look what its folder holds; the folder need not exist."""
+        """Called before a run folder is inspected; the folder need not exist."""
 
-    def started(self, method: str, record: Record, batches: int, events: list[Event]) -> None:
-        """A run of some batches begins; `events` tell of those that are behind it already."""
+    def started(self, run: RunProgress) -> None:
+        """Called when a run begins or resumes, or when a complete one was read."""
 
-    def progress(self, events: list[Event]) -> None:
-        """Some more batches were scored."""
+    def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
+        """Called when some more batches were scored; `run` counts them already."""
 
     def finished(self, result: Result) -> None:
-        """The run is complete."""
+        """Called when a run is complete."""
 
 
 def check_tracker(name: str | None) -> None:
@@ -50,79 +68,88 @@ def check_tracker(name: str | None) -> None:
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError as error:
-        raise UserError("tensorboard is not installed: pip install 'testdg[track]'") from error
+        raise UserError("tensorboard is not installed: pip install 'testdg[track]'", code="not-installed") from error
 
 
 @contextmanager
 def tracked(observer: Observer, name: str | None) -> Iterator[Observer]:
-    """Give an observer that tells another one everything, and a tracker, if one is named."""
+    """Yield an observer that passes everything on to another one, and to a tracker if one is named."""
     if name is None:
         yield observer
         return
     check_tracker(name)
     with closing(TensorBoard()) as tracker:
-        yield Several([tracker, observer])
+        yield Observers([tracker, observer])
 
 
-class Several(Observer):
-    """Passes on what it hears, whatever it is."""
+class Observers(Observer):
+    """Passes every call on to several observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.observers = observers
-        for name in vars(Observer):
-            if not name.startswith("_"):
-                setattr(self, name, partial(self._tell_all, name))
 
-    def _tell_all(self, name: str, *news: Any) -> None:
-        for observer in self.observers:
-            getattr(observer, name)(*news)
+    def training(self, step: int, steps: int) -> None:
+        for one in self.observers:
+            one.training(step, steps)
+
+    def opened(self, folder: Path) -> None:
+        for one in self.observers:
+            one.opened(folder)
+
+    def started(self, run: RunProgress) -> None:
+        for one in self.observers:
+            one.started(run)
+
+    def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
+        for one in self.observers:
+            one.advanced(run, entries)
+
+    def finished(self, result: Result) -> None:
+        for one in self.observers:
+            one.finished(result)
 
 
 class TensorBoard(Observer):
-    """Writes the score of every batch and domain, and the changes that were noticed, into the run's folder.
+    """Writes the score of every batch and domain, and detected changes, into the run's folder.
 
-    A run that goes on is written anew from its first batch, so that no batch is there twice.
+    A resumed run is written again from its first batch, so that no batch appears twice.
     """
 
     def __init__(self) -> None:
         self.writer: Any = None
 
     def opened(self, folder: Path) -> None:
-        """Remember where to write."""
         self.close()
         self.place = folder / "tensorboard"
 
-    def started(self, method: str, record: Record, batches: int, events: list[Event]) -> None:
-        """Begin a file with what is behind the run."""
+    def started(self, run: RunProgress) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         shutil.rmtree(self.place, ignore_errors=True)
         self.writer = SummaryWriter(str(self.place))
-        self.score, self.changes = find_score(record.task), 0
+        self.score, self.changes = run.tally.score, 0
         self.recent: deque[Sums] = deque(maxlen=WINDOW)
-        self.progress(events)
+        self.advanced(run, run.earlier)
 
-    def progress(self, events: list[Event]) -> None:
-        """Write some batches."""
+    def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
         key = self.score.metric.key
-        for event in events:
-            number = event["batch"]
-            self.recent.append((sum(self.score.unpack(part) for part in event["parts"]), event["images"]))
+        for entry in entries:
+            number = entry["batch"]
+            self.recent.append((sum(self.score.unpack(part) for part in entry["parts"]), entry["images"]))
             self._write(f"{key}/batch", self._score_of([self.recent[-1]]), number)
             self._write(f"{key}/window", self._score_of(self.recent), number)
-            if (change := event["diagnostics"].get("change")) is not None:
+            if (change := entry["diagnostics"].get("change")) is not None:
                 self.changes += bool(change)
                 self._write("changes", self.changes, number)
         self.writer.flush()
 
     def finished(self, result: Result) -> None:
-        """Write the score of every visit to a domain, and end the file."""
         for number, visit in enumerate([*result.domains, *(result.held_out or [])]):
             self._write(f"domains/{visit.name}", visit.scores.get(result.metric.key), number)
         self.close()
 
     def close(self) -> None:
-        """End the file, if there is one."""
+        """Close the file, if one is open."""
         if self.writer is not None:
             self.writer.close()
             self.writer = None

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from testdg.data.frames import Frames, open_frames
 from testdg.errors import UserError, visible
 from testdg.runs.ahead import Loader
-from testdg.runs.predictor import Item, Prediction
-from testdg.runs.setup import Choices, Setup
+from testdg.runs.predictor import Item, Prediction, Predictor
+from testdg.runs.session import BATCH_SIZE, PictureOptions, Session, open_pictures
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,14 @@ class AdaptedStream:
     left out, `remarks` what else was wrong with the stream.
     """
 
-    def __init__(self, setup: Setup, frames: Frames, batch_size: int | None, *, strict: bool) -> None:
+    def __init__(self, session: Session, frames: Frames, batch_size: int | None, *, strict: bool) -> None:
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size must be 1 or more; got {batch_size}")
-        self.setup, self.frames, self.strict = setup, frames, strict
-        self.batch_size = batch_size or setup.batch_size
-        self.adapter = setup.adapter
-        self.loader = Loader(setup.canvas, setup.model.channels)
+        self.session, self.frames, self.strict = session, frames, strict
+        self.batch_size = batch_size or BATCH_SIZE[session.model.task]
+        self.adapter = session.online
+        self.predictor = Predictor(session)
+        self.loader = Loader(session.canvas, session.model.channels)
         self.skipped: list[Skipped] = []
         self._one_by_one = chain.from_iterable(answered.predictions for answered in self.batches())
 
@@ -81,11 +82,11 @@ class AdaptedStream:
         skipped = [self._skip(one, one.reason) for one in loaded if one.image is None]
         images = [one.image for one in good if one.image is not None]
         found: list[tuple[Prediction, Tensor]] = []
-        for places, batch in self.setup.canvas.batches(images) if images else ():
+        for places, batch in self.session.canvas.batches(images) if images else ():
             try:
-                predictions = self.setup.predictor(batch, [good[place] for place in places])
+                predictions = self.predictor(batch, [good[place] for place in places])
             except UserError as error:
-                if self.setup.model.preprocessing.input_size is not None:  # then it is not their size
+                if self.session.model.preprocessing.input_size is not None:  # then it is not their size
                     raise
                 skipped += [self._skip(good[place], str(error)) for place in places]
                 continue
@@ -142,7 +143,7 @@ def adapt_stream(
         >>> print(f"right {100 * sum(map(int, right)) / len(right):.1f} %")
         right 63.0 %
     """
-    choices = Choices(
+    options = PictureOptions(
         method=method,
         source=None if source is None else Path(source),
         guard=guard,
@@ -150,9 +151,9 @@ def adapt_stream(
         device=device,
         load_state=None if load_state is None else Path(load_state),
     )
-    setup = Setup(model, choices, settings)
-    stream = AdaptedStream(setup, open_frames(frames, order), batch_size, strict=strict)
-    setup.warm_up()
-    for note in setup.notes:
+    session = open_pictures(model, options, settings)
+    stream = AdaptedStream(session, open_frames(frames, order), batch_size, strict=strict)
+    session.warm_up()
+    for note in session.notes:
         warnings.warn(note, stacklevel=2)
     return stream

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from testdg.models import VisionModel
+from testdg.runs.session import Session
 
 Map = NDArray[np.uint16]
 
@@ -72,31 +72,31 @@ class Both(NamedTuple):
 
 
 class Predictor:
-    """Predicts batches with an adapter (or a guard around it), and with the source model in one pass more.
+    """Predicts batches with a session and, in one more pass, with its source model.
 
-    Where the method is `source` itself, that one pass is all.
+    If the method is `source` itself, that one pass is all.
     """
 
-    def __init__(self, adapter: Any, source: VisionModel, names: Sequence[str]) -> None:
-        self.adapter, self.source, self.names = adapter, source, list(names)
-        self.still = adapter.name == "source"
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.learns = session.adapter.learns
 
     def __call__(self, images: Tensor, items: Sequence[Item]) -> list[Prediction]:
         """Predict images in [0, 1], (N, C, H, W), and learn from them."""
-        sizes = [item.size for item in items]
-        logits = None if self.still else self.adapter(images)
-        by_source = self.logits(self.source, images)
-        change, learnt, reason = self.told()
-        answers = compare(by_source if logits is None else logits, by_source, sizes)
+        session, names = self.session, self.session.names
+        event = session.step(images) if self.learns else None
+        by_source = session.predict_by(session.model, images)
+        answers = compare(by_source if event is None else event.logits, by_source, [item.size for item in items])
+        change, learnt, reason = (False, False, "") if event is None else (event.change, event.learnt, event.reason)
         return [
             Prediction(
                 index=item.index,
                 file=item.file,
                 class_index=own.class_index,
-                class_name=self.names[own.class_index],
+                class_name=names[own.class_index],
                 confidence=own.confidence,
                 source_index=source.class_index,
-                source_name=self.names[source.class_index],
+                source_name=names[source.class_index],
                 source_confidence=source.confidence,
                 differs=differs,
                 change=change and place == 0,
@@ -107,17 +107,6 @@ class Predictor:
             )
             for place, (item, (own, source, differs)) in enumerate(zip(items, answers, strict=True))
         ]
-
-    @torch.no_grad()
-    def logits(self, model: VisionModel, images: Tensor) -> Tensor:
-        """What a model says, in the precision of the adapter."""
-        with self.adapter.autocast():
-            return model(model.prepare(images.to(model.device))).logits.float()  # type: ignore[no-any-return]
-
-    def told(self) -> tuple[bool, bool, str]:
-        """Whether the last batch began a new domain, whether it was learnt from, and what the guard says."""
-        change = bool(self.adapter.diagnostics.get("change", False))
-        return change, self.adapter.learnt, self.adapter.decision
 
 
 def compare(own: Tensor, source: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Both]:

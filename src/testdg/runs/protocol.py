@@ -203,7 +203,7 @@ def read_protocols(text: str | Path | Protocol) -> list[Protocol]:
         base = {"name": Path(name).stem, **read_toml(Path(name), "protocol file")}
     else:
         base = {"name": name, **look_up("protocol", name, PROTOCOLS)}
-    values = {**base, **dict(_read_pair(pair) for pair in pairs)}
+    values: dict[str, Any] = {**base, **dict(_read_pair(pair) for pair in pairs)}
     if wrong := _mistakes(values):
         raise UserError(f"protocol {name}: {'; '.join(wrong)}", code="wrong-protocol")
     values = {key: check_value(field_types(Protocol)[key], key, value) for key, value in values.items()}
@@ -281,9 +281,9 @@ def _contradictions(
     if seed != 0 and sampling in ("file", "sorted"):
         wrong.append(f"seed belongs to sampling mixed or dirichlet; sampling is {sampling}")
     sizes = {"window": (window, _read_size(window)), "stride": (stride, _read_size(stride))}
-    for key, (text, size) in sizes.items():
-        if text != "none" and size is None:
-            wrong.append(f"{key} must be height and width in pixels, as in 1024x1024; got {text!r}")
+    for key, (written, size) in sizes.items():
+        if written != "none" and size is None:
+            wrong.append(f"{key} must be height and width in pixels, as in 1024x1024; got {written!r}")
     (_, whole), (_, step) = sizes.values()
     if (window == "none") != (stride == "none"):
         wrong.append("window and stride belong together, as in window=1024x1024,stride=768x768")

@@ -7,6 +7,7 @@ from testdg.data.benchmarks import Benchmark
 from testdg.data.stream import Stream
 from testdg.methods import Adapter
 from testdg.runs.protocol import Protocol, Severity, Visit, make_visits
+from testdg.schema import plain
 
 RESETS = {"once": "once at the start", "domain": "at every domain"}
 OWN_ORDERS = ("the benchmark's", "the protocol's own")
@@ -48,12 +49,12 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         """Give the values as plain JSON; only predictions of pixels are made on views."""
         values = {key: value for key, value in asdict(self).items() if key != "views" or self.task == "segmentation"}
-        plain: dict[str, Any] = plain_values(values)
-        return plain
+        found: dict[str, Any] = plain(values)
+        return found
 
 
 def make_record(
-    protocol: Protocol, benchmark: Benchmark, stream: Stream, adapter: Adapter, *, tuning: str, fingerprint: str
+    protocol: Protocol, benchmark: Benchmark, stream: Stream, adapter: Adapter, fingerprint: str, tuning: str
 ) -> Record:
     """Gather everything that the number of a run depends on."""
     about = benchmark.describe()
@@ -85,12 +86,3 @@ def make_record(
         "tuning": tuning,
     }
     return Record(**{**about, **chosen})
-
-
-def plain_values(value: Any) -> Any:
-    """Turn tuples into lists and None into "none", so that TOML and JSON hold the same."""
-    if isinstance(value, dict):
-        return {str(key): plain_values(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_values(item) for item in value]
-    return "none" if value is None else value

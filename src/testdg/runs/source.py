@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from testdg.core.adapter import Adapter
 from testdg.core.guard.health import IMAGES
+from testdg.core.online import OnlineModel
 from testdg.data.benchmarks import Benchmark
 from testdg.data.frames import Folder
 from testdg.data.pictures import Unreadable, decode
@@ -74,7 +75,9 @@ def source_model(
     elif benchmark.embedded:
         chosen = trained_model(benchmark, default_recipe(benchmark), (observer or Observer()).training)
     else:
-        raise UserError(f"{benchmark.name} has no model of its own: name one with --model (a folder or a hub id)", code="no-model")
+        raise UserError(
+            f"{benchmark.name} has no model of its own: name one with --model (a folder or a hub id)", code="no-model"
+        )
     if chosen.task != benchmark.task:
         message = f"model {chosen.name} is for {chosen.task}; {benchmark.name} is for {benchmark.task}"
         raise UserError(message, code="wrong-task")
@@ -218,6 +221,20 @@ class SourceFolder(SourceImages):
         return {file: known[file.split("/")[0]] for file in self.files}
 
 
+def cached_warm_up(online: OnlineModel, key: str, source: SourceImages) -> None:
+    """Warm an adapter up by a cached warm-up of the same key, or compute it and cache it."""
+    adapter = online.adapter
+    path = cache_folder() / "warm-ups" / f"{adapter.name}-{key}.safetensors"
+    with suppress(OSError, SafetensorError, UserError):  # there is none, or it is incomplete
+        adapter.load_warm(read_warm(path, key))
+        return
+    online.warm_up(source.batches(adapter))
+    with suppress(OSError, SafetensorError):  # without room for it, the next run computes it again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as fresh:
+            save_file(dict(adapter.warm), fresh, {"key": key, "checksum": _checksum(adapter.warm)})
+
+
 def read_warm(path: Path, key: str) -> dict[str, Tensor]:
     """Read a cached warm-up, if it is complete and belongs to the key."""
     with safe_open(path, "pt") as file:
@@ -226,14 +243,6 @@ def read_warm(path: Path, key: str) -> dict[str, Tensor]:
     if about.get("key") != key or about.get("checksum") != _checksum(warm):
         raise UserError(f"{path} is damaged: delete it, and it is made again", code="damaged-file")
     return warm
-
-
-def write_warm(path: Path, key: str, warm: Mapping[str, Tensor]) -> None:
-    """Cache a warm-up; without room for it, the next run computes it again."""
-    with suppress(OSError, SafetensorError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as fresh:
-            save_file(dict(warm), fresh, {"key": key, "checksum": _checksum(warm)})
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:

@@ -164,6 +164,11 @@ def option_name(key: str) -> str:
     return f"--{key}".replace("_", "-")
 
 
+def help_of(key: str) -> str:
+    """The help text of a field."""
+    return meta_of(field_types(RunSpec)[key]).description or ""
+
+
 def split(key: str, text: str) -> list[Any]:
     """The parts of an option between commas; options of a protocol stay with its name, and seeds become numbers."""
     parts: list[Any] = []

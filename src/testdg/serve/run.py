@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from testdg.errors import UserError
 from testdg.files import locked, writing
-from testdg.runs.interrupts import noticed
+from testdg.runs.loop import graceful_interrupt
 from testdg.serve.demo import play
 from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits
@@ -49,7 +49,7 @@ def serve(factory: Factory, place: Place, *, demo: bool = False) -> list[str]:
         service = Service(factory, place.out, place.limits)
         server = make_server(service, place)
         players = [threading.Thread(target=play, args=(service,), name="demo", daemon=True)] if demo else []
-        with noticed():  # uvicorn sends itself the signal once more at its end
+        with graceful_interrupt():  # uvicorn sends itself the signal once more at its end
             return _run(service, server, players, place)
 
 

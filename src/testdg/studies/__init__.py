@@ -1,9 +1,8 @@
-"""Experiments: grids of runs, the engines that run them, and their statistics."""
+"""Studies: grids of runs, the engines that run them, and what they show together."""
 
-from testdg.studies.bench import bench, prepare
-from testdg.studies.engine import Complete, Engine, Failed, News, Running
-from testdg.studies.expansion import expand
-from testdg.studies.grid import Cell, Grid
+from testdg.runs.spec import RunSpec
+from testdg.studies.engine import Complete, Engine, Failed, News, Running, bench, prepare
+from testdg.studies.grid import Grid, expand
 from testdg.studies.local import Local
 from testdg.studies.ray_engine import Ray
 from testdg.studies.summary import BenchRow, BenchTable, summarise
@@ -11,7 +10,6 @@ from testdg.studies.summary import BenchRow, BenchTable, summarise
 __all__ = [
     "BenchRow",
     "BenchTable",
-    "Cell",
     "Complete",
     "Engine",
     "Failed",
@@ -19,6 +17,7 @@ __all__ = [
     "Local",
     "News",
     "Ray",
+    "RunSpec",
     "Running",
     "bench",
     "expand",

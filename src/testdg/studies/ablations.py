@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from testdg.errors import UserError, look_up
-from testdg.runs.events import Event, count_changes, mean_diagnostic
+from testdg.runs.events import Entry, count_changes, mean_diagnostic
 from testdg.runs.folder import read_events
 from testdg.studies.grid import Grid
 from testdg.studies.statistics import Spread, spread
@@ -20,7 +20,7 @@ class Column(NamedTuple):
 
     title: str
     key: str
-    measure: Callable[[Sequence[Event]], float | None]
+    measure: Callable[[Sequence[Entry]], float | None]
     digits: int
 
     def value(self, row: BenchRow) -> Spread | None:

@@ -1,34 +1,35 @@
-"""What an engine is: it runs cells somewhere and tells what becomes of them."""
+"""Engines run many runs somewhere and report what becomes of them; `bench` is the loop around one."""
 
 import gc
 import statistics
 import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
 
-from testdg.data.benchmarks import Benchmark, load_benchmark
-from testdg.errors import UserError
+from testdg.errors import ErrorCollector, UserError
 from testdg.files import Busy
-from testdg.models import VisionModel
+from testdg.methods import find_method
 from testdg.models.device import find_device
-from testdg.runs import Observer, Result, run, source_model
-from testdg.runs.observer import Several, tracked
-from testdg.runs.result import Tally
-from testdg.runs.scores import find_score
-from testdg.studies.grid import Cell, Setup
-from testdg.studies.storage import Fetching, Out
+from testdg.runs.events import Entry
+from testdg.runs.observer import Observer, Observers, RunProgress, tracked
+from testdg.runs.result import Result
+from testdg.runs.run import run_session
+from testdg.runs.session import free_cache, open_model, open_run
+from testdg.runs.spec import RunSpec
+from testdg.studies.storage import Fetching, Out, find_out
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Running:
-    """A cell is on its way: batches behind it, and the mean score of its visits so far, of which `metric` says what."""
+    """A run is under way: batches done, and the mean score of its visits so far, of which `metric` is the title."""
 
     number: int
     done: int
@@ -39,7 +40,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Complete:
-    """A cell has its result."""
+    """A run has its result."""
 
     number: int
     result: Result
@@ -47,38 +48,85 @@ class Complete:
 
 @dataclass(frozen=True)
 class Failed:
-    """A cell has no result: why, in a sentence; with a traceback where the mistake is ours."""
+    """A run has no result: the reason in a sentence, and a traceback if the mistake is ours."""
 
     number: int
     sentence: str
     trace: str = ""
     busy: bool = False
-    """Whether another process is at the same run: it can be tried again later."""
+    """Whether another process works on the same run: it can be tried again later."""
 
 
 News = Running | Complete | Failed
 
 
 class Engine(Protocol):
-    """Runs cells; `number` of its news is a cell's place in the list. Every cell ends as Complete or Failed."""
+    """Runs specs; `number` of its news is a run's place in the list. Every run ends as Complete or Failed."""
 
     @property
     def jobs(self) -> int:
-        """Cells that run at the same time."""
+        """Runs at the same time."""
 
-    def run(self, cells: Sequence[Cell], out: Out) -> Generator[News, None, None]:
-        """Run all cells, each into its folder under `out`; closing the generator stops what runs."""
+    def run(self, specs: Sequence[RunSpec], out: Out) -> Generator[News, None, None]:
+        """Run all specs, each into its folder under `out`; closing the generator stops what runs."""
 
 
-def run_cell(
-    number: int, cell: Cell, out: Out, tell: Callable[[Running], None], patience: float = 0.0
+def prepare(specs: Sequence[RunSpec], observer: Observer | None = None, *, devices: bool = True) -> None:
+    """Check devices, and load, train or download every source model once on this machine, before anything runs.
+
+    All mistakes are reported together. Without `devices`, those of this machine do not matter.
+    """
+    errors = ErrorCollector()
+    for device in dict.fromkeys(spec.device for spec in specs if devices):
+        errors.attempt("", find_device, device)
+    for setup in dict.fromkeys(spec.setup for spec in specs):
+        model = errors.attempt("", open_model, setup, "cpu", observer)
+        for method in dict.fromkeys(spec.method for spec in specs if model and spec.setup == setup):
+            if model and (reason := find_method(method).refuses(model)):
+                errors.add(UserError(f"{method} cannot adapt {model.name}: {reason}", code="wrong-model"))
+    free_cache()
+    errors.raise_any("the grid")
+
+
+def bench(
+    specs: Sequence[RunSpec],
+    out: str | Path = "runs",
+    *,
+    engine: Engine | None = None,
+    notify: Callable[[News], Any] | None = None,
+) -> list[Complete | Failed]:
+    """Run specs, each into its own run folder under `out`, and return how each ended, in their order.
+
+    A run that was stopped resumes, and a complete one is read back. `notify` is called with all news. `out` may be a
+    URL of fsspec: it gets the complete runs, and results come with a folder of this machine that has their numbers.
+    """
+    from testdg.studies.local import Local
+
+    ends: dict[int, Complete | Failed] = {}
+    place = find_out(out)
+    with closing((engine or Local()).run(specs, place)) as news:
+        for one in news:
+            if not isinstance(place, Path) and isinstance(one, Complete):
+                try:
+                    one = Complete(one.number, replace(one.result, folder=place.copy(one.result.folder.name)))
+                except UserError as error:
+                    one = Failed(one.number, str(error))
+            if notify is not None:
+                notify(one)
+            if not isinstance(one, Running):
+                ends[one.number] = one
+    return [ends[number] for number in range(len(specs))]
+
+
+def run_one(
+    number: int, spec: RunSpec, out: Out, notify: Callable[[Running], None], patience: float = 0.0
 ) -> Complete | Failed:
-    """Run one cell in this process; whatever goes wrong is told, not raised.
+    """Run one spec in this process; errors are returned as `Failed`, never raised.
 
-    `patience` is how many seconds to wait for a folder that another process, perhaps a dying one, still holds.
+    `patience` is how many seconds to wait for a folder that another process, perhaps a dying one, has locked.
     """
     try:
-        return Complete(number, patiently(lambda: _run(cell, out, _Teller(number, tell)), patience))
+        return Complete(number, patiently(lambda: _run(spec, out, _Reporter(number, notify)), patience))
     except UserError as error:
         return Failed(number, str(error), busy=isinstance(error, Busy))
     except Exception as error:
@@ -90,7 +138,7 @@ def run_cell(
 
 
 def patiently(work: Callable[[], T], patience: float) -> T:
-    """Try again, for so many seconds, while another process, perhaps a dying one, is at the same folder."""
+    """Retry for some seconds while another process, perhaps a dying one, has locked the same folder."""
     end = time.monotonic() + patience
     while True:
         try:
@@ -101,72 +149,28 @@ def patiently(work: Callable[[], T], patience: float) -> T:
             time.sleep(1.0)
 
 
-def _run(cell: Cell, out: Out, teller: Observer) -> Result:
-    """Run a cell into a folder; where `out` is a URL, the complete run is sent there."""
+def _run(spec: RunSpec, out: Out, observer: Observer) -> Result:
+    """Run a spec into a folder; if `out` is a URL, the complete run is sent there."""
     if not isinstance(out, Path):
-        result = _run(cell, out.work, Several([Fetching(out), teller]))
+        result = _run(spec, out.work, Observers([Fetching(out), observer]))
         out.send(result.folder)
         return result
-    with tracked(teller, cell.track) as observer:
-        return run_here(cell, out, observer)
+    with tracked(observer, spec.track) as everyone:
+        return run_session(open_run(spec, everyone), out, everyone)
 
 
-def run_here(cell: Cell, out: Path, observer: Observer) -> Result:
-    """Run a cell in this process into a folder of this machine."""
-    benchmark, model = load_setup(cell.setup, find_device(cell.device).type, observer)
-    return run(
-        benchmark,
-        cell.method,
-        model=model,
-        settings=cell.fixed,
-        preset=cell.preset,
-        tuned=dict(cell.tuned),
-        protocol=cell.protocol,
-        batch_size=cell.batch_size,
-        device=model.device.type,
-        source=cell.source,
-        guard=cell.guard,
-        out=out,
-        observer=observer,
-    )
+class _Reporter(Observer):
+    """Reports the progress of a run as news."""
 
+    def __init__(self, number: int, notify: Callable[[Running], None]) -> None:
+        self.number, self.notify = number, notify
 
-_loaded: dict[tuple[Setup, str], tuple[Benchmark, VisionModel]] = {}
+    def started(self, run: RunProgress) -> None:
+        self.advanced(run, run.earlier)
 
-
-def load_setup(setup: Setup, device: str, observer: Observer | None = None) -> tuple[Benchmark, VisionModel]:
-    """The benchmark and the source model of a cell; the last ones are kept for the next cell."""
-    if (setup, device) not in _loaded:
-        forget_setup()
-        benchmark = load_benchmark(setup.benchmark, setup.data, **dict(setup.options))
-        prepared = setup.preprocessing
-        model = source_model(benchmark, setup.model, device=device, observer=observer, preprocessing=prepared)
-        _loaded[setup, device] = benchmark, model
-    return _loaded[setup, device]
-
-
-def forget_setup() -> None:
-    """Give the memory of the last benchmark and model back."""
-    _loaded.clear()
-
-
-class _Teller(Observer):
-    """Adds up the scores of a run and tells them."""
-
-    def __init__(self, number: int, tell: Callable[[Running], None]) -> None:
-        self.number, self.tell, self.done = number, tell, 0
-
-    def started(self, method: str, record: Any, batches: int, events: list[dict[str, Any]]) -> None:
-        """Tell what is behind the run already."""
-        self.tally = Tally(find_score(record.task), record.visits())
-        self.progress(events)
-
-    def progress(self, events: list[dict[str, Any]]) -> None:
-        """Tell the mean of the visits so far."""
-        self.done += len(events)
-        self.tally.add(events)
-        found = [self.tally.score_of(number) for number in self.tally.images]
-        scores = [score for score in found if score is not None]
+    def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
+        tally = run.tally
+        scores = [score for number in tally.images if (score := tally.score_of(number)) is not None]
         mean = statistics.fmean(scores) if scores else None
-        domain = events[-1]["domain"] if events else ""
-        self.tell(Running(self.number, self.done, mean, domain, self.tally.score.metric.title))
+        domain = entries[-1]["domain"] if entries else ""
+        self.notify(Running(self.number, run.done, mean, domain, tally.score.metric.title))

@@ -9,8 +9,8 @@ from testdg.data.frames import natural
 from testdg.errors import UserError, unknown
 from testdg.models import load_model
 from testdg.models.device import DEVICES
-from testdg.runs.adapt import Draw, Request, check_request, make_setup
-from testdg.runs.interrupts import noticed
+from testdg.runs.adapt import Draw, Request, check_request, open_request
+from testdg.runs.loop import graceful_interrupt
 from testdg.studies.camera import Camera, End, Seen, SharedModel, Stopped
 from testdg.studies.engine import Failed
 from testdg.studies.ray_cluster import RETRIES, TICK, Cluster, import_ray
@@ -47,16 +47,16 @@ def find_streams(request: Request) -> dict[str, Request]:
 
 def _request_of(folder: Path, request: Request) -> Request:
     """The request of one stream, with paths that mean the same wherever a process is started."""
-    name, choices = folder.name, request.choices
-    classes = choices.classes.resolve() if isinstance(choices.classes, Path) else choices.classes
+    name, options = folder.name, request.options
+    classes = options.classes.resolve() if isinstance(options.classes, Path) else options.classes
     return replace(
         request,
         frames=folder.resolve(),
         out=request.out.resolve() / name,
         save_state=_inside(request.save_state, name),
         export=_inside(request.export, name),
-        choices=replace(
-            choices, classes=classes, source=_inside(choices.source), load_state=_inside(choices.load_state)
+        options=replace(
+            options, classes=classes, source=_inside(options.source), load_state=_inside(options.load_state)
         ),
     )
 
@@ -97,7 +97,7 @@ def adapt_fleet(
     shared = _prepare(next(iter(requests.values())), tell)
     cluster = Cluster(address)
     try:
-        share = 0.0 if request.choices.device == "cpu" and not gpus else cluster.choose_gpus(gpus, "--gpus")
+        share = 0.0 if request.options.device == "cpu" and not gpus else cluster.choose_gpus(gpus, "--gpus")
         _check_room(cluster, request, len(requests), cpus, share)
         ends = _Fleet(cluster, list(requests.values()), shared, {"num_cpus": cpus, "num_gpus": share}, tell, draw).run()
     finally:
@@ -108,10 +108,10 @@ def adapt_fleet(
 def _prepare(request: Request, tell: Tell) -> SharedModel:
     """Load the model, once for all; what is wrong with the choices is told here, before any stream begins."""
     check_request(request)
-    if request.choices.device not in DEVICES:
-        raise unknown("device", request.choices.device, DEVICES)
+    if request.options.device not in DEVICES:
+        raise unknown("device", request.options.device, DEVICES)
     model = load_model(request.model)
-    for note in make_setup(replace(request, model=model, choices=replace(request.choices, device="cpu"))).notes:
+    for note in open_request(replace(request, model=model, options=replace(request.options, device="cpu"))).notes:
         tell(Noted(note))
     return SharedModel(model)
 
@@ -151,7 +151,7 @@ class _Fleet:
     def run(self) -> list[End]:
         """Run all streams to their ends; asked to stop, let those that have begun save."""
         try:
-            with noticed() as stop:
+            with graceful_interrupt() as stop:
                 for number in range(len(self.requests)):
                     self._start(number)
                 while self.tasks:

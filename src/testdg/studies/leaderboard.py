@@ -10,8 +10,8 @@ from testdg.runs import Result
 from testdg.runs.compare import by_key, comparable, grouped
 from testdg.runs.result import mean_of
 from testdg.runs.scores import Metric
-from testdg.studies.expansion import expand
-from testdg.studies.grid import SOURCE, Cell, Grid
+from testdg.runs.spec import SOURCE, RunSpec
+from testdg.studies.grid import Grid, expand
 from testdg.studies.rows import method_title
 from testdg.studies.summary import BenchRow, BenchTable, Score, make_table
 from testdg.studies.tuning import preset_of
@@ -70,10 +70,10 @@ HELD_OUT = "held out"
 
 @dataclass(frozen=True)
 class Entered:
-    """A cell and the stream that it belongs to."""
+    """A spec and the stream that it belongs to."""
 
     stream: str
-    cell: Cell
+    spec: RunSpec
 
 
 def find_streams(names: str | None, benchmark: Benchmark) -> list[Stream]:
@@ -108,10 +108,10 @@ def enter(
     runs = tuple(_run(variant, name, values) for variant in variants)
     images, domains = values.get("images", IMAGES), len(benchmark.order)
     return [
-        Entered(stream.name, cell)
+        Entered(stream.name, spec)
         for stream in streams
         if best or not stream.best_only
-        for cell in expand(Grid({**shared, **stream.values(images, domains)}, runs, _PREFIX + stream.name))
+        for spec in expand(Grid({**shared, **stream.values(images, domains)}, runs, _PREFIX + stream.name))
     ]
 
 

@@ -1,4 +1,4 @@
-"""Local: cells in processes of this machine, which may share a GPU."""
+"""Local: specs in processes of this machine, which may share a GPU."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ import torch
 
 from testdg.data.generate.workers import depend_on_parent
 from testdg.errors import UserError
-from testdg.studies.engine import Failed, News, Running, run_cell
-from testdg.studies.grid import Cell
+from testdg.runs.spec import RunSpec
+from testdg.studies.engine import Failed, News, Running, run_one
 from testdg.studies.storage import Out
 
 GRACE = 20.0
 """Seconds in which a process that is asked to end may save its state."""
 RECHECK = 1.0
-"""Seconds after which a cell that another process is at is tried again."""
+"""Seconds after which a spec that another process is at is tried again."""
 _SPAWN = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
 
 
 class Local:
-    """Runs as many cells at a time as `jobs` says; a process that dies takes only its own cell with it."""
+    """Runs as many specs at a time as `jobs` says; a process that dies takes only its own spec with it."""
 
     def __init__(self, jobs: int = 1) -> None:
         if jobs < 1:
             raise UserError(f"jobs must be at least 1; got {jobs}")
         self.jobs = jobs
 
-    def run(self, cells: Sequence[Cell], out: Out) -> Generator[News, None, None]:
-        """Run all cells and tell what becomes of them; closing the generator ends the processes."""
-        waiting = deque(enumerate(cells))
-        jobs = min(self.jobs, len(cells))
+    def run(self, specs: Sequence[RunSpec], out: Out) -> Generator[News, None, None]:
+        """Run all specs and tell what becomes of them; closing the generator ends the processes."""
+        waiting = deque(enumerate(specs))
+        jobs = min(self.jobs, len(specs))
         workers = [_Worker(out, threads_per_job(jobs)) for _ in range(jobs)]
         try:
             while busy := [worker for worker in workers if worker.take(waiting)]:
@@ -46,7 +46,7 @@ class Local:
                 for worker in [worker for worker in busy if worker.connection in ready]:
                     news = worker.hear()
                     if isinstance(news, Failed) and news.busy:
-                        waiting.append((news.number, cells[news.number]))  # after all that nobody is at
+                        waiting.append((news.number, specs[news.number]))  # after all that nobody is at
                     else:
                         yield news
         finally:
@@ -63,7 +63,7 @@ def threads_per_job(jobs: int) -> int:
 
 
 class _Worker:
-    """A process that runs one cell after the other; it is started when it is needed, and again when it died."""
+    """A process that runs one spec after the other; it is started when it is needed, and again when it died."""
 
     def __init__(self, out: Out, threads: int) -> None:
         self.out, self.threads = out, threads
@@ -71,18 +71,18 @@ class _Worker:
         self.connection: Any = None
         self.number: int | None = None
 
-    def take(self, waiting: deque[tuple[int, Cell]]) -> bool:
-        """Begin the next cell if this worker is free; False where there is nothing left to do."""
+    def take(self, waiting: deque[tuple[int, RunSpec]]) -> bool:
+        """Begin the next spec if this worker is free; False where there is nothing left to do."""
         if self.number is None and waiting:
             if self.process is None:
                 self._start()
-            self.number, cell = waiting.popleft()
+            self.number, spec = waiting.popleft()
             with suppress(OSError):  # it died: `hear` finds out
-                self.connection.send((self.number, cell))
+                self.connection.send((self.number, spec))
         return self.number is not None
 
     def hear(self) -> News:
-        """What the process tells next; the end of its cell if it has died."""
+        """What the process tells next; the end of its spec if it has died."""
         assert self.number is not None
         try:
             news: News = self.connection.recv()
@@ -93,7 +93,7 @@ class _Worker:
         return news
 
     def ask_to_end(self) -> None:
-        """Ask a process that is at a cell to save its state and to end."""
+        """Ask a process that is at a spec to save its state and to end."""
         if self.process is not None and self.number is not None:
             self.process.terminate()
 
@@ -136,12 +136,12 @@ def _deaf() -> Iterator[None]:
 
 
 def _work(connection: Connection, out: Out, threads: int) -> None:
-    """Run cells until there are no more."""
+    """Run specs until there are no more."""
     depend_on_parent()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)
     torch.set_num_threads(threads)
     while True:
-        number, cell = connection.recv()
-        connection.send(run_cell(number, cell, out, connection.send, RECHECK))
+        number, spec = connection.recv()
+        connection.send(run_one(number, spec, out, connection.send, RECHECK))

@@ -1,4 +1,4 @@
-"""Ray: cells on the machines of a cluster, which may come and go."""
+"""Ray: specs on the machines of a cluster, which may come and go."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from testdg.errors import UserError
 from testdg.files import write_files
+from testdg.runs.session import open_model
+from testdg.runs.spec import RunSpec
 from testdg.runs.training.cache import cache_folder
-from testdg.studies.engine import Complete, Failed, News, Running, load_setup, run_cell
-from testdg.studies.grid import Cell, Setup
+from testdg.studies.engine import Complete, Failed, News, Running, run_one
 from testdg.studies.ray_cluster import PATIENCE, RETRIES, TICK, Cluster
 from testdg.studies.storage import Out
 
 
 class Ray:
-    """Runs cells on a Ray cluster: that of `address`, of RAY_ADDRESS, or a new one on this machine.
+    """Runs specs on a Ray cluster: that of `address`, of RAY_ADDRESS, or a new one on this machine.
 
-    A cell takes one core and, unless it is for the CPU, a share of a GPU: `gpus`, or as much as lets `jobs` cells
+    A spec takes one core and, unless it is for the CPU, a share of a GPU: `gpus`, or as much as lets `jobs` specs
     share one. What a lost machine was doing is done by another one.
     """
 
@@ -30,11 +31,11 @@ class Ray:
         if jobs < 1:
             raise UserError(f"jobs must be at least 1; got {jobs}")
         if gpus is not None and (gpus < 0 or (gpus > 1 and gpus % 1)):
-            raise UserError(f"--gpus-per-cell must be a share from 0 to 1, or a whole number; got {gpus:g}")
+            raise UserError(f"--gpus-per-spec must be a share from 0 to 1, or a whole number; got {gpus:g}")
         self.cluster = Cluster(address)
         self._ray = self.cluster.ray
         try:
-            self.gpus = self.cluster.choose_gpus(gpus, "--gpus-per-cell", jobs)
+            self.gpus = self.cluster.choose_gpus(gpus, "--gpus-per-spec", jobs)
         except UserError:
             self.close()
             raise
@@ -44,8 +45,8 @@ class Ray:
         """Cells that the machines of the cluster have room for at the same time."""
         return max(1, self.cluster.room(1, self.gpus))
 
-    def run(self, cells: Sequence[Cell], out: Out) -> Generator[News, None, None]:
-        """Run all cells and tell what becomes of them; closing the generator cancels what runs.
+    def run(self, specs: Sequence[RunSpec], out: Out) -> Generator[News, None, None]:
+        """Run all specs and tell what becomes of them; closing the generator cancels what runs.
 
         What is cancelled goes on from its last saved state another time.
         """
@@ -53,7 +54,7 @@ class Ray:
         waiting: dict[Any, int] = {}
         try:
             mailbox = self.cluster.mailbox()
-            waiting.update(self._begin(cells, out, mailbox))
+            waiting.update(self._begin(specs, out, mailbox))
             while waiting:
                 ended, _ = self._ray.wait(list(waiting), timeout=TICK)
                 for news in self._ray.get(mailbox.empty.remote()):
@@ -66,20 +67,20 @@ class Ray:
                 self._ray.cancel(task, force=True)
             self.close()
 
-    def _begin(self, cells: Sequence[Cell], out: Out, mailbox: Any) -> dict[Any, int]:
-        """Hand all cells to the cluster, which has them wait for a free place."""
-        models = {setup: self._ray.put(pack_model(setup)) for setup in dict.fromkeys(cell.setup for cell in cells)}
+    def _begin(self, specs: Sequence[RunSpec], out: Out, mailbox: Any) -> dict[Any, int]:
+        """Hand all specs to the cluster, which has them wait for a free place."""
+        models = {setup: self._ray.put(pack_model(setup)) for setup in dict.fromkeys(spec.setup for spec in specs)}
         place = out.absolute() if isinstance(out, Path) else out
         work = self._ray.remote(_work)
         tasks = {}
-        for number, cell in enumerate(cells):
-            needs = {"num_cpus": 1, "num_gpus": 0 if cell.device == "cpu" else self.gpus, "max_retries": RETRIES}
-            task = work.options(**needs, name=str(cell))
-            tasks[task.remote(number, _absolute(cell), place, models[cell.setup], mailbox)] = number
+        for number, spec in enumerate(specs):
+            needs = {"num_cpus": 1, "num_gpus": 0 if spec.device == "cpu" else self.gpus, "max_retries": RETRIES}
+            task = work.options(**needs, name=str(spec))
+            tasks[task.remote(number, _absolute(spec), place, models[spec.setup], mailbox)] = number
         return tasks
 
     def _end(self, task: Any, number: int) -> Complete | Failed:
-        """What became of a cell."""
+        """What became of a spec."""
         try:
             end: Complete | Failed = self._ray.get(task)
             return end
@@ -95,15 +96,15 @@ class Ray:
         self.cluster.close()
 
 
-def _absolute(cell: Cell) -> Cell:
-    """The cell with paths that mean the same wherever a process is started."""
-    files = {key: os.path.abspath(value) for key, value in cell.options if key == "subset" and Path(value).is_file()}
-    data, source = (None if path is None else os.path.abspath(path) for path in (cell.data, cell.source))
-    return replace(cell, data=data, source=source, options=tuple({**dict(cell.options), **files}.items()))
+def _absolute(spec: RunSpec) -> RunSpec:
+    """The run with paths that mean the same wherever a process is started."""
+    paths = {key: getattr(spec, key) for key in ("data", "source", "subset")}
+    given = {key: path for key, path in paths.items() if path and (key != "subset" or Path(path).is_file())}
+    return spec.with_(**{key: os.path.abspath(path) for key, path in given.items()})
 
 
-def _work(number: int, cell: Cell, out: Out, model: SentModel | None, mailbox: Any) -> Complete | Failed:
-    """Run one cell on a machine of the cluster."""
+def _work(number: int, spec: RunSpec, out: Out, model: SentModel | None, mailbox: Any) -> Complete | Failed:
+    """Run one spec on a machine of the cluster."""
     import ray
 
     sent: list[Any] = []
@@ -111,7 +112,7 @@ def _work(number: int, cell: Cell, out: Out, model: SentModel | None, mailbox: A
     def tell(news: Running) -> None:  # without waiting: Ray gives the core of a task that waits to another one
         sent[:] = [mailbox.put.remote(news)]
 
-    end = run_cell(number, unpacked(cell, model), out, tell, PATIENCE)
+    end = run_one(number, unpacked(spec, model), out, tell, PATIENCE)
     ray.get(sent)  # all news are there before the end is
     return end
 
@@ -140,18 +141,18 @@ class SentModel:
         return home / self.name
 
 
-def pack_model(setup: Setup) -> SentModel | None:
-    """Pack the model of a cell; None where every machine fetches it by itself, from the hub or from timm.
+def pack_model(setup: RunSpec) -> SentModel | None:
+    """Pack the model of a spec; None where every machine fetches it by itself, from the hub or from timm.
 
     That of an embedded benchmark was trained by `prepare`, or is now.
     """
-    source = cache_folder() / load_setup(setup, "cpu")[1].name if setup.model is None else Path(setup.model).absolute()
+    source = cache_folder() / open_model(setup, "cpu").name if setup.model is None else Path(setup.model).absolute()
     if not source.exists():
         return None
     files = (path for path in (source, *source.rglob("*")) if path.is_file())
     return SentModel(source.name, {path.relative_to(source).as_posix(): path.read_bytes() for path in files})
 
 
-def unpacked(cell: Cell, model: SentModel | None) -> Cell:
-    """The cell with the model that came along."""
-    return cell if model is None else replace(cell, model=str(model.unpack()))
+def unpacked(spec: RunSpec, model: SentModel | None) -> RunSpec:
+    """The spec with the model that came along."""
+    return spec if model is None else spec.with_(model=str(model.unpack()))

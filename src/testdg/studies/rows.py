@@ -13,8 +13,8 @@ from testdg.core.registry import methods
 from testdg.files import replace_text, writing
 from testdg.runs import Result
 from testdg.runs.compare import by_key
+from testdg.runs.spec import RunSpec
 from testdg.studies.engine import Complete, Failed
-from testdg.studies.grid import Cell
 from testdg.studies.statistics import settings_of, unusual
 
 ROWS = "rows.json"
@@ -24,13 +24,13 @@ _USUAL = "usual settings"
 _MOST_SETTINGS = 3  # settings that a row's name can hold
 
 
-def keep_names(bench: str, cells: Sequence[Cell], ends: Sequence[Complete | Failed]) -> None:
+def keep_names(bench: str, specs: Sequence[RunSpec], ends: Sequence[Complete | Failed]) -> None:
     """Note in run folders what a bench calls their rows, and where they stand, as far as it has names of its own."""
-    places = {name: place for place, name in enumerate(dict.fromkeys(cell.name for cell in cells))}
+    places = {name: place for place, name in enumerate(dict.fromkeys(spec.name for spec in specs))}
     for end in ends:
-        cell = cells[end.number]
-        if isinstance(end, Complete) and cell.name != method_title(cell.method):
-            names = {**read_names(end.result), bench: [places[cell.name], cell.name]}
+        spec = specs[end.number]
+        if isinstance(end, Complete) and spec.name != method_title(spec.method):
+            names = {**read_names(end.result), bench: [places[spec.name], spec.name]}
             with writing(end.result.folder):
                 replace_text(end.result.folder / ROWS, json.dumps(names, indent=1) + "\n")
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from testdg.methods import find_method, methods
 from testdg.runs import DomainResult
-from testdg.runs.record import plain_values
 from testdg.runs.scores import Classification, Metric
+from testdg.schema import plain
 
 Pair = tuple[Sequence[DomainResult], Sequence[DomainResult]]
 
@@ -82,7 +82,7 @@ def bootstrap_interval(
 def settings_of(method: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a result's method, seed apart; one that did not exist when it was run has its default."""
     name = method["name"]
-    defaults = plain_values(asdict(find_method(name).Settings())) if name in methods() else {}
+    defaults = plain(asdict(find_method(name).Settings())) if name in methods() else {}
     return {key: value for key, value in {**defaults, **method["settings"]}.items() if key != "seed"}
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from testdg.runs import DomainResult, Result, comparable
 from testdg.runs.compare import by_key, grouped, same_but_for_order
 from testdg.runs.scores import Metric
+from testdg.runs.spec import SOURCE, RunSpec
 from testdg.studies.engine import Complete, Failed
-from testdg.studies.grid import SOURCE, Cell
 from testdg.studies.statistics import Gain, Spread, paired_gain, spread
 
-Ended = tuple[Cell, Result]
+Ended = tuple[RunSpec, Result]
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,12 @@ def run_names(runs: Sequence[Sequence[Result]]) -> list[str]:
     return [", ".join(domain.name for domain in results[0].held_out or []) for results in runs]
 
 
-def summarise(cells: Sequence[Cell], ends: Iterable[Complete | Failed]) -> list[BenchTable]:
-    """Make the tables of all complete cells, in the order of the cells."""
-    ended = [(cells[end.number], end.result) for end in ends if isinstance(end, Complete)]
-    asked = by_key(((pair[0].benchmark, pair[0].asked), pair) for pair in ended)
+def summarise(specs: Sequence[RunSpec], ends: Iterable[Complete | Failed]) -> list[BenchTable]:
+    """Make the tables of all complete specs, in the order of the specs."""
+    ended = [(specs[end.number], end.result) for end in ends if isinstance(end, Complete)]
+    asked = by_key(((pair[0].benchmark, str(pair[0].protocol)), pair) for pair in ended)
     return [
-        make_table(protocol, group[0][1].record, by_key((cell.name, result) for cell, result in group).items())
+        make_table(protocol, group[0][1].record, by_key((spec.name, result) for spec, result in group).items())
         for (_, protocol), pairs in asked.items()
         for group in _comparable(pairs)
     ]
@@ -133,7 +133,7 @@ def summarise(cells: Sequence[Cell], ends: Iterable[Complete | Failed]) -> list[
 
 def _comparable(complete: Sequence[Ended]) -> list[list[Ended]]:
     """Split runs on one protocol where data, batch size, model or anything else keeps them apart."""
-    several = len({cell.protocol for cell, _ in complete}) > 1
+    several = len({spec.stream for spec, _ in complete}) > 1
     fits = same_but_for_order if several else comparable
     return grouped(complete, lambda first, other: fits(first[1], other[1]))
 

@@ -12,7 +12,7 @@ import tomli_w
 
 from testdg.errors import UserError
 from testdg.files import replace_text, writing
-from testdg.runs.record import plain_values
+from testdg.schema import plain
 
 _HEAD = (
     "# Settings that `testdg tune` chose. Give the file to `testdg bench` and `testdg leaderboard` with --tuned.\n\n"
@@ -82,5 +82,5 @@ class Tuned:
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as TOML holds them; what is not known is left out, of settings it is a value of its own."""
-    plain: dict[str, Any] = plain_values({key: value for key, value in values.items() if value is not None})
-    return plain
+    found: dict[str, Any] = plain({key: value for key, value in values.items() if value is not None})
+    return found

@@ -11,13 +11,13 @@ from testdg.data.benchmarks import Benchmark
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
 from testdg.data.corruptions import EXTRA
 from testdg.errors import UserError
-from testdg.methods import find_method
 from testdg.runs import Observer, Result
-from testdg.runs.record import make_record
 from testdg.runs.result import mean_of
 from testdg.runs.scores import Metric
-from testdg.studies.engine import Complete, Failed, load_setup
-from testdg.studies.grid import SOURCE, Cell, Grid
+from testdg.runs.session import open_run
+from testdg.runs.spec import SOURCE, RunSpec
+from testdg.studies.engine import Complete, Failed
+from testdg.studies.grid import Grid
 from testdg.studies.tuned import Chosen
 from testdg.studies.variants import Variant
 
@@ -99,29 +99,24 @@ def check_given(tried: Iterable[Configuration], settings: Mapping[str, Values]) 
             raise UserError(f"tune sets {own[0]} of {one.variant.key} by itself: leave it out of --set")
 
 
-def in_turn(cells: Sequence[Cell], tried: Sequence[Configuration]) -> list[Cell]:
+def in_turn(specs: Sequence[RunSpec], tried: Sequence[Configuration]) -> list[RunSpec]:
     """Cells method by method, Source first, so that a tuning that is stopped has chosen for the first of them."""
     order = list(dict.fromkeys(one.variant.key for one in tried))
     places = {one.name: order.index(one.variant.key) for one in tried}
-    return sorted(cells, key=lambda cell: places.get(cell.name, -1))
+    return sorted(specs, key=lambda spec: places.get(spec.name, -1))
 
 
-def conditions(rule: str, cells: Sequence[Cell], observer: Observer | None = None) -> dict[str, Any]:
-    """What a choice depends on, as the run of Source, the first of the cells, will record it; whatever the device.
+def conditions(rule: str, specs: Sequence[RunSpec], observer: Observer | None = None) -> dict[str, Any]:
+    """What a choice depends on, as the run of Source, the first of the specs, will record it; whatever the device.
 
     It loads the source model, which is trained first where a benchmark brings its own.
     """
-    source = cells[0]
-    benchmark, model = load_setup(source.setup, "cpu", observer)
-    benchmark = source.protocol.choose(benchmark)
-    stream = source.protocol.stream(benchmark, source.batch_size)
-    adapter = find_method(SOURCE)(model, **source.fixed)
-    about = {"tuning": "", "fingerprint": model.fingerprint()}
-    record = make_record(source.protocol, benchmark, stream, adapter, **about).to_dict()
+    source = specs[0]
+    record = open_run(source.with_(device="cpu"), observer).record.to_dict()
     data = {key: record[key] for key in ("benchmark", "domains", "severity", "images_per_domain", "batch_size")}
-    seeds = sorted({cell.seed for cell in cells if cell.method != SOURCE})
+    seeds = sorted({spec.seed for spec in specs if spec.method != SOURCE})
     of_model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}
-    return {"rule": rule, **data, "orders": "both", "protocol": source.asked, **of_model, "seeds": seeds}
+    return {"rule": rule, **data, "orders": "both", "protocol": source.protocol, **of_model, "seeds": seeds}
 
 
 @dataclass(frozen=True)
@@ -230,16 +225,16 @@ class Choice:
 
 
 def choose(
-    tried: Sequence[Configuration], cells: Sequence[Cell], ends: Sequence[Complete | Failed]
+    tried: Sequence[Configuration], specs: Sequence[RunSpec], ends: Sequence[Complete | Failed]
 ) -> tuple[list[Choice], list[Variant]]:
-    """Choose for every variant whose cells have all ended, one with a score at least; and those that must wait."""
+    """Choose for every variant whose specs have all ended, one with a score at least; and those that must wait."""
     ended = {end.number: end for end in ends}
     complete = {n: end.result for n, end in ended.items() if isinstance(end, Complete)}
-    sources = [result for number, result in complete.items() if cells[number].method == SOURCE]
+    sources = [result for number, result in complete.items() if specs[number].method == SOURCE]
     choices, waiting = [], []
     for variant in {one.variant.key: one.variant for one in tried}.values():
         mine = [one for one in tried if one.variant.key == variant.key]
-        numbers = {one.name: [n for n, cell in enumerate(cells) if cell.name == one.name] for one in mine}
+        numbers = {one.name: [n for n, spec in enumerate(specs) if spec.name == one.name] for one in mine}
         every = [n for several in numbers.values() for n in several]
         scored = [_tried(one, [complete.get(n) for n in numbers[one.name]]) for one in mine]
         if not all(n in ended for n in every) or not any(one.score is not None for one in scored):
@@ -247,7 +242,7 @@ def choose(
             continue
         metric = next(complete[n] for n in every if n in complete).metric
         own = {*mine[0].settings, *variant.fixed}
-        given = {key: value for key, value in cells[every[0]].settings if key not in own}
+        given = {key: value for key, value in specs[every[0]].settings.items() if key not in own}
         choices.append(Choice(variant, metric, mean_of([source.mean_score for source in sources]), scored, given))
     return choices, waiting
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from testdg.errors import UserError, look_up
 from testdg.methods import Adapter, find_method, methods
-from testdg.studies.engine import load_setup
-from testdg.studies.grid import SOURCE, Cell
+from testdg.runs.session import open_model
+from testdg.runs.spec import SOURCE, RunSpec
 
 SEPARATOR = ":"
 
@@ -61,9 +61,9 @@ def find_variants(keys: Sequence[str], task: str) -> list[Variant]:
     return found
 
 
-def willing(variants: Sequence[Variant], cell: Cell) -> list[Variant]:
-    """Those that do not refuse the model of a cell."""
-    _, model = load_setup(cell.setup, "cpu")
+def compatible_variants(variants: Sequence[Variant], spec: RunSpec) -> list[Variant]:
+    """The variants that can adapt the model of a run."""
+    model = open_model(spec, "cpu")
     return [variant for variant in variants if variant.method_class.refuses(model) is None]
 
 

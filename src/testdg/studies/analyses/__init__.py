@@ -1,4 +1,4 @@
-"""Analyses: each computes numbers from cells and their runs; `testdg.report.analyses` draws them."""
+"""Analyses: each computes numbers from specs and their runs; `testdg.report.analyses` draws them."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from testdg.errors import UserError, look_up
 from testdg.models import VisionModel
+from testdg.runs.spec import SOURCE, RunSpec
 from testdg.studies.analyses.subject import Numbers, Subject
-from testdg.studies.grid import SOURCE, Cell, Grid
+from testdg.studies.grid import Grid
 
 TESTDG = "testdg"
 
@@ -20,7 +21,7 @@ class Analysis:
     name: str
     title: str
     needs: Literal["runs", "state", "stream", "folders"]
-    """Complete runs of all cells; the state that a method's run leaves; the stream once more; or run folders alone."""
+    """Complete runs of all specs; the state that a method's run leaves; the stream once more; or run folders alone."""
     looks_at: Literal["scores", "space", "prototypes"] = "scores"
     """What it looks at, of any method; prototypes, and the space of embeddings, are TestDG's alone."""
     several: bool = False
@@ -50,21 +51,21 @@ class Analysis:
         runs = tuple({"name": name, "settings": dict(settings)} for name, settings in self.variants.items())
         return Grid(values, runs, f"analysis {self.name}")
 
-    def choose(self, cells: Sequence[Cell], space: str = "embeddings") -> list[Cell]:
-        """Of the cells of its grid, those that it needs to run; refuses what it cannot look at."""
-        if len({(cell.benchmark, cell.protocol) for cell in cells}) > 1:
+    def choose(self, specs: Sequence[RunSpec], space: str = "embeddings") -> list[RunSpec]:
+        """Of the specs of its grid, those that it needs to run; refuses what it cannot look at."""
+        if len({(spec.benchmark, spec.stream) for spec in specs}) > 1:
             raise UserError(f"{self.name} looks at one stream: name one benchmark, and a protocol with one order")
-        adapting = [cell for cell in cells if cell.method != SOURCE] or list(cells)
+        adapting = [spec for spec in specs if spec.method != SOURCE] or list(specs)
         if not self.several and len(adapting) > max(1, len(self.variants)):
             raise UserError(f"{self.name} looks at one run: name one method and one seed; got {len(adapting)}")
-        if self.looks_at == "prototypes" and cells[0].protocol.resets == "domain":
+        if self.looks_at == "prototypes" and specs[0].stream is not None and specs[0].stream.resets == "domain":
             raise UserError(f"{self.name} follows prototypes along the stream, and resets forget them: use resets=once")
-        if other := [cell.method for cell in adapting if cell.method != TESTDG]:
+        if other := [spec.method for spec in adapting if spec.method != TESTDG]:
             if self.looks_at == "prototypes":
                 raise UserError(f"{self.name} looks at domain prototypes, which {other[0]} does not have: use testdg")
             if self.looks_at == "space" and space == "embeddings":
                 raise UserError(f"{other[0]} has no domain embeddings: use --space features, or testdg")
-        return {"runs": list(cells), "state": adapting, "stream": [], "folders": []}[self.needs]
+        return {"runs": list(specs), "state": adapting, "stream": [], "folders": []}[self.needs]
 
 
 _ALL = [

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.models import VisionModel
-from testdg.studies.analyses.subject import Numbers, Scene, Subject, spaced
+from testdg.runs.session import open_run
+from testdg.studies.analyses.subject import Numbers, Subject, adapted, spaced
 
 SHOWN = 5  # domains
 IMAGES = 20  # of each domain, for the entropy
@@ -18,9 +19,9 @@ VARIANTS = ("without amplifier", "with amplifier")
 def compute(subject: Subject) -> Numbers:
     """Where the class token looks in the last layer (mean over heads), and the entropy of that in nats."""
     pairs = [pair for pair in subject.complete() if pair[0].name in VARIANTS]
-    scene = Scene.open(pairs[0][0])
-    models = {cell.name: scene.adapted(result).predicting_model() for cell, result in pairs}
-    domains = scene.benchmark.domains()
+    session = open_run(pairs[0][0])
+    models = {spec.name: adapted(session, result).predicting_model() for spec, result in pairs}
+    domains = session.benchmark.domains()
     rows = []
     for count, place in enumerate(spaced(len(domains), SHOWN)):
         images, _ = domains[place].take(spaced(len(domains[place]), IMAGES))
@@ -35,7 +36,7 @@ def compute(subject: Subject) -> Numbers:
                 "entropy_error": {name: _error(entropy(values)) for name, values in maps.items()},
             }
         )
-        subject.tell("attention", count + 1, min(SHOWN, len(domains)))
+        subject.notify("attention", count + 1, min(SHOWN, len(domains)))
     return {"rows": rows, "uniform_entropy": math.log(maps[pairs[0][0].name][0].numel())}
 
 

@@ -19,9 +19,10 @@ from testdg.data.stream import Stream
 from testdg.files import write_files
 from testdg.methods import Adapter
 from testdg.runs import Result
+from testdg.runs.session import open_run
+from testdg.runs.spec import RunSpec
 from testdg.studies.analyses.parameters import scores
-from testdg.studies.analyses.subject import Numbers, Scene, Subject
-from testdg.studies.grid import Cell
+from testdg.studies.analyses.subject import Numbers, Subject, adapted, warm_run
 
 Make = Callable[[], Adapter]
 Costs = dict[str, dict[str, Any]]
@@ -39,18 +40,18 @@ def compute(subject: Subject) -> Numbers:
     rows = scores(subject)
     results = dict(subject.complete())
     for count, row in enumerate(rows, 1):
-        cell = row.pop("cell")
-        scene = Scene.open(cell)
-        make = partial(scene.adapted, results[cell])
-        subject.tell("measuring", count, len(rows))
-        row |= measure(make, scene.stream)
-    about = scene.model.device.type
+        spec = row.pop("spec")
+        session = open_run(spec)
+        make = partial(adapted, session, results[spec])
+        subject.notify("measuring", count, len(rows))
+        row |= measure(make, session.stream)
+    about = session.model.device.type
     meaning = "allocated by CUDA" if about == "cuda" else "of live tensors"
     return {
         "metric": subject.complete()[0][1].metric.describe(),
         "device": about,
         "threads": torch.get_num_threads(),
-        "batch_size": scene.cell.batch_size,
+        "batch_size": session.stream.batch_size,
         "memory": f"peak {meaning}, model included",
         "rows": rows,
     }
@@ -66,30 +67,31 @@ def read_costs(folder: Path) -> Costs:
 
 
 def measure_costs(
-    runs: Sequence[tuple[Cell, Result]], folder: Path, tell: Callable[[str, int, int], Any] = lambda *_: None
+    runs: Sequence[tuple[RunSpec, Result]], folder: Path, notify: Callable[[str, int, int], Any] = lambda *_: None
 ) -> Costs:
     """Measure what is not known yet, one after the other, and keep it; nothing else should run meanwhile."""
     costs = read_costs(folder)
-    for count, (cell, result) in enumerate(runs, 1):
-        tell("measuring", count, len(runs))
+    for count, (spec, result) in enumerate(runs, 1):
+        notify("measuring", count, len(runs))
         if result.folder.name not in costs:
-            costs[result.folder.name] = measure_run(cell, result)
+            costs[result.folder.name] = measure_run(spec, result)
             write_files(folder, {FILE: (json.dumps(costs, indent=1) + "\n").encode()})
     return costs
 
 
-def measure_run(cell: Cell, result: Result) -> dict[str, Any]:
+def measure_run(spec: RunSpec, result: Result) -> dict[str, Any]:
     """The cost of a method, as its run left it where that was kept, else from its start."""
-    scene = Scene.open(cell)
-    make = partial(scene.adapted, result) if (result.folder / "state").exists() else scene.adapter
+    session = open_run(spec)
+    kept = (result.folder / "state").exists()
+    make: Make = partial(adapted, session, result) if kept else lambda: warm_run(spec).adapter
     adapter = make()
     return {
-        "device": scene.model.device.type,
-        "batch_size": cell.batch_size,
+        "device": session.model.device.type,
+        "batch_size": spec.batch_size,
         "parameters": sum(parameter.numel() for parameter in adapter.trainable().values()),
         "source_images": adapter.source_images(),
         "source_labels": bool(adapter.source_images()) and adapter.source_labels,
-        **measure(make, scene.stream),
+        **measure(make, session.stream),
     }
 
 

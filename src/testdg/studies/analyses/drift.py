@@ -7,7 +7,7 @@ from testdg.errors import UserError
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.selection import median_gamma, mmd2
 from testdg.studies.analyses.prototypes import images_at, no_change, watch
-from testdg.studies.analyses.subject import Numbers, Scene, Subject, need_testdg, replay
+from testdg.studies.analyses.subject import Numbers, Subject, need_testdg, replay, warm_run
 
 
 def compute(subject: Subject) -> Numbers:
@@ -15,15 +15,15 @@ def compute(subject: Subject) -> Numbers:
 
     The target is what the images of the prototypes are embedded to by the model as it is now.
     """
-    scene = Scene.open(subject.adapting()[0])
-    adapter = need_testdg(scene.adapter())
+    session = warm_run(subject.adapting()[0])
+    adapter = need_testdg(session.adapter)
     if adapter.cells > 1:
         grid = adapter.settings.grid
         raise UserError(f"drift follows one embedding per image; grid {grid} has more: set testdg.grid=1")
-    selections, stream, seen = watch(adapter), scene.stream, 0
+    selections, stream, seen = watch(adapter), session.stream, 0
     numbers: Numbers = {"positions": [], "original": [], "updated": [], "changes": []}
     images, changes = torch.empty(0), 0
-    for batch in replay(scene, adapter, subject.tell):
+    for batch in replay(session, subject.notify):
         if len(selections) > changes:
             changes = len(selections)
             numbers["changes"].append(seen)

@@ -18,7 +18,7 @@ def compute(subject: Subject) -> Numbers:
         sets = [encode_domain(encode, domain, spaced(len(domain), IMAGES)) for domain in domains]
         labels = np.repeat(np.arange(len(sets)), [len(points) for points in sets])
         points = np.concatenate(sets)
-        subject.tell("t-SNE", 1 if when == "before" else 2, 2)
+        subject.notify("t-SNE", 1 if when == "before" else 2, 2)
         numbers["labels"] = labels.tolist()
         numbers[when] = {"points": project(points).tolist(), "silhouette": silhouette(points, labels)}
     return numbers

@@ -17,7 +17,7 @@ def compute(subject: Subject) -> Numbers:
         points = {}
         for count, domain in enumerate(domains, 1 + done * len(domains)):
             points[domain.name] = encode_domain(encode, domain, spaced(len(domain), IMAGES))
-            subject.tell("encoding images", count, 2 * len(domains))
+            subject.notify("encoding images", count, 2 * len(domains))
         matrix, spread = gaps(points), total_variance(points)
         different = ~np.eye(len(domains), dtype=bool)
         mean = float(matrix[different].mean()) if different.any() else None

@@ -21,12 +21,12 @@ from testdg.studies.analyses.subject import (
     Array,
     Encode,
     Numbers,
-    Scene,
     Subject,
     encode_domain,
     features_of,
     replay,
     spaced,
+    warm_run,
 )
 
 IMAGES = 100  # of each domain, half of them to learn from
@@ -73,14 +73,14 @@ class Material:
 
 def compute(subject: Subject) -> Numbers:
     """Accuracy of every probe before the stream and after every visit to a domain."""
-    scene = Scene.open(subject.adapting()[0])
-    adapter, stream = scene.adapter(), scene.stream
-    domains = scene.benchmark.domains()
+    session = warm_run(subject.adapting()[0])
+    adapter, stream = session.adapter, session.stream
+    domains = session.benchmark.domains()
     material = Material.of(domains)
     numbers: Numbers = {"domains": [domain.name for domain in domains], "positions": [0], "visits": ["source"]}
     checks = [_probe_all(adapter, material)]
     seen = 0
-    for batch in replay(scene, adapter, subject.tell):
+    for batch in replay(session, subject.notify):
         seen += len(batch.images)
         if stream.ends_domain(batch.number):
             numbers["positions"].append(seen)
@@ -90,7 +90,7 @@ def compute(subject: Subject) -> Numbers:
         name: {"mean": [check[name].mean for check in checks], "error": [check[name].error for check in checks]}
         for name in checks[0]
     }
-    numbers["chance"] = {"class": 100 / scene.model.classes, "domain": 100 / len(domains)}
+    numbers["chance"] = {"class": 100 / session.model.classes, "domain": 100 / len(domains)}
     return numbers
 
 

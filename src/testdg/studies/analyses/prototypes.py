@@ -10,7 +10,7 @@ from testdg.errors import UserError
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.selection import selection_mmd2
 from testdg.studies.analyses.embeddings import project
-from testdg.studies.analyses.subject import Numbers, Scene, Subject, need_testdg, replay, spaced
+from testdg.studies.analyses.subject import Numbers, Subject, need_testdg, replay, spaced, warm_run
 
 SHOWN = 4  # moments of selection
 DRAWS = 100  # random choices to compare with
@@ -61,10 +61,10 @@ def no_change() -> UserError:
 
 def compute(subject: Subject) -> Numbers:
     """Places of the embeddings, which of them are prototypes, and how well they stand for all of them."""
-    scene = Scene.open(subject.adapting()[0])
-    adapter = need_testdg(scene.adapter())
+    session = warm_run(subject.adapting()[0])
+    adapter = need_testdg(session.adapter)
     selections, names = watch(adapter), []
-    for batch in replay(scene, adapter, subject.tell):
+    for batch in replay(session, subject.notify):
         names.append(batch.name)
     if not selections:
         raise no_change()

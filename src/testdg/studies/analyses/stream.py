@@ -7,14 +7,14 @@ import numpy as np
 
 from testdg.runs import Result
 from testdg.runs.compare import by_key
-from testdg.runs.events import Event, changes, rolling_scores, visit_spans
+from testdg.runs.events import Entry, changes, rolling_scores, visit_spans
 from testdg.runs.folder import read_events
 from testdg.studies.analyses.subject import Array, Numbers, Subject
 
 
 def compute(subject: Subject) -> Numbers:
     """A rolling score for every named run (mean, lowest and highest over seeds), and where changes were noticed."""
-    return stream_numbers(by_key((cell.name, result) for cell, result in subject.complete()))
+    return stream_numbers(by_key((spec.name, result) for spec, result in subject.complete()))
 
 
 def stream_numbers(rows: Mapping[str, Sequence[Result]]) -> Numbers:
@@ -57,7 +57,7 @@ def _plain(values: Array) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in values]
 
 
-def detections(events: Sequence[Event]) -> dict[str, Any] | None:
+def detections(events: Sequence[Entry]) -> dict[str, Any] | None:
     """Batches at which a change was noticed; how many real changes were, how late, and how many alarms were false.
 
     A change counts as noticed at the first alarm within its visit; all further alarms there are false, and so are

@@ -1,32 +1,28 @@
-"""The folder of a stream: predictions are appended batch by batch, and a kill at any moment loses or repeats none.
+"""The folder of a stream of pictures: predictions are appended batch by batch; a kill loses and repeats none.
 
 A journal names the pictures of every batch and how long the tables are after it; its line is written last. The state of
-the adapter is saved now and then with its number of batches. Going on, tables and journal are cut where the state is,
-and the pictures after it are predicted again; if some of them are gone, their rows stay and the state lags behind.
+the adapter is saved now and then with its number of batches. On resuming, tables and journal are cut where the state
+is, and the pictures after it are predicted again. If some of them are gone, their rows stay and the state lags behind.
 """
 
 import csv
 import io
 import json
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tomli_w
-
-from testdg.core.state import tidy
 from testdg.errors import UserError
-from testdg.files import OneWriter, csv_cell, replace_text, replacing, writing
+from testdg.files import csv_cell, replacing, writing
+from testdg.runs.folder import CONFIG, STATE, Folder, read_config
 from testdg.runs.pictures import Answered
 from testdg.runs.predictor import Prediction
-from testdg.runs.setup import put_back
+from testdg.runs.session import Session
 from testdg.runs.tally import Tally
 
 ROWS, SKIPPED, JOURNAL = "predictions.csv", "skipped.csv", ".batches.jsonl"
-CONFIG, STATE = "config.toml", "state"
 COLUMNS = (
     "index", "file", "class", "class_index", "confidence", "source_class", "source_class_index", "source_confidence",
     "differs", "change", "learnt", "reason",
@@ -42,29 +38,27 @@ def _line(values: Sequence[Any]) -> bytes:
 _HEADS = {ROWS: _line(COLUMNS), SKIPPED: _line(("index", "file", "reason")), JOURNAL: b""}
 
 
-class Behind(NamedTuple):
-    """What lies behind a stream that goes on: pictures that are done, and those that were not saved."""
+class ResumePoint(NamedTuple):
+    """Where a stream resumes: pictures that are done, those to predict again, and the seconds that it took so far."""
 
     done: list[str]
     again: list[str]
-    note: dict[str, Any]
+    seconds: float
 
 
-class OutFolder(OneWriter):
+class PictureFolder(Folder):
     """One stream on disk. `config` is everything that its predictions depend on, in plain values."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
-        super().__init__(path, "run", "wait for it, or choose another --out")
-        self.path, self.config = path, dict(config)
+        super().__init__(path, config)
         self.files: dict[str, io.FileIO] = {}
         self.batches = 0
         self.tally = Tally()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Make the folder, or check the one that is there, and keep others out of it."""
-        with self.alone():
-            self._check_config()
+    def open(self) -> Iterator[None]:
+        """Lock the folder, make it or check the one that is there, and open its tables."""
+        with super().open():
             try:
                 with writing(self.path):
                     for name, head in _HEADS.items():
@@ -74,40 +68,44 @@ class OutFolder(OneWriter):
                 yield
             finally:
                 for file in self.files.values():
-                    with suppress(OSError):  # it was told already
+                    with suppress(OSError):  # it was reported already
                         file.close()
 
-    def _check_config(self) -> None:
-        path = self.path / CONFIG
-        if not path.exists():
-            others = [one.name for one in self.path.iterdir() if one.name != ".lock"]
-            if ROWS in others or JOURNAL in others:
-                raise UserError(f"{path} is missing beside {ROWS}: choose another --out, or delete {self.path}")
-            with writing(self.path):
-                replace_text(path, tomli_w.dumps(self.config))
-            return
-        try:
-            found = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} is damaged ({error}): choose another --out, or delete {self.path}") from error
+    def check_empty(self) -> None:
+        """Refuse tables without a configuration."""
+        others = [one.name for one in self.path.iterdir() if one.name != ".lock"]
+        if ROWS in others or JOURNAL in others:
+            message = f"{self.path / CONFIG} is missing next to {ROWS}: choose another --out, or delete {self.path}"
+            raise UserError(message, code="damaged-folder")
+
+    def check_config(self) -> None:
+        """Refuse the predictions of another model, method or stream."""
+        found = read_config(self.path)
         for key in sorted({*found, *self.config}):
             if found.get(key) != self.config.get(key):
-                told = f"{key} was {found.get(key)!r}, and is {self.config.get(key)!r} now"
-                raise UserError(f"{self.path} holds the predictions of another run ({told}): choose another --out")
+                difference = f"{key} was {found.get(key)!r}, and is {self.config.get(key)!r} now"
+                message = f"{self.path} holds the predictions of another run ({difference}): choose another --out"
+                raise UserError(message, code="other-run")
 
-    # Going on
+    # Resuming
 
-    def resume(self, adapter: Any, there: Callable[[str], bool]) -> Behind:
-        """Bring the adapter to the last saved state, cut what was written after it, and say what is done.
+    def resume(self, session: Session, exists: Callable[[str], bool]) -> ResumePoint:
+        """Load the last saved state, cut what was written after it, and return what is done.
 
-        `there` tells whether a picture can be had again.
+        `exists` says whether a picture can be read again.
         """
         batches = self._journal()
-        saved, note = (len(batches), {}) if _still(adapter) else self._load(adapter)
+        saved, seconds = len(batches), 0.0
+        if session.adapter.learns:
+            note = self.restore_state(session) or {}
+            try:
+                saved, seconds = int(note.get("batches", 0)), float(note.get("seconds", 0.0))
+            except (ValueError, TypeError) as error:
+                raise self.damaged(STATE, error) from error
         if saved > len(batches):
-            raise self._damaged(JOURNAL, f"{len(batches)} batches for a state of {saved}")
+            raise self.damaged(JOURNAL, f"{len(batches)} batches for a state of {saved}")
         late = batches[saved:]
-        redo = all(there(file) for one in late for file in one["files"] if file not in one["skipped"])
+        redo = all(exists(file) for one in late for file in one["files"] if file not in one["skipped"])
         kept = batches[:saved] if redo else batches
         self._cut(kept)
         self.batches, self.tally = len(kept), Tally()
@@ -115,42 +113,26 @@ class OutFolder(OneWriter):
             self.tally.add(row)
         self.tally.skipped = sum(1 for _ in read_rows(self.path / SKIPPED))
         again = [file for one in late for file in one["files"]] if redo else []
-        return Behind([file for one in kept for file in one["files"]], again, note)
+        return ResumePoint([file for one in kept for file in one["files"]], again, seconds)
 
     def _journal(self) -> list[dict[str, Any]]:
-        """The batches that were written to their end."""
+        """The batches that were written completely."""
         lines = (self.path / JOURNAL).read_bytes().split(b"\n")[:-1]
         try:
             found = [json.loads(line) for line in lines]
             for one in found:
                 one["files"], one["skipped"], one["sizes"][ROWS], one["sizes"][SKIPPED], one["sizes"][JOURNAL]
         except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged(JOURNAL, error) from error
+            raise self.damaged(JOURNAL, error) from error
         return found
-
-    def _load(self, adapter: Any) -> tuple[int, dict[str, Any]]:
-        """Batches behind the saved state, and its note; 0 where nothing was saved."""
-        state = self.path / STATE
-        if not state.exists() and not state.with_name(f"{STATE}.old").exists():
-            return 0, {}
-        try:
-            with writing(self.path):
-                tidy(state)
-            note = put_back(adapter, state)
-            return int(note["batches"]), note
-        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-            raise self._damaged(STATE, error) from error
 
     def _cut(self, batches: Sequence[Mapping[str, Any]]) -> None:
         """Cut tables and journal after some batches."""
         sizes = batches[-1]["sizes"] if batches else {name: len(head) for name, head in _HEADS.items()}
         for name, file in self.files.items():
             if file.seek(0, io.SEEK_END) < sizes[name]:
-                raise self._damaged(name, f"it has {file.tell()} bytes; {sizes[name]} were written")
+                raise self.damaged(name, f"it has {file.tell()} bytes; {sizes[name]} were written")
             _truncate(file, sizes[name])
-
-    def _damaged(self, name: str, reason: object) -> UserError:
-        return UserError(f"{self.path / name} is damaged ({reason}): delete {self.path} to start again")
 
     # Writing
 
@@ -183,18 +165,13 @@ class OutFolder(OneWriter):
         line = json.dumps({**about, "sizes": {**sizes, JOURNAL: start + len(blank)}})
         return (line.ljust(len(blank) - 1) + "\n").encode()
 
-    def save(self, adapter: Any, note: Mapping[str, Any]) -> None:
-        """Save the adapter with the number of batches behind it; their rows are on disk before."""
+    def save(self, session: Session, seconds: float) -> None:
+        """Save the state with its number of batches, after forcing their rows to disk."""
         with self.writing():
             for file in self.files.values():
                 os.fsync(file.fileno())
-            if not _still(adapter):
-                adapter.save(self.path / STATE, note={**note, "batches": self.batches})
-
-
-def _still(adapter: Any) -> bool:
-    """Whether an adapter learns nothing: then there is no state, and what is written is done."""
-    return bool(adapter.name == "source")
+        if session.adapter.learns:
+            self.save_state(session.online, {"seconds": seconds, "batches": self.batches})
 
 
 def row_of(prediction: Prediction) -> dict[str, Any]:

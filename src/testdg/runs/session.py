@@ -1,0 +1,367 @@
+"""Session: a source model, the method around it, its source images and its guard, ready for the first batch.
+
+`run`, `bench`, `analyze`, `adapt`, `serve` and the Python API all open one here, so that an option means the same to
+each of them. `open_run` opens a run on a benchmark, `open_pictures` a stream of a user's own pictures.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from testdg.bounds import read_text
+from testdg.core.adapter import Adapter
+from testdg.core.guard import guard
+from testdg.core.learner import Learner
+from testdg.core.online import OnlineModel, load_online
+from testdg.core.state import read_folder
+from testdg.data.benchmarks import Benchmark, load_benchmark
+from testdg.data.stream import Stream
+from testdg.errors import UserError
+from testdg.methods import find_method
+from testdg.models import VisionModel, load_model
+from testdg.models.canvas import Canvas
+from testdg.models.device import find_device
+from testdg.runs.observer import Observer
+from testdg.runs.protocol import Protocol, read_protocol
+from testdg.runs.record import Record, make_record
+from testdg.runs.source import SourceFolder, SourceImages, TrainingImages, cached_warm_up, source_model
+from testdg.runs.spec import SOURCE, RunSpec
+from testdg.schema import plain
+
+DEFAULT_METHOD = "testdg_aligned"
+BATCH_SIZE = {"classification": 32, "segmentation": 1}
+"""Pictures in a batch of a user's own stream."""
+
+
+class Event(NamedTuple):
+    """What happened at one batch; tensors may still be on the device."""
+
+    logits: Tensor
+    learnt: bool = False
+    reason: str = ""
+    """Why the guard did not learn from the batch, or undid the step; empty if it did not interfere."""
+    diagnostics: Mapping[str, Tensor | float | bool | str] = {}
+    guard: Mapping[str, str | int] = {}
+    """What the guard adds to the log."""
+    skipped_updates: Tensor | None = None
+    """Updates so far that were left out because a loss or a gradient was not finite."""
+
+    @property
+    def change(self) -> bool:
+        """Whether the method noticed that the conditions have changed; this waits for the device."""
+        return bool(self.diagnostics.get("change", False))
+
+
+class Session:
+    """A model that is ready for a stream, except for what it learns from source images (`warm_up`)."""
+
+    def __init__(
+        self, model: VisionModel, online: OnlineModel, source: SourceImages | None, names: Sequence[str] = ()
+    ) -> None:
+        self.model, self.online, self.source = model, online, source
+        self.names = list(names)
+        self.notes: list[str] = []
+        """What the user should know, in sentences."""
+
+    @property
+    def adapter(self) -> Adapter:
+        """The adapter, without the guard."""
+        return self.online.adapter
+
+    @cached_property
+    def canvas(self) -> Canvas:
+        """Resizes pictures for the model."""
+        return Canvas(self.model.preprocessing)
+
+    @cached_property
+    def _learners(self) -> list[Learner]:
+        return list(self.adapter.learners().values())
+
+    def require_source(self) -> SourceImages | None:
+        """The source images, checked; an error if the method needs some and there are none."""
+        if not self.adapter.awaits_source:
+            return None
+        if self.source is None:
+            message = f"{self.adapter.name} needs clean pictures of the source for {self.adapter.source_data}"
+            raise UserError(f"{message}: name a folder with --source, or choose another method", code="no-source")
+        self.source.batches(self.adapter)
+        return self.source
+
+    def warm_up(self) -> None:
+        """Learn from source images what the method needs, unless a restored state has done so."""
+        if (source := self.require_source()) is None:
+            return
+        if (key := source.cache_key(self.adapter)) is None:
+            self.online.warm_up(source.batches(self.adapter))
+        else:
+            cached_warm_up(self.online, key, source)
+
+    def step(self, images: Tensor, *, learn: bool = True) -> Event:
+        """Predict a batch of images in [0, 1], learn from it, and describe what happened."""
+        if not learn:
+            return Event(self.online.predict(images))
+        logits, own = self.online(images), self.online.event()
+        diagnostics = {
+            name: value.detach().clone() if isinstance(value, Tensor) else value
+            for name, value in self.online.diagnostics.items()
+            if name not in own
+        }
+        skipped = torch.stack([learner.skipped for learner in self._learners]).sum() if self._learners else None
+        return Event(logits, self.online.learnt, self.online.decision, diagnostics, own, skipped)
+
+    @torch.no_grad()
+    def predict_by(self, model: VisionModel, images: Tensor) -> Tensor:
+        """The logits of any model, such as the source, in the precision of the adapter."""
+        with self.adapter.autocast():
+            return model(model.prepare(images.to(model.device))).logits.float()  # type: ignore[no-any-return]
+
+    def restore(self, folder: Path) -> dict[str, Any]:
+        """Load a saved state of the same model, method and settings; returns the note that was saved with it."""
+        tensors, about = read_folder(folder)
+        self.adapter.check_origin(about)
+        self.online.load_state(tensors, about["values"])
+        return dict(about.get("note", {}))
+
+    def fresh(self) -> OnlineModel:
+        """Another adapter like this one before its first batch, with a guard of its own if this one has one."""
+        first = self.adapter
+        adapter = type(first)(self._untouched, **asdict(first.settings))
+        if first.warm:
+            adapter.load_warm(first.warm)
+        return adapter if self.online.guard is None else guard(adapter, self.online.guard.probe.images)
+
+    @cached_property
+    def _untouched(self) -> VisionModel:
+        # a copy that never predicts: a pass leaves its hooks in copies that other threads make meanwhile
+        return copy.deepcopy(self.model)
+
+
+# Runs on a benchmark
+
+
+class RunSession(Session):
+    """A session on the stream of a benchmark."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        benchmark: Benchmark,
+        protocol: Protocol,
+        model: VisionModel,
+        online: OnlineModel,
+        source: SourceImages | None,
+    ) -> None:
+        super().__init__(model, online, source, benchmark.classes)
+        self.spec, self.benchmark, self.protocol = spec, benchmark, protocol
+        self.stream: Stream = protocol.stream(benchmark, spec.batch_size)
+        origin = [settings_origin(spec, benchmark), *online.adapter.remarks()]
+        if self.source_folder:
+            origin.append(f"source images of {self.source_folder}")
+        if spec.guard:
+            origin.append("with a guard")
+        self.record: Record = make_record(
+            protocol, benchmark, self.stream, online.adapter, model.fingerprint(), "; ".join(origin)
+        )
+
+    @property
+    def source_folder(self) -> Path | None:
+        """The user's folder of source images, if it is used."""
+        return self.source.path if isinstance(self.source, SourceFolder) else None
+
+    def config(self) -> dict[str, Any]:
+        """Everything that the numbers of the run depend on, as plain values."""
+        method = {"name": self.adapter.name, "settings": plain(asdict(self.adapter.settings))}
+        return {"protocol": self.record.to_dict(), "method": method}
+
+
+def open_run(
+    spec: RunSpec,
+    observer: Observer | None = None,
+    *,
+    benchmark: Benchmark | None = None,
+    model: str | Path | nn.Module | None = None,
+) -> RunSession:
+    """Open the session of a run; `benchmark` and `model` are given where they are no plain values.
+
+    Mistakes are reported before a source model is loaded or trained.
+    """
+    method, device = find_method(spec.method), find_device(spec.device)
+    plain_run = benchmark is None and model is None
+    benchmark = benchmark or open_benchmark(spec)
+    protocol = spec.stream or read_protocol(spec.protocol or benchmark.protocol)
+    benchmark = protocol.choose(benchmark)
+    protocol.stream(benchmark, spec.batch_size)
+    preset = preset_of(spec, benchmark)
+    values = {"seed": spec.seed, "precision": spec.precision, **method.preset(preset), **spec.settings}
+    if plain_run:
+        source = open_model(spec, device.type, observer)
+        benchmark = protocol.choose(open_benchmark(spec))  # which has adopted the model's size and classes
+    else:
+        named = spec.model if model is None else model
+        source = source_model(benchmark, named, device=device, observer=observer, preprocessing=spec.preprocessing)
+    adapter = method(source, **values)
+    images: SourceImages = TrainingImages(benchmark)
+    if spec.source is not None and (spec.guard or adapter.source_images()):
+        images = SourceFolder(Path(spec.source), benchmark.classes)
+    online: OnlineModel = guard(adapter, images.probe(adapter)) if spec.guard else adapter
+    return RunSession(spec, benchmark, protocol, source, online, images)
+
+
+def preset_of(spec: RunSpec, benchmark: Benchmark) -> str | None:
+    """The preset that a run applies: the requested one, or by default an embedded benchmark's own."""
+    if spec.preset is not None:
+        return None if spec.preset == "none" else spec.preset
+    return benchmark.name if benchmark.embedded and benchmark.name in find_method(spec.method).presets else None
+
+
+def settings_origin(spec: RunSpec, benchmark: Benchmark) -> str:
+    """Where the settings of a run come from, in words."""
+    preset = preset_of(spec, benchmark)
+    parts = [f"the method's preset for {preset}" if preset else "the method's defaults"]
+    for file in dict.fromkeys(spec.chosen_in.values()):
+        parts.append(
+            f"chosen in {file}: {', '.join(sorted(key for key, one in spec.chosen_in.items() if one == file))}"
+        )
+    if own := sorted(spec.settings.keys() - spec.chosen_in.keys() - {"seed", "precision"}):
+        parts.append(f"chosen by the user: {', '.join(own)}")
+    return "; ".join(parts)
+
+
+_benchmarks: dict[tuple[str, str | None, str], Benchmark] = {}
+_models: dict[tuple[RunSpec, str], VisionModel] = {}
+
+
+def open_benchmark(spec: RunSpec) -> Benchmark:
+    """The benchmark of a run with its options; the last one is cached for the next run."""
+    key = spec.benchmark, spec.data, repr(spec.options)
+    if key not in _benchmarks:
+        free_cache()
+        _benchmarks[key] = load_benchmark(spec.benchmark, spec.data, **spec.options)
+    return _benchmarks[key]
+
+
+def open_model(spec: RunSpec, device: str, observer: Observer | None = None) -> VisionModel:
+    """The source model of a run on a device; the last one is cached for the next run."""
+    benchmark, key = open_benchmark(spec), (spec.setup, device)
+    if key not in _models:
+        _models.clear()
+        kind = spec.preprocessing
+        _models[key] = source_model(benchmark, spec.model, device=device, observer=observer, preprocessing=kind)
+    return _models[key]
+
+
+def free_cache() -> None:
+    """Free the memory of the cached benchmark and model."""
+    _benchmarks.clear()
+    _models.clear()
+
+
+# Streams of a user's own pictures
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureOptions:
+    """What a user chose about a stream of pictures; without `method`, the default or that of the loaded state."""
+
+    method: str | None = None
+    source: Path | None = None
+    guard: bool = True
+    classes: str | Path | Sequence[str] | None = None
+    device: str = "auto"
+    load_state: Path | None = None
+
+
+def open_pictures(
+    model: str | Path | nn.Module, options: PictureOptions, settings: Mapping[str, Any] | None = None
+) -> Session:
+    """Open the session of a stream of pictures, around any model."""
+    source: VisionModel = load_model(model).to(find_device(options.device))
+    names = class_names(source, options.classes)
+    images = None if options.source is None else SourceFolder(options.source, names)
+    if options.load_state is not None:
+        return Session(source, _loaded(source, options, settings or {}), images, names)
+    method, values, notes = find_method(options.method or DEFAULT_METHOD), dict(settings or {}), []
+    has_sketch = "sketch" in {field.name for field in fields(method.Settings)}
+    if images is None and has_sketch and "sketch" not in values:
+        # without clean pictures, a method that can be aligned to the beginning of the stream is
+        count = values.get("source_images", method.Settings().source_images)  # type: ignore[attr-defined]
+        notes.append(
+            f"no --source: the first {count} pictures stand for the clean ones, and {method.name} begins after them; "
+            "name a folder of clean pictures if the stream does not begin with such"
+        )
+        values["sketch"] = "stream"
+    adapter = method(source, **values)
+    learns = method.name != SOURCE
+    if images is not None and not adapter.source_images() and not (learns and options.guard):
+        why = "needs no clean pictures" if learns else "learns nothing"
+        raise UserError(f"--source has no effect: {method.name} {why}; leave it out", code="option-conflict")
+    session = Session(source, _guarded(adapter, images, options), images, names)
+    session.notes += notes
+    session.require_source()
+    return session
+
+
+def _guarded(adapter: Adapter, source: SourceImages | None, options: PictureOptions) -> OnlineModel:
+    if not options.guard or adapter.name == SOURCE:
+        return adapter
+    return guard(adapter, None if source is None else source.probe(adapter))
+
+
+def _loaded(model: VisionModel, options: PictureOptions, settings: Mapping[str, Any]) -> OnlineModel:
+    """What `--load-state` names, with or without a guard around it."""
+    folder = options.load_state
+    assert folder is not None
+    if settings:
+        message = f"--load-state {folder} brings its own settings: leave out {sorted(settings)[0]}"
+        raise UserError(message, code="option-conflict")
+    online = load_online(folder, model)
+    method = online.adapter.name
+    if options.method not in (None, method):
+        message = f"--load-state {folder} is of {method}, not of {options.method}: leave out --method"
+        raise UserError(message, code="option-conflict")
+    if online.guard is None:
+        source = None if options.source is None else SourceFolder(options.source, class_names(model, options.classes))
+        return _guarded(online.adapter, source, options)
+    if options.source is not None:
+        message = f"--source has no effect: --load-state {folder} has its clean pictures; leave it out"
+        raise UserError(message, code="option-conflict")
+    return online if options.guard else online.adapter
+
+
+def class_names(model: VisionModel, given: str | Path | Sequence[str] | None = None) -> list[str]:
+    """A name for every class: `given`, or the lines of that file, else those of the model's configuration."""
+    if given is None:
+        return _configured(model) or [str(number) for number in range(model.classes)]
+    if isinstance(given, str | Path):
+        try:
+            names = [line.strip() for line in read_text(given).splitlines() if line.strip()]
+        except (OSError, ValueError) as error:
+            message = f"{given} is not a list that can be read: expected one class per line ({error})"
+            raise UserError(message, code="unreadable-list") from error
+    else:
+        names = [str(name) for name in given]
+    if len(names) != model.classes:
+        whose = f"{given} names" if isinstance(given, str | Path) else "there are"
+        message = f"{whose} {len(names)} classes; {model.name} has {model.classes}: name each, in order"
+        raise UserError(message, code="wrong-classes")
+    return names
+
+
+def _configured(model: VisionModel) -> list[str] | None:
+    """The class names in the configuration of transformers or timm; None without."""
+    labels: Any = getattr(getattr(model.network, "config", None), "id2label", None)
+    if isinstance(labels, dict):
+        found = [labels.get(number, labels.get(str(number))) for number in range(model.classes)]
+        placeholders = all(name == f"LABEL_{number}" for number, name in enumerate(found))
+        return None if placeholders or None in found else [str(name) for name in found]
+    labels = (getattr(model.network, "pretrained_cfg", None) or {}).get("label_names")
+    fits = isinstance(labels, list | tuple) and len(labels) == model.classes
+    return [str(name) for name in labels] if fits else None
