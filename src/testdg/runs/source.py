@@ -152,7 +152,8 @@ class TrainingImages(SourceImages):
 class SourceFolder(SourceImages):
     """A folder of clean pictures, in any tree; `<class>/<file>` where a method needs labels.
 
-    Pictures are drawn by a seed, repeated if there are too few; unreadable ones are left out.
+    Pictures are drawn by a seed; unreadable ones are left out. A method that trains on them (with labels) gets them
+    repeatedly if there are too few. A method that measures statistics does not: an image must not count twice.
     """
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
@@ -201,6 +202,8 @@ class SourceFolder(SourceImages):
                 left -= len(read)
                 if left <= 0:
                     return
+            if left < before and not adapter.source_labels:
+                return
             if left == before:
                 message = f"none of the {len(self.files)} pictures of --source {self.path} can be read"
                 raise UserError(message, code="unreadable")
