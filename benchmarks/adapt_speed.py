@@ -27,7 +27,7 @@ from PIL import Image
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
-from testdg.runs.setup import Choices
+from testdg.runs.session import PictureOptions
 from testdg.runs.tally import Tally
 
 BATCH = 32
@@ -65,7 +65,7 @@ def plain_loop(model: VisionModel, paths: list[Path]) -> float:
 
 
 def adapt(frames: Path, model: VisionModel, out: Path, method: str, watcher: Watcher | None = None) -> dict[str, Any]:
-    choices = Choices(method=method, device="cpu")
+    choices = PictureOptions(method=method, device="cpu")
     return adapt_frames(Request(frames=frames, model=model, out=out, choices=choices, batch_size=BATCH), watcher)
 
 

@@ -38,7 +38,7 @@ from testdg.methods import find_method
 from testdg.models import VisionModel, load_model
 from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
-from testdg.runs.setup import Choices
+from testdg.runs.session import PictureOptions
 from testdg.runs.tally import Tally
 from testdg.studies.camera import Seen
 from testdg.studies.fleet import News, adapt_fleet
@@ -117,7 +117,7 @@ class Meter(Watcher):
 def request(model: VisionModel, method: str, guard: bool, frames: Path, out: Path) -> Request:
     settings = {"source_images": CLEAN, "sketch": "source"} if "align" in method else {}
     wanted = method != "source" and (guard or find_method(method)(model, **settings).awaits_source)
-    choices = Choices(method=method, source=frames.parent / "clean" if wanted else None, guard=guard, device="cpu")
+    choices = PictureOptions(method=method, source=frames.parent / "clean" if wanted else None, guard=guard, device="cpu")
     return Request(frames=frames, model=model, out=out, choices=choices, settings=settings, batch_size=BATCH)
 
 

@@ -21,7 +21,7 @@ from testdg.errors import UserError
 from testdg.methods import find_method
 from testdg.models import load_model
 from testdg.runs.adapt import Request, adapt_frames
-from testdg.runs.setup import Choices
+from testdg.runs.session import PictureOptions
 from testdg.studies.camera import Ended, Seen, SharedModel, Stopped
 from testdg.studies.engine import Failed
 from testdg.studies.fleet import Lost, News, adapt_fleet, find_streams
@@ -44,7 +44,7 @@ def cameras(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def request(cameras: Path, network: Path, out: Path, **more: Any) -> Request:
-    choices = Choices(method=more.pop("method", "tent"), device="cpu")
+    choices = PictureOptions(method=more.pop("method", "tent"), device="cpu")
     return Request(frames=cameras, model=str(network), out=out, choices=choices, batch_size=8, **more)
 
 
@@ -225,13 +225,13 @@ def test_shares_are_looked_at_first(shares: dict[str, float], told: str, network
 @pytest.mark.parametrize(
     ("choices", "told"),
     [
-        (Choices(method="testdg_aligned", source=Path("nowhere")), r"--source .*nowhere is not a folder"),
-        (Choices(method="tent", device="gpu"), "unknown device 'gpu'"),
+        (PictureOptions(method="testdg_aligned", source=Path("nowhere")), r"--source .*nowhere is not a folder"),
+        (PictureOptions(method="tent", device="gpu"), "unknown device 'gpu'"),
     ],
 )
 def test_mistakes_of_all_streams_are_told_once(
-    choices: Choices, told: str, cameras: Path, network: Path, tmp_path: Path
+    choices: PictureOptions, told: str, cameras: Path, network: Path, tmp_path: Path
 ) -> None:
     need_ray()
     with pytest.raises(UserError, match=told):
-        adapt_fleet(Request(frames=cameras, model=str(network), out=tmp_path, choices=choices), address="nowhere:1")
+        adapt_fleet(Request(frames=cameras, model=str(network), out=tmp_path, options=choices), address="nowhere:1")

@@ -31,7 +31,7 @@ from testdg.models.segformer import random_segformer
 from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.ahead import Loader
 from testdg.runs.pictures import Answered
-from testdg.runs.setup import Choices
+from testdg.runs.session import PictureOptions
 from testdg.runs.tally import Tally
 
 SETTINGS = {"source_images": 64, "sketch": "stream"}
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def request(frames: str | Path, network: Path, out: Path, method: str = "tent", **more: Any) -> Request:
-    choices = Choices(method=method, device="cpu", **more.pop("choices", {}))
+    choices = PictureOptions(method=method, device="cpu", **more.pop("choices", {}))
     return Request(frames=frames, model=str(network), out=out, choices=choices, batch_size=8, **more)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from testdg.cli.app import execute
 from testdg.cli.bench_progress import BenchDisplay, Forecast, duration
 from testdg.runs import DomainResult, Result
-from testdg.studies import Cell, Complete, Failed, Grid, Running, expand
+from testdg.studies import Complete, Failed, Grid, Running, RunSpec, expand
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_mistakes_are_told_before_anything_runs(
     assert not (tmp_path / "runs").exists()
 
 
-def cells() -> list[Cell]:
+def cells() -> list[RunSpec]:
     return expand(Grid({"method": ["tent", "testdg"], "domains": ["fog"], "images": 200}))  # 10 batches each
 
 

@@ -12,7 +12,7 @@ from testdg.models import VisionModel
 from testdg.report import result_tables
 from testdg.report.record import record_lines
 from testdg.runs import Result, comparable, read_result, run
-from testdg.runs.events import count_changes, mean_diagnostic, read_event
+from testdg.runs.events import count_changes, mean_diagnostic, read_entry
 
 
 def small_run(model: VisionModel, out: Path, **more: Any) -> Result:
@@ -236,9 +236,9 @@ def test_text_is_replaced_in_one_step(tmp_path: Path) -> None:
 
 def test_events_tell_the_diagnostics_of_a_method() -> None:
     about = {"batch": 0, "domain": "fog", "phase": "adapt", "images": 2, "errors": 1, "parts": []}
-    event = read_event(0, json.dumps({**about, "diagnostics": {"change": True, "gap": 0.5}}).encode())
+    event = read_entry(0, json.dumps({**about, "diagnostics": {"change": True, "gap": 0.5}}).encode())
     assert (event["errors"], count_changes([event]), mean_diagnostic([event], "gap")) == (1, 1, 0.5)
-    silent = read_event(0, json.dumps({**about, "diagnostics": {}}).encode())
+    silent = read_entry(0, json.dumps({**about, "diagnostics": {}}).encode())
     assert (count_changes([silent]), mean_diagnostic([silent], "gap")) == (None, None)
     with pytest.raises(KeyError, match="diagnostics"):
-        read_event(0, json.dumps(about).encode())
+        read_entry(0, json.dumps(about).encode())

@@ -11,8 +11,7 @@ from testdg.data.stream import Domain, Samples
 from testdg.errors import UserError
 from testdg.models import VisionModel
 from testdg.runs import Protocol, read_protocol, read_protocols, run
-from testdg.runs.protocol import make_visits
-from testdg.runs.protocol_rules import ORDERS
+from testdg.runs.protocol import ORDERS, make_visits
 
 
 def digits(**options: Any) -> Benchmark:

@@ -16,10 +16,10 @@ import pytest
 import torch
 from PIL import Image
 from serving_tools import digits, wait_for
+from testdg.runs.setup import Choices
 
 from testdg.models import Preprocessing, load_model
 from testdg.models.tiny import tiny_segformer
-from testdg.runs.setup import Choices
 from testdg.serve.app import make_app
 from testdg.serve.factory import Factory
 from testdg.serve.security import Token, find_token, is_loopback

@@ -5,7 +5,7 @@ from typing import Any
 
 from testdg.studies import Complete, expand
 from testdg.studies.analyses import Subject, find_analysis
-from testdg.studies.engine import run_cell
+from testdg.studies.engine import run_one
 
 ALARMS = {"threshold": 0.0}  # every batch but the first is a change
 
@@ -23,7 +23,7 @@ def subject(name: str, values: dict[str, Any], out: Path, space: str = "embeddin
     cells = expand(analysis.grid(values))
     wanted, results = analysis.choose(cells, space), []
     for cell in cells:
-        end = run_cell(0, cell, out, lambda news: None) if cell in wanted else None
+        end = run_one(0, cell, out, lambda news: None) if cell in wanted else None
         assert end is None or isinstance(end, Complete)
         results.append(end.result if isinstance(end, Complete) else None)
     return Subject(cells, results, runs=out, space=space)

@@ -12,7 +12,7 @@ from testdg.errors import UserError
 from testdg.methods.testdg.selection import selection_mmd2
 from testdg.report.bench import Layout
 from testdg.runs import DomainResult, Protocol, Result
-from testdg.studies import Cell, Complete, expand, summarise
+from testdg.studies import Complete, RunSpec, expand, summarise
 from testdg.studies.ablations import ABLATIONS, Ablation, find_ablation
 
 every = pytest.mark.parametrize("ablation", ABLATIONS.values(), ids=ABLATIONS.keys())
@@ -53,7 +53,7 @@ def test_what_the_rows_vary_cannot_be_set_for_all() -> None:
         find_ablation("threshhold")
 
 
-def run(name: str, folder: Path, events: list[dict[str, Any]], seed: int = 0) -> tuple[Cell, Result]:
+def run(name: str, folder: Path, events: list[dict[str, Any]], seed: int = 0) -> tuple[RunSpec, Result]:
     folder.mkdir()
     about = {"domain": "fog", "phase": "adapt", "images": 2, "errors": 1, "parts": []}
     lines = [json.dumps({"batch": number, **about, "diagnostics": event}) for number, event in enumerate(events)]
@@ -67,7 +67,7 @@ def run(name: str, folder: Path, events: list[dict[str, Any]], seed: int = 0) ->
     }  # fmt: skip
     method = "source" if name == "Source" else "testdg"
     shared = {"method": method, "benchmark": "digits-c", "asked": "continual", "protocol": Protocol()}
-    cell = Cell(name=name, batch_size=2, batches=2, seed=seed, **shared)
+    cell = RunSpec(name=name, batch_size=2, batches=2, seed=seed, **shared)
     found = [DomainResult("fog", 4, {"error": 50.0})]
     return cell, Result(protocol, {"name": method, "settings": {"seed": seed}}, found, None, 1.0, {}, folder)
 

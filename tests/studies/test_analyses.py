@@ -18,6 +18,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from testdg.errors import UserError
 from testdg.methods.testdg import TestDG
 from testdg.report.analyses import draw_analysis
+from testdg.runs.session import RunSession
 from testdg.studies import Grid, expand
 from testdg.studies.analyses import ANALYSES, find_analysis
 from testdg.studies.analyses.drift import distances
@@ -25,7 +26,7 @@ from testdg.studies.analyses.embeddings import project
 from testdg.studies.analyses.gap import chamfer, gaps, total_variance
 from testdg.studies.analyses.probes import learnt_half, probe
 from testdg.studies.analyses.prototypes import Selection, images_at, places, random_mmd2, watch
-from testdg.studies.analyses.subject import Scene, replay, spaced
+from testdg.studies.analyses.subject import replay, spaced, warm_run
 
 POINTS = arrays(np.float64, st.tuples(st.integers(1, 6), st.just(3)), elements=st.floats(-9, 9, width=32))
 
@@ -171,17 +172,16 @@ def test_half_precision_gives_finite_numbers(name: str, values: dict[str, Any], 
 # drift, prototypes
 
 
-def scene(values: dict[str, Any]) -> tuple[Scene, TestDG]:
-    found = Scene.open(expand(Grid(values))[1])
-    adapter = found.adapter()
-    assert isinstance(adapter, TestDG)
-    return found, adapter
+def opened(values: dict[str, Any]) -> tuple[RunSession, TestDG]:
+    session = warm_run(expand(Grid(values))[1])
+    assert isinstance(session.adapter, TestDG)
+    return session, session.adapter
 
 
 def test_selections_are_seen_with_the_images_that_they_stand_for(values: dict[str, Any]) -> None:
-    found, adapter = scene(values)
+    found, adapter = opened(values)
     selections = watch(adapter)
-    seen = [batch.images for batch in replay(found, adapter, lambda *_: None)]
+    seen = [batch.images for batch in replay(found, lambda *_: None)]
     assert [one.batch for one in selections] == [1, 2, 3, 4, 5]
     images = torch.cat(seen)
     for one in selections:
@@ -192,9 +192,9 @@ def test_selections_are_seen_with_the_images_that_they_stand_for(values: dict[st
 
 
 def test_the_target_is_where_the_images_are_now(values: dict[str, Any]) -> None:
-    found, adapter = scene(values)
+    found, adapter = opened(values)
     selections = watch(adapter)
-    list(replay(found, adapter, lambda *_: None))
+    list(replay(found, lambda *_: None))
     images = torch.stack(images_at(found.stream, selections[-1].positions.tolist()))
     target, original = adapter.embed(images).double().numpy(), selections[-1].prototypes.double().numpy()
     width = 1 / np.sort(cdist(target, target, "sqeuclidean")[np.triu_indices(3, 1)])[1]

@@ -10,17 +10,18 @@ import torch
 from analysis_cases import choices, subject
 from transformers import ViTConfig, ViTForImageClassification
 
+from support.errors import refused
 from testdg.errors import UserError
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.report.analyses import draw_analysis
 from testdg.runs.events import rolling_scores, visit_spans
 from testdg.runs.scores import Classification
+from testdg.runs.session import open_run
 from testdg.studies.analyses import Numbers, Subject, find_analysis
 from testdg.studies.analyses.attention import attention_maps, check_model, entropy
 from testdg.studies.analyses.cost import last_images, peak_bytes
 from testdg.studies.analyses.overview import comparable_groups, read_runs
 from testdg.studies.analyses.stream import detections
-from testdg.studies.analyses.subject import Scene
 
 
 @pytest.fixture
@@ -84,11 +85,11 @@ def test_memory_counts_what_a_backward_needs() -> None:
 
 def test_cost_is_that_of_a_method_at_the_end_of_its_stream(values: dict[str, Any], tmp_path: Path) -> None:
     found = subject("cost", values, tmp_path)
-    stream = Scene.open(found.cells[1]).stream
+    stream = open_run(found.specs[1]).stream
     assert [images.tolist() for images in last_images(stream, 2)] == [stream[n].images.tolist() for n in (4, 5)]
     assert torch.equal(last_images(stream, 7)[0], stream[5].images)  # it is shorter than that
     shutil.rmtree(found.complete()[1][1].folder / "state")
-    with pytest.raises(UserError, match="has no state any more: delete the run folder, and it is made again"):
+    with refused("no-state"):
         find_analysis("cost").compute(found)
 
 

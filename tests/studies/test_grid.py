@@ -6,7 +6,7 @@ from PIL import Image
 
 from testdg.errors import UserError
 from testdg.methods.tent import Tent
-from testdg.studies import Cell, Grid, expand
+from testdg.studies import Grid, RunSpec, expand
 
 
 def grid(text: str, folder: Path) -> Grid:
@@ -20,7 +20,7 @@ def told(values: dict[str, Any], *runs: dict[str, Any]) -> str:
     return str(error.value)
 
 
-def names(cells: list[Cell]) -> list[str]:
+def names(cells: list[RunSpec]) -> list[str]:
     return [str(cell) for cell in cells]
 
 

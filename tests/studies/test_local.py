@@ -15,7 +15,7 @@ import pytest
 from testdg.errors import UserError
 from testdg.files import locked
 from testdg.runs import run
-from testdg.studies import Cell, Complete, Failed, Grid, Local, News, Running, bench, expand, prepare
+from testdg.studies import Complete, Failed, Grid, Local, News, Running, RunSpec, bench, expand, prepare
 from testdg.studies.local import threads_per_job
 
 DOMAINS = ["fog", "contrast"]
@@ -83,10 +83,10 @@ def test_an_interrupt_ends_the_processes_at_once(values: dict[str, Any], tmp_pat
 
 
 def test_a_mistake_of_ours_comes_with_its_traceback(values: dict[str, Any], tmp_path: Path) -> None:
-    from testdg.studies.engine import run_cell
+    from testdg.studies.engine import run_one
 
-    cell: Cell = replace(expand(Grid(values))[1], batch_size="many")  # type: ignore[arg-type]
-    outcome = run_cell(7, cell, tmp_path, lambda news: None)
+    cell: RunSpec = replace(expand(Grid(values))[1], batch_size="many")  # type: ignore[arg-type]
+    outcome = run_one(7, cell, tmp_path, lambda news: None)
     assert isinstance(outcome, Failed)
     assert (outcome.number, outcome.sentence.partition(":")[0]) == (7, "TypeError")
     assert "Traceback" in outcome.trace
@@ -96,7 +96,7 @@ def test_a_process_holds_no_adapter_of_an_earlier_cell(
     values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from testdg.methods.testdg import TestDG
-    from testdg.studies.engine import run_cell
+    from testdg.studies.engine import run_one
 
     build = TestDG.build
 
@@ -108,7 +108,7 @@ def test_a_process_holds_no_adapter_of_an_earlier_cell(
     _, cell = expand(Grid({**values, "method": "testdg", "seeds": 0}))
     gc.disable()
     try:
-        assert isinstance(run_cell(0, cell, tmp_path, lambda news: None), Complete)
+        assert isinstance(run_one(0, cell, tmp_path, lambda news: None), Complete)
         assert not any(type(thing) is TestDG for thing in gc.get_objects())
     finally:
         gc.enable()

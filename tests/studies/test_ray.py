@@ -13,7 +13,7 @@ from testdg.errors import UserError
 from testdg.runs import read_result, run
 from testdg.runs.folder import read_events
 from testdg.studies import Complete, Grid, News, Ray, Running, bench, expand, ray_cluster
-from testdg.studies.engine import run_cell
+from testdg.studies.engine import run_one
 from testdg.studies.ray_cluster import knock
 
 
@@ -72,7 +72,7 @@ def test_a_node_that_is_killed_costs_nothing_but_time(cluster: Any, values: dict
         assert [event["batch"] for event in read_events(folder)] == list(range(600))
     adapted = [read_result(folders[number]).domains for number in range(1, 5)]
     assert all(domains == adapted[0] for domains in adapted)  # TENT draws no random numbers: lost or not, the same
-    alone = run_cell(lost, cells[lost], tmp_path / "alone", lambda _: None)  # in this process, and nobody is lost
+    alone = run_one(lost, cells[lost], tmp_path / "alone", lambda _: None)  # in this process, and nobody is lost
     assert isinstance(alone, Complete)
     assert alone.result.domains == read_result(folders[lost]).domains
 

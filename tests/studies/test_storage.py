@@ -6,26 +6,26 @@ from typing import Any
 import pytest
 
 from testdg.errors import UserError
-from testdg.studies import Cell, Complete, Failed, Grid, Running, bench, expand
-from testdg.studies.engine import run_cell
+from testdg.studies import Complete, Failed, Grid, Running, RunSpec, bench, expand
+from testdg.studies.engine import run_one
 from testdg.studies.ray_engine import pack_model, unpacked
 from testdg.studies.storage import Remote, find_out
 
 
 @pytest.fixture
-def cell(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
+def cell(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
     monkeypatch.setenv("TESTDG_CACHE", str(tmp_path / "cache"))
     values = {"method": "tent", "model": str(model), "device": "cpu", "images": 6, "domains": ["fog", "contrast"]}
     return expand(Grid(values))[1]
 
 
-def run_there(cell: Cell, place: Path) -> tuple[Complete | Failed, list[int]]:
+def run_there(cell: RunSpec, place: Path) -> tuple[Complete | Failed, list[int]]:
     heard: list[Running] = []
-    end = run_cell(0, cell, find_out(place.as_uri()), heard.append)
+    end = run_one(0, cell, find_out(place.as_uri()), heard.append)
     return end, [news.done for news in heard]
 
 
-def test_a_url_gets_the_complete_run_and_gives_it_back(cell: Cell, tmp_path: Path) -> None:
+def test_a_url_gets_the_complete_run_and_gives_it_back(cell: RunSpec, tmp_path: Path) -> None:
     place = tmp_path / "place"
     first, done = run_there(cell, place)
     assert isinstance(first, Complete)
@@ -42,9 +42,9 @@ def test_a_url_gets_the_complete_run_and_gives_it_back(cell: Cell, tmp_path: Pat
     assert run_there(cell, place)[1] == [cell.batches]
 
 
-def test_a_run_that_cannot_be_sent_is_not_lost_and_has_no_result_there(cell: Cell, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_sent_is_not_lost_and_has_no_result_there(cell: RunSpec, tmp_path: Path) -> None:
     place = tmp_path / "place"
-    alone = run_cell(0, cell, tmp_path / "alone", lambda news: None)
+    alone = run_one(0, cell, tmp_path / "alone", lambda news: None)
     assert isinstance(alone, Complete)
     obstacle = place / alone.result.folder.name / "state"
     obstacle.parent.mkdir(parents=True)
@@ -80,7 +80,7 @@ def test_folders_stay_folders() -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_model_is_the_same_after_its_way(cell: Cell, model: Path, kind: str, tmp_path: Path) -> None:
+def test_a_model_is_the_same_after_its_way(cell: RunSpec, model: Path, kind: str, tmp_path: Path) -> None:
     weights = tmp_path / "lone.safetensors"
     weights.write_bytes((model / "model.safetensors").read_bytes())
     source = model if kind == "folder" else weights

@@ -7,7 +7,7 @@ import pytest
 
 from testdg.report.bench import bench_csv, bench_markdown, bench_text
 from testdg.runs import DomainResult, Protocol, Result
-from testdg.studies import BenchTable, Cell, Complete, Failed, summarise
+from testdg.studies import BenchTable, Complete, Failed, RunSpec, summarise
 
 PROTOCOL: dict[str, Any] = {
     "kind": "continual", "benchmark": "digits-c", "task": "classification", "data": "generated",
@@ -17,7 +17,7 @@ PROTOCOL: dict[str, Any] = {
     "preprocessing": {"size": 32, "crop": "none", "mean": [0.5], "std": [0.5]}, "precision": "fp32", "device": "cpu",
     "seed": 0, "tuning": "the method's defaults",
 }  # fmt: skip
-Run = tuple[Cell, Result]
+Run = tuple[RunSpec, Result]
 
 
 def run(name: str, errors: list[float], *, held_out: list[float] | None = None, seed: int = 0, **changes: Any) -> Run:
@@ -27,7 +27,7 @@ def run(name: str, errors: list[float], *, held_out: list[float] | None = None, 
     course = Protocol(order=tuple(protocol["domains"]))
     method = "source" if name == "Source" else "tent"
     about = {"name": name, "method": method, "benchmark": "digits-c", "asked": protocol["kind"], "protocol": course}
-    cell = Cell(**about, batch_size=protocol["batch_size"], batches=2, seed=seed)
+    cell = RunSpec(**about, batch_size=protocol["batch_size"], batches=2, seed=seed)
     found = [
         DomainResult(domain, 3, {"error": error}) for domain, error in zip(protocol["domains"], errors, strict=True)
     ]

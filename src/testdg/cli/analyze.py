@@ -18,7 +18,7 @@ from testdg.report.page.write import check_folder
 from testdg.report.record import record_note
 from testdg.report.style import check_suffix
 from testdg.runs.session import open_run
-from testdg.runs.spec import option_name
+from testdg.spec import option_name
 from testdg.studies import Complete, Failed, Grid, Local, RunSpec, bench, expand, prepare
 from testdg.studies.analyses import ANALYSES, Analysis, Subject, find_analysis
 

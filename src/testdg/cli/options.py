@@ -10,8 +10,8 @@ from typing import Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from testdg.errors import UserError, unknown
-from testdg.runs.spec import RunSpec, chosen, help_of, keys, option_name
 from testdg.schema import field_types, meta_of, rule_of
+from testdg.spec import RunSpec, chosen, help_of, keys, option_name
 
 Json = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Settings = Annotated[

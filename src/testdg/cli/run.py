@@ -22,7 +22,7 @@ from testdg.runs import Result
 from testdg.runs.observer import check_tracker, tracked
 from testdg.runs.run import run_session
 from testdg.runs.session import open_run
-from testdg.runs.spec import SOURCE
+from testdg.spec import SOURCE
 from testdg.studies import Grid, RunSpec, expand
 from testdg.studies.summary import leaves_one_out, run_names
 

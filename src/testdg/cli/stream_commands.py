@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from testdg.cli import options as given
 from testdg.cli.options import prepare_torch, ray_options
-from testdg.runs.spec import help_of
+from testdg.spec import help_of
 
 _MODEL = "Model: a folder, a hub id, a timm name, or the name of one in a --plugin."
 

@@ -12,7 +12,7 @@ from testdg.report.record import reconstruction_note, record_note
 from testdg.report.safe import escape, markdown
 from testdg.report.style import GREY, look, method_styles, new_figure
 from testdg.report.table import Column, Entry, Table, markdown_table
-from testdg.runs.spec import SOURCE
+from testdg.spec import SOURCE
 from testdg.studies import BenchTable
 from testdg.studies.analyses.cost import Costs
 from testdg.studies.leaderboard import FIRST, HELD_OUT, Board, Ranked

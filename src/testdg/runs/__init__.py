@@ -12,7 +12,7 @@ from testdg.runs.result import DomainResult, Result
 from testdg.runs.run import run
 from testdg.runs.session import Session, class_names, open_pictures, open_run
 from testdg.runs.source import source_model
-from testdg.runs.spec import RunSpec
+from testdg.spec import RunSpec
 
 __all__ = [
     "AdaptedStream",

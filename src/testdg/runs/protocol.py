@@ -264,7 +264,7 @@ def _contradictions(
     seed: int = 0,
     window: str = "none",
     stride: str = "none",
-    **_: object,
+    **others: object,
 ) -> list[str]:
     """Values that exclude each other, a phrase each."""
     wrong, mixed = [], sampling == "mixed"

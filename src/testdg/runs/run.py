@@ -15,8 +15,8 @@ from testdg.runs.observer import Observer, RunProgress
 from testdg.runs.protocol import Protocol
 from testdg.runs.result import Result
 from testdg.runs.session import RunSession, open_run
-from testdg.runs.spec import RunSpec
 from testdg.schema import check_keys, check_value, field_types
+from testdg.spec import RunSpec
 from testdg.version import versions
 
 

@@ -33,8 +33,8 @@ from testdg.runs.observer import Observer
 from testdg.runs.protocol import Protocol, read_protocol
 from testdg.runs.record import Record, make_record
 from testdg.runs.source import SourceFolder, SourceImages, TrainingImages, cached_warm_up, source_model
-from testdg.runs.spec import SOURCE, RunSpec
 from testdg.schema import plain
+from testdg.spec import SOURCE, RunSpec
 
 DEFAULT_METHOD = "testdg_aligned"
 BATCH_SIZE = {"classification": 32, "segmentation": 1}

@@ -1,6 +1,6 @@
 """Studies: grids of runs, the engines that run them, and what they show together."""
 
-from testdg.runs.spec import RunSpec
+from testdg.spec import RunSpec
 from testdg.studies.engine import Complete, Engine, Failed, News, Running, bench, prepare
 from testdg.studies.grid import Grid, expand
 from testdg.studies.local import Local

@@ -21,7 +21,7 @@ from testdg.runs.observer import Observer, Observers, RunProgress, tracked
 from testdg.runs.result import Result
 from testdg.runs.run import run_session
 from testdg.runs.session import free_cache, open_model, open_run
-from testdg.runs.spec import RunSpec
+from testdg.spec import RunSpec
 from testdg.studies.storage import Fetching, Out, find_out
 
 T = TypeVar("T")

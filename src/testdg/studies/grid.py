@@ -16,8 +16,8 @@ from testdg.files import read_toml
 from testdg.methods import find_method
 from testdg.runs.protocol import Protocol, read_protocols
 from testdg.runs.session import open_benchmark, preset_of
-from testdg.runs.spec import SOURCE, RunSpec, grid_key, keys, option_name
 from testdg.schema import check_keys, check_value, field_types
+from testdg.spec import SOURCE, RunSpec, grid_key, keys, option_name
 from testdg.studies.tuned import Chosen, Tuned
 
 Table = Mapping[str, Any]

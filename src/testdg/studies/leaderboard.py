@@ -10,7 +10,7 @@ from testdg.runs import Result
 from testdg.runs.compare import by_key, comparable, grouped
 from testdg.runs.result import mean_of
 from testdg.runs.scores import Metric
-from testdg.runs.spec import SOURCE, RunSpec
+from testdg.spec import SOURCE, RunSpec
 from testdg.studies.grid import Grid, expand
 from testdg.studies.rows import method_title
 from testdg.studies.summary import BenchRow, BenchTable, Score, make_table

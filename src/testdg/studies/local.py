@@ -16,7 +16,7 @@ import torch
 
 from testdg.data.generate.workers import depend_on_parent
 from testdg.errors import UserError
-from testdg.runs.spec import RunSpec
+from testdg.spec import RunSpec
 from testdg.studies.engine import Failed, News, Running, run_one
 from testdg.studies.storage import Out
 

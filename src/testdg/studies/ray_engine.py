@@ -13,8 +13,8 @@ from typing import Any
 from testdg.errors import UserError
 from testdg.files import write_files
 from testdg.runs.session import open_model
-from testdg.runs.spec import RunSpec
 from testdg.runs.training.cache import cache_folder
+from testdg.spec import RunSpec
 from testdg.studies.engine import Complete, Failed, News, Running, run_one
 from testdg.studies.ray_cluster import PATIENCE, RETRIES, TICK, Cluster
 from testdg.studies.storage import Out
@@ -31,11 +31,11 @@ class Ray:
         if jobs < 1:
             raise UserError(f"jobs must be at least 1; got {jobs}")
         if gpus is not None and (gpus < 0 or (gpus > 1 and gpus % 1)):
-            raise UserError(f"--gpus-per-spec must be a share from 0 to 1, or a whole number; got {gpus:g}")
+            raise UserError(f"--gpus-per-cell must be a share from 0 to 1, or a whole number; got {gpus:g}")
         self.cluster = Cluster(address)
         self._ray = self.cluster.ray
         try:
-            self.gpus = self.cluster.choose_gpus(gpus, "--gpus-per-spec", jobs)
+            self.gpus = self.cluster.choose_gpus(gpus, "--gpus-per-cell", jobs)
         except UserError:
             self.close()
             raise

@@ -13,7 +13,7 @@ from testdg.core.registry import methods
 from testdg.files import replace_text, writing
 from testdg.runs import Result
 from testdg.runs.compare import by_key
-from testdg.runs.spec import RunSpec
+from testdg.spec import RunSpec
 from testdg.studies.engine import Complete, Failed
 from testdg.studies.statistics import settings_of, unusual
 

@@ -8,7 +8,7 @@ from typing import Any
 from testdg.runs import DomainResult, Result, comparable
 from testdg.runs.compare import by_key, grouped, same_but_for_order
 from testdg.runs.scores import Metric
-from testdg.runs.spec import SOURCE, RunSpec
+from testdg.spec import SOURCE, RunSpec
 from testdg.studies.engine import Complete, Failed
 from testdg.studies.statistics import Gain, Spread, paired_gain, spread
 

@@ -15,7 +15,7 @@ from testdg.runs import Observer, Result
 from testdg.runs.result import mean_of
 from testdg.runs.scores import Metric
 from testdg.runs.session import open_run
-from testdg.runs.spec import SOURCE, RunSpec
+from testdg.spec import SOURCE, RunSpec
 from testdg.studies.engine import Complete, Failed
 from testdg.studies.grid import Grid
 from testdg.studies.tuned import Chosen

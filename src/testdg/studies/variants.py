@@ -8,7 +8,7 @@ from typing import Any
 from testdg.errors import UserError, look_up
 from testdg.methods import Adapter, find_method, methods
 from testdg.runs.session import open_model
-from testdg.runs.spec import SOURCE, RunSpec
+from testdg.spec import SOURCE, RunSpec
 
 SEPARATOR = ":"
 

@@ -18,7 +18,7 @@ from testdg.report.table import Table
 from testdg.runs import Result
 from testdg.runs.events import rolling_scores
 from testdg.runs.folder import read_events
-from testdg.runs.spec import SOURCE
+from testdg.spec import SOURCE
 from testdg.studies.analyses.stream import stream_numbers
 from testdg.studies.summary import run_names
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from testdg.runs import Result, comparable, differences
 from testdg.runs.compare import grouped, same_but_for_order
-from testdg.runs.spec import SOURCE
+from testdg.spec import SOURCE
 from testdg.studies import BenchTable
 from testdg.studies.rows import by_number, method_title, settings_of_row, titled_rows
 from testdg.studies.summary import make_table

@@ -10,7 +10,7 @@ from testdg.report.table import Column, Entry, Table
 from testdg.runs import DomainResult, Result
 from testdg.runs.result import means
 from testdg.runs.scores import Metric, other_metrics
-from testdg.runs.spec import SOURCE
+from testdg.spec import SOURCE
 from testdg.studies import BenchRow, BenchTable
 from testdg.studies.statistics import spread
 from testdg.studies.summary import Score, run_names

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from testdg.report.bench import INTERVAL, interval_text, table_record
 from testdg.report.page.groups import Group
 from testdg.report.page.runs import Runs
-from testdg.runs.spec import SOURCE
+from testdg.spec import SOURCE
 from testdg.studies import BenchRow
 
 

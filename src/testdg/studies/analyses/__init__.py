@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from testdg.errors import UserError, look_up
 from testdg.models import VisionModel
-from testdg.runs.spec import SOURCE, RunSpec
+from testdg.spec import SOURCE, RunSpec
 from testdg.studies.analyses.subject import Numbers, Subject
 from testdg.studies.grid import Grid
 

@@ -20,7 +20,7 @@ from testdg.files import write_files
 from testdg.methods import Adapter
 from testdg.runs import Result
 from testdg.runs.session import open_run
-from testdg.runs.spec import RunSpec
+from testdg.spec import RunSpec
 from testdg.studies.analyses.parameters import scores
 from testdg.studies.analyses.subject import Numbers, Subject, adapted, warm_run
 

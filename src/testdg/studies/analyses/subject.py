@@ -19,7 +19,7 @@ from testdg.models import VisionModel
 from testdg.runs import Result
 from testdg.runs.folder import load_adapted
 from testdg.runs.session import RunSession, open_run
-from testdg.runs.spec import SOURCE, RunSpec
+from testdg.spec import SOURCE, RunSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Numbers = dict[str, Any]

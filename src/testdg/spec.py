@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from testdg.runs.protocol import Protocol
 from testdg.schema import Name, declare, field_types, meta_of
 
 SOURCE = "source"
@@ -105,8 +104,9 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     """The row of a table that the run belongs to."""
     chosen_in: dict[str, str] = {}
     """Of settings that `testdg tune` chose, the name of the file that holds the choice."""
-    stream: Protocol | None = None
-    """The protocol that was read: of one that is several runs, that of this run."""
+    stream: Any = None
+    """The `Protocol` that was read: of one that is several runs, that of this run. (Its type needs torch, which help
+    texts must not wait for.)"""
     batches: int = 0
     """Length of the stream."""
     track: str | None = None

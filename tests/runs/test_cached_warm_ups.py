@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from testdg.data.benchmarks import load_benchmark
+from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.methods import Adapter, adapt
 from testdg.models import TinyViT, load_model
-from testdg.runs.source import warm_up
+from testdg.runs.session import Session
+from testdg.runs.source import TrainingImages
+
+
+def warm_up(adapter: Adapter, benchmark: Benchmark) -> None:
+    Session(adapter.model, adapter, TrainingImages(benchmark)).warm_up()
 
 
 def fresh(seed: int = 0, weights: int = 0) -> Adapter:
