@@ -71,10 +71,12 @@ def to_labels(path: Path, labels: Any, classes: int) -> Tensor:
     try:
         numbers = torch.from_numpy(np.array(labels, dtype=np.int64)).reshape(-1)
     except OverflowError:
-        raise UserError(f"{path}: labels must be 0 to {classes - 1}; got a number of more than 63 bits") from None
+        raise UserError(
+            f"{path}: labels must be 0 to {classes - 1}; got a number of more than 63 bits", code="wrong-labels"
+        ) from None
     wrong = numbers[(numbers < 0) | (numbers >= classes)]
     if len(wrong):
-        raise UserError(f"{path}: labels must be 0 to {classes - 1}; got {int(wrong[0])}")
+        raise UserError(f"{path}: labels must be 0 to {classes - 1}; got {int(wrong[0])}", code="wrong-labels")
     return numbers
 
 

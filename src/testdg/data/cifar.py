@@ -80,9 +80,9 @@ def read_batch(path: Path, cifar: Cifar = CIFAR10) -> Samples:
     data, labels = content.get("data"), content.get(cifar.labels)
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
         found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise UserError(f"{path}: data must be uint8 of shape (N, 3072); got {found}")
+        raise UserError(f"{path}: data must be uint8 of shape (N, 3072); got {found}", code="wrong-array")
     if not isinstance(labels, list) or len(labels) != len(data) or not all(type(n) is int for n in labels):
-        raise UserError(f"{path}: {cifar.labels} must be a list of {len(data)} whole numbers")
+        raise UserError(f"{path}: {cifar.labels} must be a list of {len(data)} whole numbers", code="wrong-labels")
     return Samples(torch.from_numpy(data.copy()).view(-1, 3, 32, 32), to_labels(path, labels, len(cifar.classes)))
 
 
