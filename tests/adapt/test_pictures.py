@@ -99,7 +99,7 @@ def test_damaged_files_are_told(levels: np.ndarray, tmp_path: Path) -> None:
         with pytest.raises(Unreadable) as caught:
             decode(tmp_path / name)
         found[name] = str(caught.value)
-    assert "ordinary file" in found["pipe.png"]
+    assert "regular file" in found["pipe.png"]
     assert "9000 x 9000" in found["bomb.png"]
     assert "No such file" in found["gone.png"]
 

@@ -73,5 +73,5 @@ def test_an_archive_in_place_of_an_array_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["labels.npy", "cifar10.npz"])
 def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(UserError, match="it is no ordinary file"):
+    with pytest.raises(UserError, match="it is not a regular file"):
         open_array(tmp_path / name) if name == "labels.npy" else read_archive(tmp_path / name, "test", 10)

@@ -66,7 +66,7 @@ def test_too_many_pixels_are_refused_by_the_header(tmp_path: Path, monkeypatch: 
     side = int(MOST_PIXELS**0.5)
     path = thin(tmp_path / "large.png", side + 1, side + 1)
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda picture: pytest.fail("it was decoded"))
-    told = f"it has 8193 x 8193 px: at most {MOST_PIXELS} pixels are read"
+    told = f"it has 8193 x 8193 px; the limit is {MOST_PIXELS} pixels"
     assert decode(str(path)) == told
     for read in (read_image, size_of, check_picture):
         with pytest.raises(UserError, match=told):
@@ -85,11 +85,13 @@ def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
     (tmp_path / "frost").mkdir()
     path = tmp_path / "frost" / "a.png"
     os.mkfifo(path)
-    assert decode(str(path)) == "it is no ordinary file"
+    assert decode(str(path)) == "it is not a regular file"
     for read in (read_image, size_of, check_picture):
-        with pytest.raises(UserError, match=r"a\.png cannot be read as an image: it is no ordinary file"):
+        with pytest.raises(UserError, match=r"a\.png cannot be read as an image: it is not a regular file"):
             read(path)
-    with pytest.raises(UserError, match=r"frost textures: .*a\.png cannot be read as an image: it is no ordinary file"):
+    with pytest.raises(
+        UserError, match=r"frost textures: .*a\.png cannot be read as an image: it is not a regular file"
+    ):
         FrostTextures.from_folder(tmp_path / "frost")
     for read_text in (read_classes, read_class_names):
         with pytest.raises(UserError, match=r"a\.png is not a list that can be read"):
