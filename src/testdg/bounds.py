@@ -46,10 +46,10 @@ def read_json(path: str | Path) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def check_picture_size(height: int, width: int) -> None:
+def check_picture_size(height: int, width: int, most: int = MOST_PIXELS) -> None:
     """Refuse pictures that would take gigabytes of memory when they are decoded or resized."""
-    if height * width > MOST_PIXELS:
-        raise ValueError(f"it has {width} x {height} px; the limit is {MOST_PIXELS} pixels")
+    if height * width > most:
+        raise ValueError(f"it has {width} x {height} px; the limit is {most} pixels")
     if max(height, width) > MOST_RATIO * min(height, width):
         raise ValueError(f"it has {width} x {height} px: its long side is more than {MOST_RATIO} times the short one")
 

@@ -80,7 +80,7 @@ def test_pictures_stand_upright(levels: np.ndarray) -> None:
         (np.zeros((4, 4, 3), object), "uint8"),
         (torch.zeros(2, 3, 4, 4), "must be"),
         (np.zeros((2, 500, 3), np.uint8), "times the short one"),
-        (42, "int is no picture"),
+        (42, "int is not a picture"),
     ],
 )
 def test_what_is_no_picture_is_told(picture: object, reason: str) -> None:

@@ -16,7 +16,7 @@ from segmentation_cases import write_mask
 from testdg.bounds import MOST_PIXELS
 from testdg.data.check import check_folder
 from testdg.data.corruptions import FrostTextures
-from testdg.data.decoder import decode
+from testdg.data.decoder import decode_file
 from testdg.data.image_files import read_classes, read_image
 from testdg.data.manifest import read_manifest
 from testdg.data.segmentation.classes import plain_table, read_class_names
@@ -29,7 +29,7 @@ import resource, sys
 from pathlib import Path
 import testdg.data.decoder as decoder, testdg.data.image_files as image_files
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-print(decoder.decode(sys.argv[1]))
+print(decoder.decode_file(sys.argv[1]))
 try:
     image_files.read_image(Path(sys.argv[1]))
 except ValueError as error:
@@ -58,7 +58,7 @@ def test_a_thin_picture_of_a_few_bytes_takes_no_gigabytes(tmp_path: Path) -> Non
 
 
 def test_pictures_within_the_bounds_are_read(tmp_path: Path) -> None:
-    assert isinstance(decode(str(thin(tmp_path / "long.png", 2000, 20))), bytes)
+    assert isinstance(decode_file(str(thin(tmp_path / "long.png", 2000, 20))), bytes)
     assert read_image(tmp_path / "long.png").shape == (3, 20, 2000)
 
 
@@ -67,7 +67,7 @@ def test_too_many_pixels_are_refused_by_the_header(tmp_path: Path, monkeypatch: 
     path = thin(tmp_path / "large.png", side + 1, side + 1)
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda picture: pytest.fail("it was decoded"))
     told = f"it has 8193 x 8193 px; the limit is {MOST_PIXELS} pixels"
-    assert decode(str(path)) == told
+    assert decode_file(str(path)) == told
     for read in (read_image, size_of, check_picture):
         with pytest.raises(UserError, match=told):
             read(path)
@@ -76,7 +76,7 @@ def test_too_many_pixels_are_refused_by_the_header(tmp_path: Path, monkeypatch: 
 def test_no_program_is_started_for_a_picture(tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n")
-    assert decode(str(path)) == "no image format fits it"
+    assert decode_file(str(path)) == "no image format fits it"
     with pytest.raises(UserError, match="no image format fits it"):
         size_of(path)
 
@@ -85,13 +85,11 @@ def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
     (tmp_path / "frost").mkdir()
     path = tmp_path / "frost" / "a.png"
     os.mkfifo(path)
-    assert decode(str(path)) == "it is not a regular file"
+    assert decode_file(str(path)) == "it is not a regular file"
     for read in (read_image, size_of, check_picture):
         with pytest.raises(UserError, match=r"a\.png cannot be read as an image: it is not a regular file"):
             read(path)
-    with pytest.raises(
-        UserError, match=r"frost textures: .*a\.png cannot be read as an image: it is not a regular file"
-    ):
+    with pytest.raises(UserError, match=r"a\.png cannot be read as an image: it is not a regular file"):
         FrostTextures.from_folder(tmp_path / "frost")
     for read_text in (read_classes, read_class_names):
         with pytest.raises(UserError, match=r"a\.png is not a list that can be read"):

@@ -159,7 +159,7 @@ def spoil_link(root: Path) -> None:
 
 SPOILT = {
     spoil_depth: r"test/scene_1\.png is a picture of kind I;16: expected 8 bits a channel",
-    spoil_link: r"test/scene_1\.png is missing: restore it",
+    spoil_link: r"test/scene_1\.png cannot be read as an image",
     spoil_size: r"testannot/scene_1\.png has 8 x 6 px, but its picture scene_1\.png 16 x 12 px",
     spoil_labels: r"testannot/scene_1\.png: labels must be 0 to 10, or 11 or 255 for none; got 12",
     spoil_kind: r"testannot/scene_1\.png is a picture of kind RGB: expected one class number per pixel",

@@ -13,7 +13,7 @@ from testdg.data.benchmarks.corruption import CorruptedSet, corrupted_sets
 from testdg.data.cifar import Cifar, find_arrays, find_clean, read_batch
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER
 from testdg.data.corruptions import SEVERITIES as LEVELS
-from testdg.data.decoder import open_picture
+from testdg.data.decoder import open_image_file
 from testdg.data.findings import Check
 from testdg.data.image_files import list_classes, list_images
 from testdg.data.manifest import read_manifest
@@ -174,7 +174,7 @@ def _count(check: Check, folder: Path, paths: Mapping[str, str], classes: Sequen
 
 def _has_header(path: Path) -> bool:
     try:
-        with open_picture(path):
+        with open_image_file(path):
             return True
-    except Exception:  # a damaged picture raises nearly anything
+    except UserError:
         return False

@@ -8,12 +8,11 @@ from concurrent.futures import Future
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from testdg.bounds import read_text
-from testdg.data.decoder import SUFFIXES, Decoder, open_picture
+from testdg.data.decoder import DATA_SET_SUFFIXES, Decoder, read_levels
 from testdg.errors import UserError
 
 _AHEAD = 4  # batches that are decoded before they are asked for
@@ -134,7 +133,7 @@ def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
 
 def is_image(name: str) -> bool:
     """Whether a file is an image by its name."""
-    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+    return name.lower().endswith(DATA_SET_SUFFIXES) and not name.startswith(".")
 
 
 def find_images(folder: Path) -> list[str]:
@@ -146,12 +145,7 @@ def find_images(folder: Path) -> list[str]:
 
 def read_image(path: Path) -> Tensor:
     """One picture as it is, (3, H, W) in [0, 1]."""
-    try:
-        with open_picture(path) as picture:
-            levels = torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
-    except Exception as error:  # a damaged picture raises nearly anything
-        raise UserError(f"{path} cannot be read as an image: {error}") from error
-    return levels.float().div_(255)
+    return torch.from_numpy(read_levels(path)).permute(2, 0, 1).float().div_(255)
 
 
 def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None) -> list[str]:

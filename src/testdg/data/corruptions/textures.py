@@ -15,7 +15,7 @@ from torch import Tensor
 
 from testdg.data.corruptions.filters import gaussian, mirror
 from testdg.data.corruptions.generator import ImageNoise, plasma
-from testdg.data.decoder import SUFFIXES, open_picture
+from testdg.data.decoder import DATA_SET_SUFFIXES, read_levels
 from testdg.errors import UserError
 
 _USED = 5  # the reference recipe has six photographs and draws from the first five
@@ -55,10 +55,11 @@ class FrostTextures:
     def from_folder(cls, path: str | Path) -> FrostTextures:
         """Read the first five PNG or JPEG pictures of a folder, by name."""
         folder = Path(path)
-        files = sorted(f for f in folder.glob("*") if f.suffix.lower() in SUFFIXES)[:_USED]
+        files = sorted(f for f in folder.glob("*") if f.suffix.lower() in DATA_SET_SUFFIXES)[:_USED]
         if not files:
             raise UserError(f"frost textures: no .png or .jpg file in {str(folder)!r}; name a folder of pictures")
-        return cls(tuple(_read(file) for file in files), f"photographs from {folder.resolve().name}")
+        textures = (torch.from_numpy(read_levels(file)).permute(2, 0, 1).contiguous() for file in files)
+        return cls(tuple(textures), f"photographs from {folder.resolve().name}")
 
     @classmethod
     def procedural(cls) -> FrostTextures:
@@ -124,15 +125,6 @@ def _feather() -> tuple[NDArray[np.float64], ...]:
         for side in (-1, 1)
     ]
     return tuple(np.array(stem + branches).T)
-
-
-def _read(file: Path) -> Tensor:
-    """Read a picture as (3, H, W) uint8 RGB."""
-    try:
-        with open_picture(file) as picture:
-            return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).contiguous()
-    except Exception as error:  # a damaged picture raises nearly anything
-        raise UserError(f"frost textures: {file} cannot be read as an image: {error}; take it away") from error
 
 
 def _thin(texture: Tensor, scale: float) -> Tensor:

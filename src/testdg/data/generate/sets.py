@@ -16,7 +16,7 @@ from testdg.data.benchmarks.base import Options, fingerprint
 from testdg.data.benchmarks.corruption import corrupted_sets
 from testdg.data.corrupted import Corrupt
 from testdg.data.corruptions import CIFAR, SEVERITIES, FrostTextures, ParameterSet, corrupt_uint8
-from testdg.data.decoder import Frame, decode
+from testdg.data.decoder import Frame, decode_file
 from testdg.data.generate.workers import workers
 from testdg.data.image_files import list_images, spread
 from testdg.data.manifest import CorruptOptions, Count, Tell, claimed
@@ -185,7 +185,7 @@ def _make_files(source: _Files, piece: _Piece) -> list[str]:
 
 def _read(path: Path, frame: Frame) -> Tensor:
     """Read a picture at the size of the set: uint8, (3, side, side)."""
-    pixels = decode(str(path), frame)
+    pixels = decode_file(path, frame)
     if isinstance(pixels, str):
-        raise UserError(f"{path} cannot be read as an image: {pixels}; replace it, or take it away")
+        raise UserError(f"{path} cannot be read as an image: {pixels}; replace or delete it", code="unreadable-picture")
     return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(3, frame.side, frame.side)

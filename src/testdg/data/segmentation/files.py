@@ -1,9 +1,8 @@
 """Pictures and label maps in files, read by threads ahead of the stream."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
-from testdg.data.decoder import open_picture
+from testdg.data.decoder import open_image_file
 from testdg.data.segmentation.classes import Table
 from testdg.errors import UserError
 
@@ -128,31 +127,15 @@ def room() -> int:
         return 4 << 30
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """Open a picture; whatever is wrong with it becomes one sentence."""
-    try:
-        with open_picture(path) as picture:
-            yield picture
-    except UserError:
-        raise
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is missing: restore it") from error
-    except UnidentifiedImageError as error:
-        raise UserError(f"{path} cannot be read as an image: no image format fits it; restore the file") from error
-    except Exception as error:  # a damaged picture raises nearly anything
-        raise UserError(f"{path} cannot be read as an image: {error}; restore the file") from error
-
-
 def size_of(path: Path) -> Size:
     """Height and width of a picture, from its header."""
-    with _opened(path) as picture:
+    with open_image_file(path) as picture:
         return picture.height, picture.width
 
 
 def check_picture(path: Path) -> None:
     """Refuse a picture that is damaged; of a PNG the checksums are looked at, other formats are decoded."""
-    with _opened(path) as picture:
+    with open_image_file(path) as picture:
         _check_depth(picture, path)
         if picture.format == "PNG":
             picture.verify()
@@ -168,7 +151,7 @@ def _check_depth(picture: Image.Image, path: Path) -> None:
 
 def read_picture(pair: Pair, size: Size) -> Tensor:
     """A picture at a size, uint8, (3, H, W): bilinear, without antialiasing, as the published pipelines resize."""
-    with _opened(pair.image) as picture:
+    with open_image_file(pair.image) as picture:
         _check_depth(picture, pair.image)
         levels = torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
     if levels.shape[1:] == size:
@@ -179,7 +162,7 @@ def read_picture(pair: Pair, size: Size) -> Tensor:
 def read_mask(pair: Pair, size: Size) -> Tensor:
     """A label map at a size, uint8, (H, W): the nearest pixel's class, 255 where there is none."""
     expected = size_of(pair.image)
-    with _opened(pair.mask) as picture:
+    with open_image_file(pair.mask) as picture:
         if picture.mode not in ("L", "P"):
             wanted = "expected one class number per pixel, as a grey or palette PNG"
             raise UserError(f"{pair.mask} is a picture of kind {picture.mode}: {wanted}")
