@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testdg.data.benchmarks import Benchmark, benchmarks, find_benchmark, load_benchmark, register
+from testdg.data.benchmarks.base import CorruptedImages, PixelCache
 from testdg.data.benchmarks.digits_c import load_digits
-from testdg.data.corrupted import CorruptedImages, PixelCache
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER, corrupt_uint8
 from testdg.errors import UserError
 

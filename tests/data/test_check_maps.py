@@ -8,8 +8,8 @@ from PIL import Image
 from segmentation_cases import write_acdc, write_cityscapes, write_folder, write_mask
 
 from testdg.data import check as check_module
+from testdg.data import check as maps_module
 from testdg.data.check import Check, check_folder
-from testdg.data.segmentation import check as maps_module
 
 
 def only(folder: Path) -> Check:

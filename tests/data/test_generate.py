@@ -204,7 +204,7 @@ def test_a_severity_of_pictures_appears_when_it_is_whole(pictures: Path) -> None
     bad = pictures / "val" / "owl" / "d.jpg"
     content = bad.read_bytes()
     bad.write_bytes(content[:200].ljust(len(content), b"\0"))
-.*; replace or delete it"):
+    with pytest.raises(UserError, match=r"d\.jpg cannot be read as an image: .*; replace or delete it"):
         write_pictures(out, IMAGENET, pictures, None, options, quiet)
     assert [path.name for path in (out / "contrast").iterdir()] == ["1.part"]
     before = snapshot(out)

@@ -18,7 +18,7 @@ from testdg.data.check import check_folder
 from testdg.data.corruptions import FrostTextures
 from testdg.data.decoder import decode_file
 from testdg.data.image_files import read_classes, read_image
-from testdg.data.manifest import read_manifest
+from testdg.data.picture_sets import read_manifest
 from testdg.data.segmentation.classes import plain_table, read_class_names
 from testdg.data.segmentation.files import Pair, check_picture, read_mask, read_picture, size_of
 from testdg.errors import UserError

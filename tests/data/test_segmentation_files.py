@@ -10,11 +10,10 @@ from PIL import Image
 from segmentation_cases import pixels_of, write_acdc, write_cityscapes, write_folder, write_mask
 
 from testdg.data.benchmarks import load_benchmark
-from testdg.data.sampling import Sampling
 from testdg.data.segmentation.classes import CITYSCAPES, IGNORED, cityscapes_table, plain_table, read_class_names
 from testdg.data.segmentation.files import PairFiles, room
 from testdg.data.segmentation.layouts import complete, find_folders, list_acdc, list_cityscapes
-from testdg.data.stream import Domain, Stream
+from testdg.data.stream import Domain, Sampling, Stream
 from testdg.errors import UserError
 
 

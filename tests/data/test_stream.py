@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testdg.data.sampling import Sampling
-from testdg.data.stream import Domain, Samples, Segment, Stream
+from testdg.data.stream import Domain, Samples, Sampling, Segment, Stream
 from testdg.errors import UserError
 
 

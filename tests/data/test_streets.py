@@ -9,8 +9,7 @@ from testdg.data.stream import to_float
 from testdg.data.streets.canvas import Canvas, Grain, Patch, part
 from testdg.data.streets.scene import HEIGHT, WIDTH, draw_scenes
 from testdg.data.streets.street import CAR, CLASSES, PALETTE, ROAD, SKY
-from testdg.data.weather import weather
-from testdg.data.weather.geometry import FAR
+from testdg.data.weather import FAR, weather
 from testdg.errors import UserError
 from testdg.models import Preprocessing, load_model
 from testdg.models.tiny import tiny_segformer

@@ -12,9 +12,21 @@ from torch import Tensor
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.corruptions import ImageNoise
 from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE
-from testdg.data.weather import CONDITIONS, Geometry, guess_geometry, weather
-from testdg.data.weather.conditions import clouds, flakes, fog, night, rain, snow, streaks
-from testdg.data.weather.geometry import FAR, blur
+from testdg.data.weather import (
+    CONDITIONS,
+    FAR,
+    Geometry,
+    blur,
+    clouds,
+    flakes,
+    fog,
+    guess_geometry,
+    night,
+    rain,
+    snow,
+    streaks,
+    weather,
+)
 from testdg.errors import UserError
 
 SHAPE = torch.Size((2, 3, 40, 60))

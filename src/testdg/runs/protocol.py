@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from testdg.data.benchmarks import Benchmark, Options
-from testdg.data.sampling import Sampling, SamplingName
-from testdg.data.stream import Segment, Stream
+from testdg.data.stream import Sampling, SamplingName, Segment, Stream
 from testdg.errors import UserError, look_up, unknown
 from testdg.files import read_toml
 from testdg.runs.protocol_rules import ORDERS, in_order, mistakes, read_size

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from testdg.data.corruptions import STANDARD_ORDER
-from testdg.data.sampling import SamplingName
+from testdg.data.stream import SamplingName
 from testdg.errors import UserError, hint
 from testdg.runs.choices import is_list, is_text, is_whole
 from testdg.runs.views import RATIOS_OF, Size

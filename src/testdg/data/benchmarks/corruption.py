@@ -6,15 +6,13 @@ from typing import ClassVar
 
 import torch
 
-from testdg.data.benchmarks.base import Benchmark, Options, benchmarks, fingerprint, letters
+from testdg.data.benchmarks.base import Benchmark, Corrupt, CorruptedImages, Options, benchmarks, fingerprint, letters
 from testdg.data.cifar import Cifar
-from testdg.data.corrupted import Corrupt, CorruptedImages
 from testdg.data.corruptions import CIFAR, STANDARD_ORDER, FrostTextures, corrupt_uint8
 from testdg.data.corruptions.parameters import check_name
 from testdg.data.decoder import Decoder
 from testdg.data.image_files import ImageFiles, choose_images, list_images, spread
-from testdg.data.manifest import stored_origin
-from testdg.data.picture_sets import Pictures, PictureSet
+from testdg.data.picture_sets import Pictures, PictureSet, stored_origin
 from testdg.data.stream import Domain, Samples
 from testdg.errors import UserError
 

@@ -3,9 +3,8 @@
 from functools import cached_property, partial
 from pathlib import Path
 
-from testdg.data.benchmarks.base import Options, fingerprint, register
+from testdg.data.benchmarks.base import CorruptedImages, Options, fingerprint, register
 from testdg.data.benchmarks.weather import WeatherBenchmark, identify
-from testdg.data.corrupted import CorruptedImages
 from testdg.data.segmentation import layouts
 from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE
 from testdg.data.segmentation.files import Pair, PairFiles, readable, size_of

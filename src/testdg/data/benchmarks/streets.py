@@ -5,9 +5,8 @@ from functools import cache
 
 from torch import Tensor
 
-from testdg.data.benchmarks.base import fingerprint, register
+from testdg.data.benchmarks.base import CorruptedImages, fingerprint, register
 from testdg.data.benchmarks.weather import WeatherBenchmark
-from testdg.data.corrupted import CorruptedImages
 from testdg.data.stream import Domain, Samples
 from testdg.data.streets.scene import Scenes, draw_scenes
 from testdg.data.streets.street import CLASSES, PALETTE

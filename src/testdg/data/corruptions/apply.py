@@ -7,18 +7,16 @@ from typing import TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from testdg.data.corruptions import blur, digital, noise, spatter, weather
+from testdg.data.corruptions import functions, spatter
 from testdg.data.corruptions.filters import from_levels, to_levels
 from testdg.data.corruptions.generator import ImageNoise
 from testdg.data.corruptions.parameters import EXTRA, STANDARD_ORDER, ParameterSet, parameters_of
 from testdg.data.corruptions.textures import FrostTextures
 from testdg.errors import UserError
 
-Corruption = Callable[..., Tensor]
-
-_MODULES = (noise, blur, weather, digital, spatter)  # a corruption is the function of its name in one of them
-_FUNCTIONS: dict[str, Corruption] = {
-    name: getattr(module, name) for module in _MODULES for name in (*STANDARD_ORDER, *EXTRA) if hasattr(module, name)
+# A corruption is the function of its name.
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    name: getattr(functions if hasattr(functions, name) else spatter, name) for name in (*STANDARD_ORDER, *EXTRA)
 }
 
 # Values corrupted at a time: what the cache of a core holds, or what keeps an accelerator busy.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from testdg.data.weather.geometry import FAR
+from testdg.data.weather import FAR
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NEAR = 0.5

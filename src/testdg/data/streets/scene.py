@@ -10,7 +10,7 @@ from torch import Tensor
 from testdg.data.streets.canvas import Array, Canvas, Grain, floats
 from testdg.data.streets.street import SKY, Street, draw_ground, draw_houses, draw_sky
 from testdg.data.streets.things import draw_cars, draw_people, draw_poles, draw_trees
-from testdg.data.weather.geometry import Geometry
+from testdg.data.weather import Geometry
 
 HEIGHT, WIDTH = 96, 160
 _HAZE = floats([0.78, 0.83, 0.88])[:, None, None]

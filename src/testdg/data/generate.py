@@ -1,10 +1,19 @@
-"""Writers of corrupted sets, by the name of their benchmark: arrays as CIFAR-C, or pictures as ImageNet-C has them."""
+"""Writers of corrupted sets in the published layouts, arrays or pictures, by several processes."""
 
 import hashlib
-from collections.abc import Iterable
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -12,18 +21,163 @@ from numpy.lib import format as npy
 from PIL import Image
 from torch import Tensor
 
-from testdg.data.benchmarks.base import Options, fingerprint
+from testdg.data.benchmarks.base import Corrupt, Options, check_once, fingerprint
 from testdg.data.benchmarks.corruption import corrupted_sets
-from testdg.data.corrupted import Corrupt
-from testdg.data.corruptions import CIFAR, SEVERITIES, FrostTextures, ParameterSet, corrupt_uint8
+from testdg.data.corruptions import CIFAR, EXTRA, SEVERITIES, STANDARD_ORDER, FrostTextures, ParameterSet, corrupt_uint8
+from testdg.data.corruptions.parameters import check_name, check_severity
 from testdg.data.decoder import Frame, decode_file
-from testdg.data.generate.workers import workers
 from testdg.data.image_files import list_images, spread
-from testdg.data.manifest import CorruptOptions, Count, Tell, claimed
-from testdg.data.picture_sets import Pictures, PictureSet
+from testdg.data.picture_sets import MANIFEST as MANIFEST
+from testdg.data.picture_sets import Pictures, PictureSet, read_manifest
 from testdg.data.stream import Samples
 from testdg.errors import UserError, look_up
-from testdg.files import replacing
+from testdg.files import locked, replace_text, replacing, writing
+from testdg.version import __version__
+
+Images = TypeVar("Images", bound=Sized)
+ALL = (*STANDARD_ORDER, *EXTRA)
+Tell = Callable[[str, int, int], None]
+"""Hears the corruption at work, the images made by this command so far, and how many it will make."""
+
+
+@dataclass(frozen=True)
+class CorruptOptions:
+    """Which corruptions at which severities, and how they are made."""
+
+    corruptions: Sequence[str] = ALL
+    severities: Sequence[int] = SEVERITIES
+    seed: int = 0
+    jobs: int = 1
+
+    def __post_init__(self) -> None:
+        for name in self.corruptions:
+            check_name(name)
+        for severity in self.severities:
+            check_severity(severity)
+        check_once("corruptions", self.corruptions)
+        check_once("severities", self.severities)
+        if self.jobs < 1:
+            raise UserError(f"jobs must be at least 1; got {self.jobs}")
+
+    def describe(
+        self, source: str, images: int, frost: FrostTextures | None, parameters: ParameterSet
+    ) -> dict[str, Any]:
+        """Everything that the images depend on, for the manifest; `source` identifies the clean ones."""
+        return {
+            "seed": self.seed,
+            "frost": "procedural" if frost is None else f"{frost.description} ({fingerprint(frost.textures)})",
+            "source_fingerprint": source,
+            "images": images,
+            "severities": sorted(self.severities),
+            "corruptions": [],
+            "parameters": parameters.name,
+        }
+
+
+class Count:
+    """Counts images while they are made, and tells."""
+
+    def __init__(self, tell: Tell, total: int) -> None:
+        self.tell, self.done, self.total = tell, 0, total
+
+    def passed(self, name: str, images: Images) -> Images:
+        """Count some images of a corruption and hand them on."""
+        self.done += len(images)
+        self.tell(name, self.done, self.total)
+        return images
+
+
+class Manifest:
+    """The file that tells which corruptions of a folder are complete, and what they were made from.
+
+    It is begun, or gone on with where it is there; anything made from other values is refused.
+    """
+
+    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
+        self.path = folder / MANIFEST
+        self.about: dict[str, Any] = {"generator": "testdg", "version": __version__, **about}
+        begun = read_manifest(folder)
+        for key, value in self.about.items():
+            if key != "corruptions" and begun is not None and begun.get(key) != value:
+                remedy = "choose another --out, or delete the folder"
+                raise UserError(f"{folder} was made with {key} {begun.get(key)}, not {value}: {remedy}")
+        self.about["corruptions"] = [] if begun is None else list(begun.get("corruptions", []))
+        self._write()
+
+    def add(self, name: str) -> None:
+        """Say that a corruption is complete."""
+        if name not in self.about["corruptions"]:
+            self.about["corruptions"] = [known for known in ALL if known in (name, *self.about["corruptions"])]
+            self._write()
+
+    def _write(self) -> None:
+        replace_text(self.path, json.dumps(self.about, indent=2) + "\n")
+
+
+@contextmanager
+def claimed(folder: Path, about: dict[str, Any]) -> Iterator[Manifest]:
+    """Hold a folder that is new, or that the same command began; failures to write become sentences."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        names = {path.name for path in folder.iterdir()} - {".lock", MANIFEST + ".new"}
+    if names and MANIFEST not in names:
+        raise UserError(
+            f"{folder} holds {min(names)} and no {MANIFEST}, so something else made it: choose another --out"
+        )
+    busy = f"{folder} is being written by another command: wait for it, or choose another --out"
+    with locked(folder / ".lock", busy), writing(folder):
+        yield Manifest(folder, about)
+
+
+Shared = TypeVar("Shared")
+Task = TypeVar("Task")
+Made = TypeVar("Made")
+
+_work: list[Any] = []  # in a worker: the function and what all of its tasks share
+
+
+@contextmanager
+def workers(
+    jobs: int, function: Callable[[Shared, Task], Made], shared: Shared
+) -> Iterator[Callable[[Iterable[Task]], Iterator[Made]]]:
+    """Give a `map` that calls function(shared, task), with results in the order of the tasks."""
+    if jobs == 1:
+        yield lambda tasks: (function(shared, task) for task in tasks)
+        return
+    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
+    executor = ProcessPoolExecutor(jobs, context, initializer=_start, initargs=(function, shared))
+    try:
+        yield lambda tasks: executor.map(_call, tasks)
+    except BrokenProcessPool as error:
+        raise UserError(f"one of {jobs} worker processes ended: it may lack memory; try fewer --jobs") from error
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _start(function: Callable[..., Any], shared: Any) -> None:
+    """Make a worker ready: one thread, deaf to Ctrl-C (its parent hears it), and gone when its parent is."""
+    torch.set_num_threads(1)
+    depend_on_parent()
+    _work[:] = [function, shared]
+
+
+def depend_on_parent() -> None:
+    """Leave Ctrl-C to the parent of this process, and end with it, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _call(task: Any) -> Any:
+    function, shared = _work
+    return function(shared, task)
+
 
 QUALITY = 85  # of the published files
 _ARRAY_CHUNK, _PICTURE_CHUNK = 500, 16  # images of one task
