@@ -21,7 +21,7 @@ IMAGENET = PictureSet(
 
 @register
 class ImageNetC(PictureBenchmark):
-    """ImageNet validation images under corruptions; any folder of classes in the same layout will do."""
+    """ImageNet validation images under corruptions; any folder of classes in the same layout works."""
 
     name = "imagenet-c"
     title = "ImageNet, 15 corruptions (and 4 extra)"

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from testdg.data.benchmarks.base import letters
 from testdg.data.decoder import open_image_file
 from testdg.data.segmentation.classes import Table
 from testdg.errors import UserError
@@ -86,6 +87,10 @@ class PairFiles:
 
     def __len__(self) -> int:
         return len(self.pairs)
+
+    def identity(self) -> list[Tensor]:
+        """Tensors for a fingerprint: all names, the first picture and label map."""
+        return [letters([pair.name for pair in self.pairs]), self.images.take([0]), self.masks.take([0])]
 
     def load(self) -> tuple[Tensor, Tensor]:
         """All pictures and label maps."""
