@@ -63,7 +63,7 @@ _MADE = ", made by testdg corrupt"
 def check_folder(data: Path) -> list[Check]:
     """Check every known data set in a folder."""
     if not data.is_dir():
-        raise UserError(f"data folder {data} does not exist")
+        raise UserError(f"data folder {data} does not exist", code="no-such-folder")
     sets = _published()
     checkers = (_check_batches, _check_archive, _check_arrays)
     checks = [check(data, cifar) for cifar in sets if isinstance(cifar, Cifar) for check in checkers]

@@ -121,7 +121,9 @@ def read_train(data: Path, cifar: Cifar = CIFAR10) -> Samples:
     if not there and (data / cifar.archive).exists():
         return read_archive(data / cifar.archive, "train", len(cifar.classes))
     if not there:
-        raise UserError(f"{folder / cifar.train[0]} is missing: expected the training batches of {cifar.title}")
+        raise UserError(
+            f"{folder / cifar.train[0]} is missing: expected the training batches of {cifar.title}", code="missing-file"
+        )
     parts = [read_batch(path, cifar) for path in there]
     train = Samples(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
     if len(there) < len(cifar.train):

@@ -202,7 +202,9 @@ def _answers(worker: subprocess.Popen[bytes], paths: list[str], frame: Frame, pi
 def _died(worker: subprocess.Popen[bytes], path: str) -> UserError:
     worker.kill()
     remedy = "look at the file and at the memory that is left, and start the run again"
-    return UserError(f"a decoding process died (exit code {worker.wait()}) while it read {path}: {remedy}")
+    return UserError(
+        f"a decoding process died (exit code {worker.wait()}) while it read {path}: {remedy}", code="worker-died"
+    )
 
 
 def _close(threads: ThreadPoolExecutor, started: list[subprocess.Popen[bytes]]) -> None:

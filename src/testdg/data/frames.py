@@ -91,7 +91,7 @@ class Folder(Frames):
         self._first = None if follow else self._names()
         self.total = None if self._first is None else len(self._first)
         if self.total == 0:
-            raise UserError(f"{path} holds no pictures ({', '.join(SUFFIXES)}): name another folder")
+            raise UserError(f"{path} holds no pictures ({', '.join(SUFFIXES)}): name another folder", code="no-images")
 
     def __iter__(self) -> Iterator[Frame | None]:
         """Give them by name or by time."""
@@ -147,11 +147,13 @@ class Listed(Frames):
         try:
             lines = [line.rstrip("\r\n") for line in read_text(path).split("\n")]
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} is not a list that can be read: expected a path per line ({error})") from error
+            raise UserError(
+                f"{path} is not a list that can be read: expected a path per line ({error})", code="unreadable-list"
+            ) from error
         self.names = [line for line in lines if line.strip()]
         self.total = len(self.names)
         if not self.names:
-            raise UserError(f"{path} is empty: expected the path of a picture per line")
+            raise UserError(f"{path} is empty: expected the path of a picture per line", code="empty-list")
 
     def __iter__(self) -> Iterator[Frame | None]:
         """Give them in the order of the list."""
@@ -218,11 +220,17 @@ def open_frames(
     if path is not None and path.is_dir():
         return Folder(path, order, follow=follow, idle=idle, without=without)
     if path is not None and not path.exists():
-        raise UserError(f"{path} does not exist: name a folder of pictures, a list of them, a video, or - for stdin")
+        raise UserError(
+            f"{path} does not exist: name a folder of pictures, a list of them, a video, or - for stdin",
+            code="no-such-file",
+        )
     if follow:
-        raise UserError("--follow is for folders that grow: name a folder, or leave it out")
+        raise UserError("--follow is for folders that grow: name a folder, or leave it out", code="option-conflict")
     if order != "name":
-        raise UserError("--order is for folders: lists, videos and standard input have an order of their own")
+        raise UserError(
+            "--order is for folders: lists, videos and standard input have an order of their own",
+            code="option-conflict",
+        )
     if path is None:
         return Piped() if isinstance(frames, str | Path) else Given(frames)
     if is_picture(path.name):
@@ -261,7 +269,7 @@ class Video(Frames):
             import av
         except ImportError as error:
             told = f"{path} is no list of pictures, and a video needs PyAV: pip install 'testdg[video]'"
-            raise UserError(told) from error
+            raise UserError(told, code="not-installed") from error
         self.path, self.av, self._damaged = path, av, 0
         self._remarks: list[str] = []
         with self._opened() as container:
@@ -277,7 +285,7 @@ class Video(Frames):
             check_picture_size(about.height, about.width)
         except (OSError, ValueError, self.av.FFmpegError) as error:
             told = f"{self.path} is neither a list of pictures nor a video that can be read"
-            raise UserError(f"{told}: {getattr(error, 'strerror', None) or error}") from error
+            raise UserError(f"{told}: {getattr(error, 'strerror', None) or error}", code="unreadable-video") from error
         return container
 
     def __iter__(self) -> Iterator[Frame | None]:

@@ -57,7 +57,7 @@ class CorruptOptions:
         check_once("corruptions", self.corruptions)
         check_once("severities", self.severities)
         if self.jobs < 1:
-            raise UserError(f"jobs must be at least 1; got {self.jobs}")
+            raise UserError(f"jobs must be at least 1; got {self.jobs}", code="wrong-jobs")
 
     def describe(
         self, source: str, images: int, frost: FrostTextures | None, parameters: ParameterSet
@@ -100,7 +100,9 @@ class Manifest:
         for key, value in self.about.items():
             if key != "corruptions" and begun is not None and begun.get(key) != value:
                 remedy = "choose another --out, or delete the folder"
-                raise UserError(f"{folder} was made with {key} {begun.get(key)}, not {value}: {remedy}")
+                raise UserError(
+                    f"{folder} was made with {key} {begun.get(key)}, not {value}: {remedy}", code="other-data"
+                )
         self.about["corruptions"] = [] if begun is None else list(begun.get("corruptions", []))
         self._write()
 
@@ -122,7 +124,8 @@ def claimed(folder: Path, about: dict[str, Any]) -> Iterator[Manifest]:
         names = {path.name for path in folder.iterdir()} - {".lock", MANIFEST + ".new"}
     if names and MANIFEST not in names:
         raise UserError(
-            f"{folder} holds {min(names)} and no {MANIFEST}, so something else made it: choose another --out"
+            f"{folder} holds {min(names)} and no {MANIFEST}, so something else made it: choose another --out",
+            code="folder-in-use",
         )
     busy = f"{folder} is being written by another command: wait for it, or choose another --out"
     with locked(folder / ".lock", busy), writing(folder):
@@ -149,7 +152,9 @@ def workers(
     try:
         yield lambda tasks: executor.map(_call, tasks)
     except BrokenProcessPool as error:
-        raise UserError(f"one of {jobs} worker processes ended: it may lack memory; try fewer --jobs") from error
+        raise UserError(
+            f"one of {jobs} worker processes ended: it may lack memory; try fewer --jobs", code="worker-died"
+        ) from error
     finally:
         executor.shutdown(cancel_futures=True)
 
@@ -211,9 +216,11 @@ def write_set(benchmark: str, data: Path, out: Path, images: int | None, options
     """Make the set of a benchmark from its clean images, under the folder `out`; returns the folder of the set."""
     benchmark_class, data_set = look_up("corrupted data set", benchmark, corrupted_sets())
     if images is not None and images < 1:
-        raise UserError(f"images must be at least 1; got {images}")
+        raise UserError(f"images must be at least 1; got {images}", code="wrong-images")
     if not data.is_dir():
-        raise UserError(f"data folder {data} does not exist: expected a folder with clean images")
+        raise UserError(
+            f"data folder {data} does not exist: expected a folder with clean images", code="no-such-folder"
+        )
     folder = out / data_set.stored
     if isinstance(data_set, PictureSet):
         write_pictures(folder, data_set, data, images, options, tell)
@@ -235,7 +242,8 @@ def write_arrays(
     if sorted(options.severities) != list(SEVERITIES):
         raise UserError(
             f"arrays hold all five severities, one after the other; got {', '.join(map(str, options.severities))}: "
-            "leave --severities out"
+            "leave --severities out",
+            code="wrong-severities",
         )
     source = _Arrays(clean.images, partial(corrupt_uint8, seed=options.seed, parameters=parameters, frost=frost))
     about = options.describe(fingerprint([clean.images, clean.labels]), len(clean), frost, parameters)
@@ -307,7 +315,7 @@ def _check_names(names: list[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         if (twin := seen.setdefault(_as_jpeg(name), name)) != name:
-            raise UserError(f"{twin} and {name} would both become {_as_jpeg(name)}: rename one")
+            raise UserError(f"{twin} and {name} would both become {_as_jpeg(name)}: rename one", code="duplicate")
 
 
 def _as_jpeg(name: str) -> str:

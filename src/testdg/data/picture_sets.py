@@ -77,11 +77,13 @@ class PictureSet:
         """Find the folder of one corruption at one severity."""
         folder = self.corruption_folder(stored, name)
         if folder is None:
-            raise UserError(f"{stored / name} is missing: expected <severity>/<class>/<file>.JPEG in it")
+            raise UserError(
+                f"{stored / name} is missing: expected <severity>/<class>/<file>.JPEG in it", code="no-such-data"
+            )
         if not (folder / self.severities[severity - 1]).is_dir():
             there = ", ".join(name for name in self.severities if (folder / name).is_dir())
             remedy = "complete it, or choose another severity"
-            raise UserError(f"{folder} has no severity {severity}, only {there}: {remedy}")
+            raise UserError(f"{folder} has no severity {severity}, only {there}: {remedy}", code="no-such-data")
         return folder / self.severities[severity - 1]
 
     def find_clean(self, data: Path) -> Path:
@@ -97,7 +99,10 @@ class PictureSet:
         """List the pictures of a split."""
         folder, (_, by_class, inside) = self.split_folder(data, split), split.partition("<class>")
         if not folder.is_dir():
-            raise UserError(f"{folder} is missing: expected {by_class and '<class>' + inside + '/'}<file>.JPEG in it")
+            raise UserError(
+                f"{folder} is missing: expected {by_class and '<class>' + inside + '/'}<file>.JPEG in it",
+                code="no-such-data",
+            )
         if by_class:
             return Pictures(folder, list_images(folder, inside.strip("/")))
         return Pictures(folder, read_annotated(self.find_clean(data) / self.annotations, folder))
@@ -149,7 +154,9 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         _check_lists(about)
         return {**about, "version": str(about["version"]), "seed": int(about["seed"]), "frost": str(about["frost"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__} {error}): make the set again") from error
+        raise UserError(
+            f"{path} is damaged ({type(error).__name__} {error}): make the set again", code="damaged-file"
+        ) from error
 
 
 def _check_lists(about: Any) -> None:

@@ -285,9 +285,13 @@ def weather(
     check_condition(name)
     settings = PARAMETERS[name][check_severity(severity) - 1]
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
-        raise UserError(f"images must be uint8 of shape (N, 3, H, W); got {images.dtype} {tuple(images.shape)}")
+        raise UserError(
+            f"images must be uint8 of shape (N, 3, H, W); got {images.dtype} {tuple(images.shape)}", code="image-shape"
+        )
     if len(indices) != len(images):
-        raise UserError(f"indices must name one place per image; got {len(indices)} for {len(images)} images")
+        raise UserError(
+            f"indices must name one place per image; got {len(indices)} for {len(images)} images", code="wrong-indices"
+        )
     result = torch.empty_like(images)
     size = max(1, _CHUNK // max(1, images[:1].numel()))
     for start in range(0, len(images), size):

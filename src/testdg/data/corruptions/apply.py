@@ -53,7 +53,9 @@ def corrupt_uint8(
     `indices` are the images' positions in the data set: random corruptions depend on them, not on the batch.
     """
     if images.dtype != torch.uint8:
-        raise UserError(f"images must be uint8; got {images.dtype}: use corrupt() for float images in [0, 1]")
+        raise UserError(
+            f"images must be uint8; got {images.dtype}: use corrupt() for float images in [0, 1]", code="image-type"
+        )
     _check_shape(images)
     settings = parameters_of(name, severity, parameters, min(images.shape[-2:]))
     positions = _positions(indices, len(images))
@@ -74,23 +76,28 @@ def _positions(indices: Tensor | Sequence[int], count: int) -> list[int]:
     """Check the images' positions in the data set."""
     positions = [int(index) for index in (indices.tolist() if isinstance(indices, Tensor) else indices)]
     if len(positions) != count:
-        raise UserError(f"indices must name one position per image; got {len(positions)} for {count} images")
+        raise UserError(
+            f"indices must name one position per image; got {len(positions)} for {count} images", code="wrong-indices"
+        )
     return positions
 
 
 def _levels_of(images: Tensor) -> Tensor:
     """Check float images and round them to uint8 levels."""
     if not images.is_floating_point():
-        raise UserError(f"images must be float in [0, 1]; got {images.dtype}: divide by 255, or use corrupt_uint8()")
+        raise UserError(
+            f"images must be float in [0, 1]; got {images.dtype}: divide by 255, or use corrupt_uint8()",
+            code="image-type",
+        )
     _check_shape(images)
     if images.numel():
         low, high = (value.item() for value in images.aminmax())
         if not (low >= 0 and high <= 1):
-            raise UserError(f"images must be in [0, 1]; got min {low}, max {high}: divide by 255")
+            raise UserError(f"images must be in [0, 1]; got min {low}, max {high}: divide by 255", code="image-range")
     return (images.float() * 255).round().to(torch.uint8)
 
 
 def _check_shape(images: Tensor) -> None:
     """Refuse what is not a batch of RGB images."""
     if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
-        raise UserError(f"images must have the shape (N, 3, H, W); got {tuple(images.shape)}")
+        raise UserError(f"images must have the shape (N, 3, H, W); got {tuple(images.shape)}", code="image-shape")

@@ -147,7 +147,7 @@ def check_name(name: str) -> None:
 def check_severity(severity: int) -> int:
     """Refuse a severity that does not exist."""
     if not isinstance(severity, Integral) or isinstance(severity, bool) or severity not in SEVERITIES:
-        raise UserError(f"severity must be 1 to 5; got {severity!r}")
+        raise UserError(f"severity must be 1 to 5; got {severity!r}", code="wrong-severity")
     return severity
 
 

@@ -57,7 +57,9 @@ class FrostTextures:
         folder = Path(path)
         files = sorted(f for f in folder.glob("*") if f.suffix.lower() in DATA_SET_SUFFIXES)[:_USED]
         if not files:
-            raise UserError(f"frost textures: no .png or .jpg file in {str(folder)!r}; name a folder of pictures")
+            raise UserError(
+                f"frost textures: no .png or .jpg file in {str(folder)!r}; name a folder of pictures", code="no-images"
+            )
         textures = (torch.from_numpy(read_levels(file)).permute(2, 0, 1).contiguous() for file in files)
         return cls(tuple(textures), f"photographs from {folder.resolve().name}")
 

@@ -61,7 +61,10 @@ class Table(NamedTuple):
         translated = self.numbers[stored]
         wrong = translated == _WRONG
         if wrong.any():
-            raise UserError(f"{path}: labels must be {self.classes}; got {int(stored[wrong][0])}: correct the map")
+            raise UserError(
+                f"{path}: labels must be {self.classes}; got {int(stored[wrong][0])}: correct the map",
+                code="wrong-labels",
+            )
         return translated
 
 
@@ -88,7 +91,9 @@ def read_class_names(path: Path) -> tuple[tuple[str, ...], Table]:
     void = len(names) - 1 if names and names[-1].lower() in VOID else None
     names = names[:void]
     if not names or len(set(names)) < len(names) or len(names) >= _WRONG:
-        raise UserError(f"{path} must name 1 to {_WRONG - 1} classes, each once; got {len(names)} lines")
+        raise UserError(
+            f"{path} must name 1 to {_WRONG - 1} classes, each once; got {len(names)} lines", code="wrong-classes"
+        )
     return tuple(names), plain_table(len(names), () if void is None else (void,))
 
 

@@ -99,7 +99,7 @@ class PairFiles:
         if len(self) > most:
             folder = self.pairs[0].image.parent.parent
             told = f"{folder} has {len(self)} pictures, more than the {most} that fit in memory"
-            raise UserError(f"{told}: choose some with the subset 'first:N'")
+            raise UserError(f"{told}: choose some with the subset 'first:N'", code="too-many-images")
         everything = range(len(self))
         return self.images.take(everything), self.masks.take(everything)
 
@@ -110,7 +110,10 @@ def readable(pairs: Sequence[Pair], workers: int | None = None) -> tuple[list[Pa
         fine = list(threads.map(_can_read, pairs))
     left = [pair for pair, good in zip(pairs, fine, strict=True) if good]
     if not left:
-        raise UserError(f"none of {len(pairs)} pictures with label maps can be read, first {pairs[0].image}")
+        raise UserError(
+            f"none of {len(pairs)} pictures with label maps can be read, first {pairs[0].image}",
+            code="unreadable-picture",
+        )
     return left, [pair.name for pair, good in zip(pairs, fine, strict=True) if not good]
 
 
@@ -151,7 +154,7 @@ def check_picture(path: Path) -> None:
 def _check_depth(picture: Image.Image, path: Path) -> None:
     """Refuse more than 8 bits a channel, which Pillow would clip to white."""
     if picture.mode.startswith(("I", "F")):
-        raise UserError(f"{path} is a picture of kind {picture.mode}: expected 8 bits a channel")
+        raise UserError(f"{path} is a picture of kind {picture.mode}: expected 8 bits a channel", code="picture-kind")
 
 
 def read_picture(pair: Pair, size: Size) -> Tensor:
@@ -170,11 +173,11 @@ def read_mask(pair: Pair, size: Size) -> Tensor:
     with open_image_file(pair.mask) as picture:
         if picture.mode not in ("L", "P"):
             wanted = "expected one class number per pixel, as a grey or palette PNG"
-            raise UserError(f"{pair.mask} is a picture of kind {picture.mode}: {wanted}")
+            raise UserError(f"{pair.mask} is a picture of kind {picture.mode}: {wanted}", code="picture-kind")
         if (picture.height, picture.width) != expected:
             told = f"{pair.mask} has {picture.width} x {picture.height} px"
             other = f"its picture {pair.image.name} {expected[1]} x {expected[0]} px"
-            raise UserError(f"{told}, but {other}: restore the pair")
+            raise UserError(f"{told}, but {other}: restore the pair", code="picture-size")
         if expected != size:
             picture = picture.resize((size[1], size[0]), Image.Resampling.NEAREST)
         return torch.from_numpy(pair.table.apply(np.array(picture), pair.mask))

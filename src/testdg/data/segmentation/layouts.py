@@ -26,7 +26,9 @@ def _find_both(data: Path, images: str, masks: str, part: str) -> tuple[Path, Pa
     pictures, maps = find_parent(data, images), find_parent(data, masks)
     if pictures is None or maps is None:
         lacks = images if pictures is None else masks
-        raise UserError(f"data folder {data} holds no {lacks}/: expected {images}/{part}/ and {masks}/{part}/")
+        raise UserError(
+            f"data folder {data} holds no {lacks}/: expected {images}/{part}/ and {masks}/{part}/", code="no-such-data"
+        )
     return pictures / part, maps / part
 
 
@@ -61,7 +63,7 @@ class Folders(NamedTuple):
         """The pictures, sorted; label maps may be missing."""
         files = sorted(path.name for path in self.images.iterdir() if _is_picture(path))
         if not files:
-            raise UserError(f"{self.images} holds no images: expected .jpg or .png files in it")
+            raise UserError(f"{self.images} holds no images: expected .jpg or .png files in it", code="no-images")
         _check_names(self.images, files)
         parent = self.images.parent
         names = choose_images(parent, [f"{self.images.name}/{file}" for file in files], subset)
@@ -89,14 +91,17 @@ def find_classes(data: Path, masks: Path) -> tuple[tuple[str, ...], Table]:
         return read_class_names(data / CLASS_LIST)
     if masks.name.endswith("annot"):
         return CAMVID, plain_table(len(CAMVID), (len(CAMVID),))
-    raise UserError(f"{data / CLASS_LIST} is missing: name the classes of {masks}, one per line, from number 0 on")
+    raise UserError(
+        f"{data / CLASS_LIST} is missing: name the classes of {masks}, one per line, from number 0 on",
+        code="no-classes",
+    )
 
 
 def _list_nested(folder: Path, suffix: str) -> list[str]:
     """Files of a suffix, as `<sequence>/<file>`, sorted by both."""
     names = sorted(f"{path.parent.name}/{path.name}" for path in folder.glob(f"*/*{suffix}"))
     if not names:
-        raise UserError(f"{folder} holds no images: expected <folder>/<file>{suffix} in it")
+        raise UserError(f"{folder} holds no images: expected <folder>/<file>{suffix} in it", code="no-images")
     return names
 
 
@@ -111,7 +116,9 @@ def _check_names(folder: Path, files: list[str]) -> None:
     for file in files:
         other = known.setdefault(Path(file).stem, file)
         if other != file:
-            raise UserError(f"{folder} holds {other} and {file}, which would share a label map: keep one of them")
+            raise UserError(
+                f"{folder} holds {other} and {file}, which would share a label map: keep one of them", code="duplicate"
+            )
 
 
 def _swap(name: str, old: str, new: str) -> str:
@@ -122,5 +129,5 @@ def complete(pairs: list[Pair]) -> list[Pair]:
     """Refuse a picture without a label map."""
     for pair in pairs:
         if not pair.mask.is_file():
-            raise UserError(f"{pair.image} has no label map: expected {pair.mask}")
+            raise UserError(f"{pair.image} has no label map: expected {pair.mask}", code="no-label-map")
     return pairs
