@@ -35,7 +35,7 @@ DATA_SET_SUFFIXES = (".jpeg", ".jpg", ".png")
 _MOST_WORKERS = 16
 
 
-class Frame(NamedTuple):
+class Crop(NamedTuple):
     """The size that pictures are read at: the shorter edge is resized to `edge`, its middle square of `side` kept."""
 
     edge: int
@@ -47,7 +47,7 @@ class Frame(NamedTuple):
         return 3 * self.side * self.side
 
 
-IMAGENET_FRAME = Frame(edge=256, side=224)
+IMAGENET_CROP = Crop(edge=256, side=224)
 
 
 class Unreadable(UserError):
@@ -107,9 +107,9 @@ def reason_of(error: BaseException) -> str:
     return visible(" ".join(str(text).split())) or type(error).__name__
 
 
-def fit(picture: Image.Image, frame: Frame = IMAGENET_FRAME) -> Image.Image:
-    """An RGB picture at the size of a frame: as it is where it has that size, else resized (bilinear) and cut."""
-    picture, (edge, side) = picture.convert("RGB"), frame
+def fit(picture: Image.Image, crop: Crop = IMAGENET_CROP) -> Image.Image:
+    """An RGB picture at the size of a crop: as it is where it has that size, else resized (bilinear) and cut."""
+    picture, (edge, side) = picture.convert("RGB"), crop
     if picture.size == (side, side):
         return picture
     short = min(picture.size)
@@ -119,11 +119,11 @@ def fit(picture: Image.Image, frame: Frame = IMAGENET_FRAME) -> Image.Image:
     return resized.crop((left, top, left + side, top + side))
 
 
-def decode_file(path: str | Path, frame: Frame = IMAGENET_FRAME) -> bytes | str:
+def decode_file(path: str | Path, crop: Crop = IMAGENET_CROP) -> bytes | str:
     """Read the pixels of an image file, (3, side, side) uint8; or, as text, the reason why it cannot be read."""
     try:
         with open_picture(path, DATA_SET_FORMATS) as picture:
-            return np.asarray(fit(picture, frame)).transpose(2, 0, 1).tobytes()
+            return np.asarray(fit(picture, crop)).transpose(2, 0, 1).tobytes()
     except UserError as error:
         return str(error)
 
@@ -135,7 +135,7 @@ def serve() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         for path in request["paths"]:
-            pixels = decode_file(path, Frame(*request["frame"]))
+            pixels = decode_file(path, Crop(*request["crop"]))
             why = pixels if isinstance(pixels, str) else None
             sys.stdout.buffer.write(json.dumps(why).encode() + b"\n")
             if isinstance(pixels, bytes) and request["pixels"]:
@@ -146,8 +146,8 @@ def serve() -> None:
 class Decoder:
     """Some worker processes, each started when it is first needed, with a thread that waits for it."""
 
-    def __init__(self, workers: int | None = None, frame: Frame = IMAGENET_FRAME) -> None:
-        self.frame = frame
+    def __init__(self, workers: int | None = None, crop: Crop = IMAGENET_CROP) -> None:
+        self.crop = crop
         self.workers = workers or min(os.cpu_count() or 1, _MOST_WORKERS)
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="decoder")
         self._own = threading.local()
@@ -163,7 +163,7 @@ class Decoder:
     def _ask(self, paths: list[str], pixels: bool) -> list[bytes | str]:
         worker = self._worker()
         try:
-            return list(_answers(worker, paths, self.frame, pixels))
+            return list(_answers(worker, paths, self.crop, pixels))
         except UserError:
             self._own.worker = None
             raise
@@ -180,19 +180,19 @@ class Decoder:
         return worker
 
 
-def _answers(worker: subprocess.Popen[bytes], paths: list[str], frame: Frame, pixels: bool) -> Iterator[bytes | str]:
+def _answers(worker: subprocess.Popen[bytes], paths: list[str], crop: Crop, pixels: bool) -> Iterator[bytes | str]:
     """Send a request and read its answers; the file that a worker died over is named."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     try:
-        worker.stdin.write(json.dumps({"paths": paths, "frame": frame, "pixels": pixels}).encode() + b"\n")
+        worker.stdin.write(json.dumps({"paths": paths, "crop": crop, "pixels": pixels}).encode() + b"\n")
         worker.stdin.flush()
     except BrokenPipeError:
         raise _died(worker, paths[0]) from None
     for path in paths:
         line = worker.stdout.readline()
         why = json.loads(line) if line.endswith(b"\n") else None
-        size = frame.image_bytes if pixels and why is None else 0
+        size = crop.image_bytes if pixels and why is None else 0
         content = worker.stdout.read(size)
         if not line.endswith(b"\n") or len(content) < size:
             raise _died(worker, path)

@@ -56,7 +56,7 @@ class Frames:
         return []
 
 
-class Given(Frames):
+class PictureIterable(Frames):
     """Tensors, arrays, PIL images, bytes or paths of the caller's; a batch, (N, C, H, W), counts as N pictures."""
 
     ahead = False
@@ -74,7 +74,7 @@ class Given(Frames):
                 number += 1
 
 
-class Folder(Frames):
+class PictureFolder(Frames):
     """The pictures of a folder and the folders in it; with `follow`, also those that are still to come.
 
     `follow` ends after `idle` seconds without a new one, if that is given. What lies in `without` is left out.
@@ -139,7 +139,7 @@ class Folder(Frames):
         return self.path / file
 
 
-class Listed(Frames):
+class PictureList(Frames):
     """Pictures that a list names, one path per line, beside the list or from here."""
 
     def __init__(self, path: Path) -> None:
@@ -165,7 +165,7 @@ class Listed(Frames):
         return beside if beside.is_file() else Path(file)
 
 
-class Piped(Frames):
+class PicturePipe(Frames):
     """Pictures whose paths come on standard input, one per line."""
 
     live = True
@@ -189,7 +189,7 @@ def _piped(line: bytes) -> Frame:
     return Frame(name, Path(name))
 
 
-class Remaining(Frames):
+class RemainingPictures(Frames):
     """The pictures of others that are not done: some `again` first, then those that come, each done one left out."""
 
     def __init__(self, frames: Frames, done: Iterable[str], again: Iterable[str]) -> None:
@@ -218,7 +218,7 @@ def open_frames(
     """Find out what kind of thing pictures come from."""
     path = Path(frames) if isinstance(frames, str | Path) and str(frames) != "-" else None
     if path is not None and path.is_dir():
-        return Folder(path, order, follow=follow, idle=idle, without=without)
+        return PictureFolder(path, order, follow=follow, idle=idle, without=without)
     if path is not None and not path.exists():
         raise UserError(
             f"{path} does not exist: name a folder of pictures, a list of them, a video, or - for stdin",
@@ -232,11 +232,11 @@ def open_frames(
             code="option-conflict",
         )
     if path is None:
-        return Piped() if isinstance(frames, str | Path) else Given(frames)
+        return PicturePipe() if isinstance(frames, str | Path) else PictureIterable(frames)
     if is_picture(path.name):
-        return Given([path])
+        return PictureIterable([path])
     if path.suffix.lower() in LISTS:
-        return Listed(path)
+        return PictureList(path)
     return Video(path)
 
 

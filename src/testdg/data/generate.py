@@ -25,7 +25,7 @@ from testdg.data.benchmarks.base import Corrupt, Options, check_once, fingerprin
 from testdg.data.benchmarks.corruption import corrupted_sets
 from testdg.data.corruptions import CIFAR, EXTRA, SEVERITIES, STANDARD_ORDER, FrostTextures, ParameterSet, corrupt_uint8
 from testdg.data.corruptions.parameters import check_name, check_severity
-from testdg.data.decoder import Frame, decode_file
+from testdg.data.decoder import Crop, decode_file
 from testdg.data.image_files import list_images, spread
 from testdg.data.picture_sets import MANIFEST as MANIFEST
 from testdg.data.picture_sets import Pictures, PictureSet, read_manifest
@@ -208,7 +208,7 @@ class _Files(NamedTuple):
     clean: Pictures
     names: list[str]
     positions: list[int]
-    frame: Frame
+    crop: Crop
     corrupt: Corrupt
 
 
@@ -293,7 +293,7 @@ def write_pictures(
     about = options.describe(_identify(clean, names), len(names), frost, data_set.parameters)
     corrupt = partial(corrupt_uint8, seed=options.seed, parameters=data_set.parameters, frost=frost)
     places_of = {name: place for place, name in enumerate(clean.paths)}  # noise does not depend on the choice
-    source = _Files(clean, names, [places_of[name] for name in names], data_set.frame, corrupt)
+    source = _Files(clean, names, [places_of[name] for name in names], data_set.crop, corrupt)
     with claimed(folder, about) as manifest, workers(options.jobs, _make_files, source) as make:
         levels = {severity: data_set.severities[severity - 1] for severity in options.severities}
         places = {(name, s): folder / name / level for name in options.corruptions for s, level in levels.items()}
@@ -337,7 +337,7 @@ def _make_files(source: _Files, piece: _Piece) -> list[str]:
     for index, name in zip(source.positions[part], names, strict=True):
         target = piece.folder / _as_jpeg(name)
         if not target.exists():
-            image = _read(source.clean.folder / source.clean.paths[name], source.frame)
+            image = _read(source.clean.folder / source.clean.paths[name], source.crop)
             made = source.corrupt(image[None], piece.name, piece.severity, indices=[index])[0]
             target.parent.mkdir(parents=True, exist_ok=True)
             with replacing(target) as fresh:
@@ -345,9 +345,9 @@ def _make_files(source: _Files, piece: _Piece) -> list[str]:
     return names
 
 
-def _read(path: Path, frame: Frame) -> Tensor:
+def _read(path: Path, crop: Crop) -> Tensor:
     """Read a picture at the size of the set: uint8, (3, side, side)."""
-    pixels = decode_file(path, frame)
+    pixels = decode_file(path, crop)
     if isinstance(pixels, str):
         raise UserError(f"{path} cannot be read as an image: {pixels}; replace or delete it", code="unreadable-picture")
-    return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(3, frame.side, frame.side)
+    return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(3, crop.side, crop.side)

@@ -21,7 +21,7 @@ Pieces = list[Future[list[bytes | str]]]
 
 
 class ImageFiles:
-    """Image files of any size, read as uint8 at the size of the decoder's frame; what follows is decoded meanwhile.
+    """Image files of any size, read as uint8 at the size of the decoder's crop; what follows is decoded meanwhile.
 
     `paths` says where in the folder each lies, by its name `<class>/<file>`.
     """
@@ -96,7 +96,7 @@ class ImageFiles:
                 )
         pixels = bytearray().join(answer for answer in answers if isinstance(answer, bytes))
         rows = torch.frombuffer(pixels, dtype=torch.uint8) if pixels else torch.empty(0, dtype=torch.uint8)
-        return rows.view(-1, 3, self.decoder.frame.side, self.decoder.frame.side)
+        return rows.view(-1, 3, self.decoder.crop.side, self.decoder.crop.side)
 
 
 def _answers(pieces: Pieces) -> list[bytes | str]:

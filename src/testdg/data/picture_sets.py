@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from testdg.bounds import read_json
 from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER, ParameterSet
-from testdg.data.decoder import Frame
+from testdg.data.decoder import Crop
 from testdg.data.image_files import is_image, list_classes, list_images, read_annotated, read_classes
 from testdg.errors import UserError
 
@@ -30,7 +30,7 @@ class PictureSet:
     """Folder of the published corruptions: `<corruption>/<severity>/<class>/<file>` in it."""
     class_count: int
     """Of the whole set; 0 where any pictures may be in it."""
-    frame: Frame
+    crop: Crop
     """The size that pictures are read, corrupted and written at."""
     parameters: ParameterSet
     clean: str = "."

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from testdg.data.frames import Frames, Remaining, open_frames
+from testdg.data.frames import Frames, RemainingPictures, open_frames
 from testdg.errors import UserError, unknown
 from testdg.files import replace_text, writing
 from testdg.methods import find_method
@@ -149,7 +149,7 @@ class _Run:
         behind = self.out.resume(self.setup.adapter, self.frames.there)
         self.setup.warm_up()
         if behind.done or behind.again:
-            self.frames = Remaining(self.frames, behind.done, behind.again)
+            self.frames = RemainingPictures(self.frames, behind.done, behind.again)
             self.samples.load()
         self.seconds = float(behind.note.get("seconds", 0.0))
         self.begun, self.before = time.monotonic(), self.out.tally.all.count

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from testdg.core.guard.health import IMAGES
-from testdg.data.frames import Folder
+from testdg.data.frames import PictureFolder
 from testdg.data.pictures import Unreadable, decode
 from testdg.errors import UserError
 from testdg.methods import Adapter
@@ -24,7 +24,7 @@ class SourceFolder:
         if not path.is_dir():
             raise UserError(f"--source {path} is not a folder: name one with clean pictures in it")
         self.path, self.names = path, list(names)
-        self.files = [frame.file for frame in Folder(path) if frame is not None]
+        self.files = [frame.file for frame in PictureFolder(path) if frame is not None]
 
     def batches(self, adapter: Adapter) -> Iterator[Tensor | tuple[Tensor, Tensor]]:
         """As many as a method wants to learn from, drawn by its seed, with labels where it needs them."""

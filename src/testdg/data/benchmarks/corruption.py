@@ -88,7 +88,7 @@ class PictureBenchmark(CorruptionBenchmark):
 
     @cached_property
     def decoder(self) -> Decoder:
-        return Decoder(self.options.workers, self.data_set.frame)
+        return Decoder(self.options.workers, self.data_set.crop)
 
     @cached_property
     def test_pictures(self) -> Pictures:
@@ -163,7 +163,7 @@ class PictureBenchmark(CorruptionBenchmark):
         return self._load(self._choose(self.test_pictures))
 
     def _load(self, files: ImageFiles) -> Samples:
-        most = _MOST_BYTES // self.decoder.frame.image_bytes
+        most = _MOST_BYTES // self.decoder.crop.image_bytes
         if len(files) > most:
             counted = f"{files.folder} has {len(files)} images, more than the {most} that fit in memory"
             raise UserError(f"{counted}: choose some with the subset 'first:N'", code="too-many-images")

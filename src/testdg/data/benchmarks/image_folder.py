@@ -7,7 +7,7 @@ import torch
 from testdg.data.benchmarks.base import register
 from testdg.data.benchmarks.corruption import PictureBenchmark
 from testdg.data.corruptions import IMAGENET as PARAMETERS
-from testdg.data.decoder import Frame
+from testdg.data.decoder import Crop
 from testdg.data.image_files import ImageFiles
 from testdg.data.picture_sets import PictureSet
 
@@ -18,7 +18,7 @@ IMAGE_FOLDER = PictureSet(
     title="picture in folders of classes",
     stored="image-folder-C",
     class_count=0,
-    frame=Frame(SIDE, SIDE),
+    crop=Crop(SIDE, SIDE),
     parameters=PARAMETERS,
 )
 
@@ -35,7 +35,7 @@ class ImageFolder(PictureBenchmark):
 
     def adopt(self, side: int | None, classes: Sequence[str]) -> None:
         """Read pictures at the input size of the model, and use its order of classes if it has them all."""
-        self.decoder.frame = Frame(side or SIDE, side or SIDE)
+        self.decoder.crop = Crop(side or SIDE, side or SIDE)
         if set(self.classes) <= set(classes):
             self.classes = tuple(classes)
         self._domains.clear()
@@ -53,7 +53,7 @@ class ImageFolder(PictureBenchmark):
         if self._listed:
             return super()._describe_order()
         count = "" if self.options.images is None else f"; {self.options.images} images, spread over the classes"
-        side = self.decoder.frame.side
+        side = self.decoder.crop.side
         return f"{count}; shuffled by seed {self.options.corruption_seed}; read at {side} x {side} px"
 
 

@@ -23,7 +23,7 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 _CHUNK_CPU, _CHUNK_ACCELERATOR = 1 << 19, 1 << 25
 
 
-class Choices(TypedDict, total=False):
+class CorruptionSettings(TypedDict, total=False):
     """What `corrupt` hands on to `corrupt_uint8`."""
 
     seed: int
@@ -32,10 +32,10 @@ class Choices(TypedDict, total=False):
 
 
 def corrupt(
-    images: Tensor, name: str, severity: int, *, indices: Tensor | Sequence[int], **choices: Unpack[Choices]
+    images: Tensor, name: str, severity: int, *, indices: Tensor | Sequence[int], **settings: Unpack[CorruptionSettings]
 ) -> Tensor:
     """Corrupt images, float in [0, 1], (N, 3, H, W); the result's values are multiples of 1/255."""
-    return corrupt_uint8(_levels_of(images), name, severity, indices=indices, **choices).to(images.dtype) / 255
+    return corrupt_uint8(_levels_of(images), name, severity, indices=indices, **settings).to(images.dtype) / 255
 
 
 def corrupt_uint8(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from testdg.data.benchmarks.base import letters
 from testdg.data.decoder import open_image_file
-from testdg.data.segmentation.classes import Table
+from testdg.data.segmentation.classes import LabelTable
 from testdg.errors import UserError
 
 Size = tuple[int, int]
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
     name: str
     image: Path
     mask: Path
-    table: Table
+    table: LabelTable
 
 
 class FileSource:

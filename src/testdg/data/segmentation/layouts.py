@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testdg.data.image_files import choose_images, is_image
-from testdg.data.segmentation.classes import CAMVID, CITYSCAPES, Table, cityscapes_table, plain_table, read_class_names
+from testdg.data.segmentation.classes import (
+    CAMVID,
+    CITYSCAPES,
+    LabelTable,
+    cityscapes_table,
+    plain_table,
+    read_class_names,
+)
 from testdg.data.segmentation.files import Pair
 from testdg.errors import UserError
 
@@ -57,7 +64,7 @@ class Folders(NamedTuple):
     images: Path
     masks: Path
     classes: tuple[str, ...]
-    table: Table
+    table: LabelTable
 
     def listed(self, subset: str | Path | None = None) -> list[Pair]:
         """The pictures, sorted; label maps may be missing."""
@@ -85,7 +92,7 @@ def find_flat(data: Path) -> Folders | None:
     return Folders(images, masks, *find_classes(data, masks))
 
 
-def find_classes(data: Path, masks: Path) -> tuple[tuple[str, ...], Table]:
+def find_classes(data: Path, masks: Path) -> tuple[tuple[str, ...], LabelTable]:
     """The classes of the data folder's list; CamVid's, where label maps are named as its are."""
     if (data / CLASS_LIST).is_file():
         return read_class_names(data / CLASS_LIST)

@@ -27,7 +27,7 @@ class Patch(NamedTuple):
     inside: Array | bool = True
 
 
-class Canvas:
+class StreetCanvas:
     """Colour, class, distance, and how far each pixel faces up and shines at night."""
 
     def __init__(self, height: int, width: int, horizon: float, middle: float, eye: float, sky: int) -> None:
