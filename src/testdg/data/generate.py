@@ -24,13 +24,13 @@ from torch import Tensor
 from testdg.data.benchmarks.base import Corrupt, Options, check_once, fingerprint
 from testdg.data.benchmarks.corruption import corrupted_sets
 from testdg.data.corruptions import CIFAR, EXTRA, SEVERITIES, STANDARD_ORDER, FrostTextures, ParameterSet, corrupt_uint8
-from testdg.data.corruptions.parameters import check_name, check_severity
+from testdg.data.corruptions.parameters import check_severity
 from testdg.data.decoder import Crop, decode_file
 from testdg.data.image_files import list_images, spread
 from testdg.data.picture_sets import MANIFEST as MANIFEST
 from testdg.data.picture_sets import Pictures, PictureSet, read_manifest
 from testdg.data.stream import Samples
-from testdg.errors import UserError, look_up
+from testdg.errors import UserError, look_up, unknown
 from testdg.files import locked, replace_text, replacing, writing
 from testdg.version import __version__
 
@@ -51,7 +51,8 @@ class CorruptOptions:
 
     def __post_init__(self) -> None:
         for name in self.corruptions:
-            check_name(name)
+            if name not in ALL:
+                raise unknown("corruption", name, ALL)
         for severity in self.severities:
             check_severity(severity)
         check_once("corruptions", self.corruptions)

@@ -1,8 +1,8 @@
 """Grey levels, linear filters and geometry of batches of images.
 
-Only exactly rounded operations touch the pixels (add, multiply, compare, gather), in an order that does not
-depend on the batch: an image's result is the same, bit for bit, in every batch. That is why there is
-no call to a convolution or a matrix product here.
+Pixels only pass exactly rounded operations (add, multiply, compare, gather), in an order that does not depend on the
+batch, so the result of an image is the same in every batch, bit for bit. That is why nothing here calls a convolution
+or a matrix product.
 """
 
 import math
@@ -13,11 +13,11 @@ from torch import Tensor
 
 Border = Callable[[Tensor, int], Tensor]
 _LUMA = (0.299, 0.587, 0.114)
-_ROUNDING = 2.0**-10  # what is a grey level up to float32 rounding stays that grey level
+_ROUNDING = 2.0**-10  # a grey level that float32 rounding has lowered is not truncated to the next lower one
 
 
 def from_levels(levels: Tensor) -> Tensor:
-    """Turn uint8 levels into float32 numbers in [0, 1]."""
+    """Convert uint8 levels to float32 in [0, 1]."""
     return levels.float() * (1 / 255)
 
 
@@ -27,7 +27,7 @@ def to_levels(images: Tensor) -> Tensor:
 
 
 def grey(images: Tensor) -> Tensor:
-    """Weigh red, green and blue as the eye does; the result has one channel."""
+    """Luminance, one channel."""
     red, green, blue = (images[:, channel : channel + 1] * weight for channel, weight in enumerate(_LUMA))
     return red + green + blue
 
@@ -51,7 +51,7 @@ def mirror(index: Tensor, size: int) -> Tensor:
 
 
 def extend(images: Tensor, rows: int, columns: int, border: Border) -> Tensor:
-    """Add pixels on all four sides."""
+    """Pad all four sides."""
     for axis, margin in ((-2, rows), (-1, columns)):
         if margin:
             size = images.shape[axis]
@@ -105,7 +105,7 @@ def zoom(images: Tensor, factor: float) -> Tensor:
 
 
 def _zoom_positions(size: int, factor: float) -> Tensor:
-    """Say where on the axis each pixel of the magnified centre comes from."""
+    """Positions on the axis that the pixels of the magnified centre are read from."""
     cropped = math.ceil(size / factor)
     enlarged = round(cropped * factor)
     start, trimmed = (size - cropped) // 2, (enlarged - size) // 2

@@ -85,7 +85,7 @@ def glass_blur(images: Tensor, noise: ImageNoise, sigma: float, reach: float, it
 
 
 def glass_sources(noise: ImageNoise, height: int, width: int, reach: int) -> Tensor:
-    """Say for each pixel, (N, H * W), which one takes its place in one pass over the image.
+    """For each pixel, (N, H * W), the one that takes its place in one pass over the image.
 
     The pass goes from the last pixel to the first and copies to each from a near one, which may have been
     overwritten before. A pixel that reads an overwritten one follows that one's source: doubling
@@ -115,7 +115,7 @@ def snow(
     threshold: float,
     radius: float,
     sigma: float,
-    kept: float,
+    share: float,
 ) -> Tensor:
     """Bleach the image and let driven flakes fall over it, from above and below."""
     field = noise.normal(1, *images.shape[-2:], mean=mean, scale=scale).to(images.device)
@@ -124,15 +124,15 @@ def snow(
     driven = motion(flakes, radius, sigma, noise.uniform(low=-135.0, high=-45.0))
     layer = from_levels(to_levels(driven))
     bleached = torch.maximum(images, grey(images) * 1.5 + 0.5)
-    return images * kept + bleached * (1 - kept) + layer + layer.flip(-1, -2)
+    return images * share + bleached * (1 - share) + layer + layer.flip(-1, -2)
 
 
 def frost(
-    images: Tensor, noise: ImageNoise, kept: float, strength: float, scale: float, *, textures: FrostTextures
+    images: Tensor, noise: ImageNoise, share: float, strength: float, scale: float, *, textures: FrostTextures
 ) -> Tensor:
     """Lay a random cut of a frost texture over the image."""
     cuts = textures.cut(noise, *images.shape[-2:], scale=scale).to(images.device)
-    return images * kept + from_levels(cuts) * strength
+    return images * share + from_levels(cuts) * strength
 
 
 def fog(images: Tensor, noise: ImageNoise, strength: float, decay: float) -> Tensor:
@@ -145,7 +145,7 @@ def fog(images: Tensor, noise: ImageNoise, strength: float, decay: float) -> Ten
 
 
 def brightness(images: Tensor, noise: ImageNoise, added: float) -> Tensor:
-    """Raise the value of the HSV colour, and keep its hue and saturation."""
+    """Raise the value of the HSV colour, and preserve its hue and saturation."""
     value = images.amax(dim=1, keepdim=True)
     raised = (value + added).clamp(0, 1)
     return torch.where(value > 0, images * (raised / value.clamp(min=1e-6)), raised)
@@ -160,13 +160,13 @@ def contrast(images: Tensor, noise: ImageNoise, factor: float) -> Tensor:
 
 
 def saturate(images: Tensor, noise: ImageNoise, factor: float, added: float) -> Tensor:
-    """Change the saturation of the HSV colour, and keep its hue and value."""
+    """Change the saturation of the HSV colour, and preserve its hue and value."""
     value, least = images.amax(dim=1, keepdim=True), images.amin(dim=1, keepdim=True)
     saturation = (value - least) / value.clamp(min=1e-6)
-    wanted = (saturation * factor + added).clamp(0, 1)
-    missing = (value - images) * (wanted / saturation.clamp(min=1e-6))
+    target = (saturation * factor + added).clamp(0, 1)
+    missing = (value - images) * (target / saturation.clamp(min=1e-6))
     red = torch.tensor([0.0, 1.0, 1.0], device=images.device).view(1, 3, 1, 1)  # grey has the hue 0, which is red
-    return value - torch.where(saturation > 0, missing, value * wanted * red)
+    return value - torch.where(saturation > 0, missing, value * target * red)
 
 
 def elastic_transform(images: Tensor, noise: ImageNoise, amount: float, smoothness: float, shift: float) -> Tensor:
@@ -182,7 +182,7 @@ def elastic_transform(images: Tensor, noise: ImageNoise, amount: float, smoothne
 
 
 def _affine_positions(noise: ImageNoise, height: int, width: int, shift: float) -> tuple[Tensor, Tensor]:
-    """Say where each pixel of a random affine map comes from: rows and columns, (N, H, W)."""
+    """Rows and columns, (N, H, W), that the pixels of a random affine map are read from."""
     x, y, arm = width // 2, height // 2, max(min(height, width) // 3, 1)
     before = np.array([[x + arm, y + arm], [x + arm, y - arm], [x - arm, y - arm]], dtype=np.float64)
     after = before + noise.uniform(3, 2, low=-shift, high=shift).double().numpy()
@@ -194,7 +194,7 @@ def _affine_positions(noise: ImageNoise, height: int, width: int, shift: float) 
 
 
 def _displacements(noise: ImageNoise, height: int, width: int, amount: float, sigma: float) -> tuple[Tensor, Tensor]:
-    """Draw smooth random ways to move each pixel: across and down, (N, H, W).
+    """Draw smooth random displacements of each pixel, across and down, (N, H, W).
 
     The fields are smoothed one by one, by matrices: an image's field does not depend on the batch.
     """
@@ -233,7 +233,7 @@ def jpeg_compression(images: Tensor, noise: ImageNoise, quality: float) -> Tenso
 
 
 def _one_by_one(images: Tensor, change: Callable[[Image.Image], Image.Image]) -> Tensor:
-    """What Pillow makes of each image."""
+    """Apply a function of Pillow to each image."""
     pixels = to_levels(images).permute(0, 2, 3, 1).cpu().numpy()
     changed = np.stack([np.asarray(change(Image.fromarray(picture))) for picture in pixels])
     return from_levels(torch.from_numpy(changed).permute(0, 3, 1, 2).to(images.device))

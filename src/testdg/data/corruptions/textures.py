@@ -79,12 +79,11 @@ class FrostTextures:
 
 @cache
 def _grown() -> tuple[Tensor, ...]:
-    """Grow the textures once; it takes half a second."""
+    """Cached: growing the textures takes half a second."""
     return tuple(_grow(pane, number) for number, pane in enumerate(_PANES))
 
 
 def _grow(pane: Pane, number: int) -> Tensor:
-    """Grow one texture, (3, H, W) uint8."""
     noise = ImageNoise(0, "frost texture", 0, [number])
     cloud = plasma(noise, 1024, decay=1.8)[:, None, :_HEIGHT, :_WIDTH]
     ice = gaussian(_crystals(noise, pane)[None, None], 0.7)
@@ -95,7 +94,7 @@ def _grow(pane: Pane, number: int) -> Tensor:
 
 
 def _standardise(field: Tensor) -> Tensor:
-    """Give a field the mean 0 and the deviation 1."""
+    """Scale a field to mean 0 and standard deviation 1."""
     field = field.double()
     return (field - field.mean()) / field.std()
 
@@ -118,7 +117,7 @@ def _crystals(noise: ImageNoise, pane: Pane) -> Tensor:
 
 
 def _feather() -> tuple[NDArray[np.float64], ...]:
-    """Give the points of an arm of length 1: the way along it, the way along a branch, and the branch's angle."""
+    """Points of an arm of length 1: distance along it, distance along a branch, and angle of the branch."""
     stem = [(step / 40, 0.0, 0.0) for step in range(40)]
     branches = [
         (at / 10, way / 16 * (1 - at / 10), side * _BRANCH_ANGLE)
@@ -130,13 +129,13 @@ def _feather() -> tuple[NDArray[np.float64], ...]:
 
 
 def _thin(texture: Tensor, scale: float) -> Tensor:
-    """Keep every n-th pixel, counted from the middle of the first n."""
+    """Every n-th pixel, counted from the middle of the first n."""
     stride = round(1 / scale)
     return texture[:, stride // 2 :: stride, stride // 2 :: stride]
 
 
 def _cut(texture: Tensor, height: int, width: int, place: Sequence[float]) -> Tensor:
-    """Cut at a relative place; a texture that is too small is continued by its mirror image."""
+    """Cut at a relative place; a texture that is too small is extended by its mirror image."""
     for axis, size, at in ((1, height, place[0]), (2, width, place[1])):
         available = texture.shape[axis]
         room = available - size
