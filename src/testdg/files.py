@@ -1,4 +1,4 @@
-"""Small file habits: write in one step, one writer at a time, checksums, errors as sentences."""
+"""Files: atomic writes, locks, checksums, and write errors as user errors."""
 
 import hashlib
 import json
@@ -22,24 +22,26 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 class Busy(UserError):
-    """Another process is at it."""
+    """Another process holds the lock."""
+
+    code = "busy"
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn a failure to write (no space, no permission) into a sentence."""
+    """Turn a failure to write (no space, no permission) into a user error."""
     try:
         yield
     except OSError as error:
         where = error.filename or folder
-        raise UserError(f"cannot write {where}: {error.strerror or error}; {_REMEDY}") from error
+        raise UserError(f"cannot write {where}: {error.strerror or error}; {_REMEDY}", code="cannot-write") from error
     except SafetensorError as error:
-        raise UserError(f"cannot write in {folder}: {error}; {_REMEDY}") from error
+        raise UserError(f"cannot write in {folder}: {error}; {_REMEDY}", code="cannot-write") from error
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a name beside a file that nobody else has; what is written there is forced to disk and put in its place."""
+    """Replace a file atomically: write to the unique path that this yields; it is synced and renamed at the end."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_FRESH}")
     try:
         yield fresh
@@ -53,13 +55,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a text file in one step."""
+    """Write a text file atomically."""
     with replacing(path) as fresh:
         fresh.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files by their paths in a folder, each in one step."""
+    """Write files by their paths in a folder, each atomically."""
     with writing(folder):
         for name, data in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -68,17 +70,17 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Read a TOML file; `what` the user takes it for stands in the sentence about one that is none."""
+    """Read a TOML file; `what` names its purpose in errors, such as "grid file"."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{what} {path} cannot be read: {error.strerror or error}") from error
+        raise UserError(f"{what} {path} cannot be read: {error.strerror or error}", "unreadable-file") from error
     except ValueError as error:
-        raise UserError(f"{what} {path} is not TOML: {error}") from error
+        raise UserError(f"{what} {path} is not TOML: {error}", "damaged-file") from error
 
 
 def sync_folder(folder: Path) -> None:
-    """Force the names in a folder to disk, so that a rename outlives a power cut; Windows does it by itself."""
+    """Sync the names in a folder to disk, so that a rename survives a power failure; Windows does so automatically."""
     if sys.platform == "win32":
         return
     number = os.open(folder, os.O_RDONLY)
@@ -90,13 +92,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def checksum(values: Any, size: int = 16) -> str:
-    """Hexadecimal digits of `size` bytes that stand for plain values, whatever the order of keys; or for bytes."""
+    """Hexadecimal checksum of bytes or of JSON values (the order of keys does not matter), 2 x `size` digits."""
     data = values if isinstance(values, bytes) else json.dumps(values, sort_keys=True).encode()
     return hashlib.blake2b(data, digest_size=size).hexdigest()
 
 
 def file_checksum(path: Path) -> str:
-    """Length and CRC-32 of a file: fast, since it is read for every saved state."""
+    """Length and CRC-32 of a file: fast, because every saved state is read for it."""
     code = size = 0
     with path.open("rb") as file:
         while part := file.read(1 << 24):
@@ -105,14 +107,14 @@ def file_checksum(path: Path) -> str:
 
 
 class Lock(NamedTuple):
-    """A lock that is held on a file of a folder."""
+    """A lock on an open file."""
 
     path: Path
     file: BinaryIO
 
     @property
     def valid(self) -> bool:
-        """Whether the file is still there: a lock on a deleted one keeps nobody out."""
+        """Whether the path still names the locked file; if it was deleted, the lock keeps nobody out."""
         try:
             return os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
         except OSError:
@@ -121,12 +123,23 @@ class Lock(NamedTuple):
 
 @contextmanager
 def locked(path: Path, message: str) -> Iterator[Lock]:
-    """Hold a lock that ends with the process, however it ends; Busy where another one holds it."""
+    """Lock a file; raise Busy at once if another process holds the lock.
+
+    The lock belongs to the open file, so the system releases it however the process ends. A lock file whose existence
+    is the lock, the fallback of some libraries on file systems without locks, would outlive a killed process.
+    """
     with writing(path.parent):
         file = path.open("a+b")
     with file:
         try:
-            _lock(file.fileno())
+            if sys.platform == "win32":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise Busy(message) from error
         lock = Lock(path, file)
@@ -136,7 +149,7 @@ def locked(path: Path, message: str) -> Iterator[Lock]:
 
 
 class OneWriter:
-    """A folder that one process at a time writes in: a base of run folders, of streams and of trainings."""
+    """A folder that only one process at a time writes to: the base of run, output and training folders."""
 
     def __init__(self, folder: Path, writer: str, remedy: str) -> None:
         self._folder = folder
@@ -145,7 +158,7 @@ class OneWriter:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Make the folder, keep others out of it, and delete what killed processes have left of replacing a file."""
+        """Create and lock the folder, and delete files that killed processes left while they replaced others."""
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         with locked(self._folder / ".lock", self._busy) as self._lock:
@@ -156,27 +169,16 @@ class OneWriter:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Write in a folder that is still the one that was locked: a deleted one is never made again."""
+        """Write to the folder, provided that it is still the locked one; a deleted folder is not created again."""
         if self._lock is not None and not self._lock.valid:
-            told = f"{self._folder} was deleted or replaced while it was being written"
-            raise UserError(f"{told}: start the command again")
+            message = f"{self._folder} was deleted or replaced while it was being written: start the command again"
+            raise UserError(message, code="folder-replaced")
         with writing(self._folder):
             yield
 
 
-def _lock(number: int) -> None:
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 def csv_cell(value: Any) -> Any:
-    """A value whose text a spreadsheet does not take for a formula."""
+    """A value that a spreadsheet does not read as a formula."""
     if not isinstance(value, str):
         return value
     return visible(f"'{value}" if value.lstrip(" ")[:1] in _FORMULA else value)

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 import testdg
-from testdg.data.frames import Folder
+from testdg.data.frames import PictureFolder
 from testdg.errors import UserError
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.models.segformer import random_segformer
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:no --source")
 
 
 def pictures(frames: Path) -> list[Path]:
-    return [frame.picture for frame in Folder(frames) if frame is not None]
+    return [frame.picture for frame in PictureFolder(frames) if frame is not None]
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from testdg.data.frames import Folder, Frame, Frames, Listed, Remaining, open_frames
+from testdg.data.frames import Frame, Frames, PictureFolder, PictureList, RemainingPictures, open_frames
 from testdg.errors import UserError
 from testdg.models import Preprocessing
 from testdg.models.canvas import Canvas
@@ -32,8 +32,8 @@ def test_a_folder_is_in_the_order_of_names_or_of_time(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no picture")
     for number, name in enumerate(["c.png", "b/f10.png", "a/f11.jpg", "b/f9.png"]):
         os.utime(tmp_path / name, (1000 + number, 1000 + number))
-    assert files(Folder(tmp_path, without=tmp_path / "out")) == ["a/f11.jpg", "b/f9.png", "b/f10.png", "c.png"]
-    timed = Folder(tmp_path, "time", without=tmp_path / "out")
+    assert files(PictureFolder(tmp_path, without=tmp_path / "out")) == ["a/f11.jpg", "b/f9.png", "b/f10.png", "c.png"]
+    timed = PictureFolder(tmp_path, "time", without=tmp_path / "out")
     assert files(timed) == ["c.png", "b/f10.png", "a/f11.jpg", "b/f9.png"]
     assert timed.total == 4
 
@@ -73,7 +73,7 @@ def test_a_growing_folder_gives_pictures_once_they_are_complete(tmp_path: Path) 
     writer = threading.Thread(target=grow)
     writer.start()
     seen = []
-    for frame in Folder(tmp_path, follow=True, idle=2.0):
+    for frame in PictureFolder(tmp_path, follow=True, idle=2.0):
         if frame is not None:
             seen.append((frame.file, Path(frame.picture).stat().st_size))
     writer.join()
@@ -82,7 +82,7 @@ def test_a_growing_folder_gives_pictures_once_they_are_complete(tmp_path: Path) 
 
 def test_what_is_done_is_left_out_as_often_as_it_was_done(tmp_path: Path) -> None:
     (tmp_path / "all.txt").write_text("a\nb\na\nc\na\n")
-    left = Remaining(Listed(tmp_path / "all.txt"), ["a", "b"], ["a"])
+    left = RemainingPictures(PictureList(tmp_path / "all.txt"), ["a", "b"], ["a"])
     assert files(left) == ["a", "c", "a"]
 
 
@@ -131,6 +131,6 @@ def test_a_batch_that_is_not_full_waits_for_another_time_when_asked_to_stop(tmp_
     touch(tmp_path, *(f"{number}.png" for number in range(20)))
     loader = Loader(Canvas(Preprocessing((4, 4))), 3, workers=1)  # hands out four pictures at a time
     calls = itertools.count()
-    stopped = loader.batches(Folder(tmp_path), 8, stop=lambda: next(calls) >= 3)
+    stopped = loader.batches(PictureFolder(tmp_path), 8, stop=lambda: next(calls) >= 3)
     assert [len(batch) for batch in stopped] == [8]
-    assert [len(batch) for batch in loader.batches(Folder(tmp_path), 8)] == [8, 8, 4]
+    assert [len(batch) for batch in loader.batches(PictureFolder(tmp_path), 8)] == [8, 8, 4]

@@ -22,7 +22,7 @@ from PIL import Image
 
 import testdg
 from testdg.core.online import load_online
-from testdg.data.frames import Folder
+from testdg.data.frames import PictureFolder
 from testdg.errors import UserError
 from testdg.files import Busy, locked
 from testdg.models import Preprocessing, load_model
@@ -146,7 +146,7 @@ def test_ctrl_c_saves_first(network: Path, frames: Path, tmp_path: Path, undistu
 @pytest.mark.parametrize("pictures", [0, 3, 4, 7, 11])
 def test_who_stops_leaves_no_half_batch(pictures: int, frames: Path) -> None:
     loader, asked = Loader(Canvas(Preprocessing((24, 24))), 3, workers=2), count()
-    found = list(loader.batches(Folder(frames), 8, stop=lambda: next(asked) > pictures))
+    found = list(loader.batches(PictureFolder(frames), 8, stop=lambda: next(asked) > pictures))
     assert [len(batch) for batch in found] == [8] * len(found)
     assert len(found) < 60 // 8
 

@@ -80,7 +80,7 @@ def test_pictures_stand_upright(levels: np.ndarray) -> None:
         (np.zeros((4, 4, 3), object), "uint8"),
         (torch.zeros(2, 3, 4, 4), "must be"),
         (np.zeros((2, 500, 3), np.uint8), "times the short one"),
-        (42, "int is no picture"),
+        (42, "int is not a picture"),
     ],
 )
 def test_what_is_no_picture_is_told(picture: object, reason: str) -> None:
@@ -99,7 +99,7 @@ def test_damaged_files_are_told(levels: np.ndarray, tmp_path: Path) -> None:
         with pytest.raises(Unreadable) as caught:
             decode(tmp_path / name)
         found[name] = str(caught.value)
-    assert "ordinary file" in found["pipe.png"]
+    assert "regular file" in found["pipe.png"]
     assert "9000 x 9000" in found["bomb.png"]
     assert "No such file" in found["gone.png"]
 

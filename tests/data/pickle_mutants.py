@@ -8,12 +8,13 @@ prints how many mutants were refused and how many were read; of those that were 
 import pickle
 import random
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from testdg.data.pickled import parse_pickle
+from testdg.data.pickled import read_pickle
 from testdg.errors import UserError
 
 TOKENS = (
@@ -90,16 +91,19 @@ def main(count: int, seed: int) -> None:
     """Read mutants."""
     rng, originals = random.Random(seed), batches()
     refused = seen = 0
-    for _ in range(count):
-        content = mutant(rng, rng.choice(originals))
-        try:
-            found = parse_pickle(Path("test_batch"), content)
-        except UserError:
-            refused += 1
-            continue
-        for array in arrays(found):
-            check(array, content)
-            seen += 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "test_batch"
+        for _ in range(count):
+            content = mutant(rng, rng.choice(originals))
+            path.write_bytes(content)
+            try:
+                found = read_pickle(path)
+            except UserError:
+                refused += 1
+                continue
+            for array in arrays(found):
+                check(array, content)
+                seen += 1
     print(f"{count} mutants, {refused} refused, {seen} arrays")
 
 

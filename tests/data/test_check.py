@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from image_cases import WNIDS, write_classes, write_stored
 
+from support.errors import refused
 from testdg.data.check import Check, check_folder
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER
-from testdg.errors import UserError
 
 IMAGES = 3
 
@@ -39,7 +39,7 @@ def test_a_whole_set_is_fine(arrays: Path) -> None:
         assert check.notes == [f"missing: {', '.join(EXTRA)}; only tuning needs them"]
 
 
-def test_everything_that_is_wrong_with_arrays_is_told(arrays: Path) -> None:
+def test_everything_that_is_wrong_with_arrays_is_reported(arrays: Path) -> None:
     (arrays / "fog.npy").unlink()
     np.save(arrays / "snow.npy", np.zeros((5 * IMAGES, 32, 32, 3)))
     np.save(arrays / "contrast.npy", np.zeros((10, 32, 32, 3), np.uint8))
@@ -99,7 +99,7 @@ def test_a_stored_set_is_counted(stored: Path) -> None:
     assert "missing gaussian_noise, shot_noise" in check.problems[0]
 
 
-def test_everything_that_is_wrong_with_files_is_told(stored: Path) -> None:
+def test_everything_that_is_wrong_with_files_is_reported(stored: Path) -> None:
     first = stored / "fog" / "1" / WNIDS[0]
     sorted(first.iterdir())[0].write_bytes(b"no header")
     sorted(first.iterdir())[1].write_bytes(b"")
@@ -128,5 +128,5 @@ def test_few_classes_are_a_note_unless_a_list_names_them(tmp_path: Path) -> None
 
 def test_an_empty_folder_holds_nothing_and_a_missing_one_is_named(tmp_path: Path) -> None:
     assert check_folder(tmp_path) == []
-    with pytest.raises(UserError, match="nowhere does not exist"):
+    with refused("no-such-folder", "nowhere"):
         check_folder(tmp_path / "nowhere")

@@ -8,8 +8,8 @@ from PIL import Image
 from segmentation_cases import write_acdc, write_cityscapes, write_folder, write_mask
 
 from testdg.data import check as check_module
+from testdg.data import check as maps_module
 from testdg.data.check import Check, check_folder
-from testdg.data.segmentation import check as maps_module
 
 
 def only(folder: Path) -> Check:
@@ -48,7 +48,7 @@ def test_published_counts_are_expected(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_everything_that_is_wrong_with_acdc_is_told(tmp_path: Path) -> None:
+def test_everything_that_is_wrong_with_acdc_is_reported(tmp_path: Path) -> None:
     write_acdc(tmp_path)
     frame = "GP010476/GP010476_frame_000001"
     images, masks = tmp_path / "rgb_anon", tmp_path / "gt"
@@ -69,7 +69,7 @@ def test_everything_that_is_wrong_with_acdc_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("folder", "lacks"), [("rgb_anon", "gt"), ("leftImg8bit", "gtFine")])
-def test_pictures_without_any_label_maps_are_told(tmp_path: Path, folder: str, lacks: str) -> None:
+def test_pictures_without_any_label_maps_are_reported(tmp_path: Path, folder: str, lacks: str) -> None:
     (tmp_path / folder / "val").mkdir(parents=True)
     assert f"data folder {tmp_path} holds no {lacks}/" in only(tmp_path).problems[0]
 
@@ -117,7 +117,7 @@ def test_many_mistakes_of_one_kind_are_counted(tmp_path: Path) -> None:
         ("testannot", "testannot holds label maps of pictures that are missing: expected test/"),
     ],
 )
-def test_half_a_set_is_told(tmp_path: Path, folder: str, sentence: str) -> None:
+def test_half_a_set_is_reported(tmp_path: Path, folder: str, sentence: str) -> None:
     (tmp_path / folder).mkdir()
     assert sentence in only(tmp_path).problems[0]
 

@@ -10,12 +10,21 @@ import torch
 from scipy import ndimage
 
 from testdg.data.corruptions import ImageNoise
-from testdg.data.corruptions.blur import glass_sources
-from testdg.data.corruptions.digital import _displacements, pixelate
-from testdg.data.corruptions.filters import Border, clamp, correlate, from_levels, gaussian, mirror, reflect, to_levels
+from testdg.data.corruptions.filters import (
+    Border,
+    clamp,
+    correlate,
+    from_levels,
+    gaussian,
+    mirror,
+    motion,
+    reflect,
+    to_levels,
+    warp,
+    zoom,
+)
+from testdg.data.corruptions.functions import _displacements, brightness, glass_sources, pixelate
 from testdg.data.corruptions.generator import plasma
-from testdg.data.corruptions.sampling import motion, warp, zoom
-from testdg.data.corruptions.weather import brightness
 
 IMAGES = torch.rand(2, 3, 20, 17, generator=torch.Generator().manual_seed(0))
 SCIPY_MODES = [(clamp, "nearest"), (reflect, "mirror"), (mirror, "reflect")]

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from testdg.data.corruptions import FrostTextures, corrupt_uint8
-from testdg.data.corruptions.filters import from_levels, to_levels
+from testdg.data.corruptions.filters import from_levels, motion, to_levels
 from testdg.data.corruptions.parameters import parameters_of
-from testdg.data.corruptions.sampling import motion
 from testdg.data.corruptions.textures import _thin
 
 ASSETS = Path(os.environ.get("TESTDG_ASSETS", ""))

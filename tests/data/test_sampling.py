@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testdg.data.sampling import Sampling
+from testdg.data.stream import Sampling
 
 LABELS = torch.arange(10).repeat(60)  # 600 images, classes in turn
 

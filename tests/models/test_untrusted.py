@@ -149,7 +149,7 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "nested configuration": ("vit", replace(CONFIG, b'{"a":' * 100_000), "nested too deeply"),
     "lists in lists": ("vit", replace(CONFIG, b'{"a":' + b"[" * 900 + b"]" * 900 + b"}"), ""),
     "nested preprocessor": ("vit", replace(PREPROCESSOR, b"[" * 100_000), "nested too deeply"),
-    "a configuration of a terabyte": ("vit", sparse(CONFIG), "more than the 16777216 that such a file may have"),
+    "a configuration of a terabyte": ("vit", sparse(CONFIG), "the limit is 16777216"),
     "a configuration from a pipe": ("vit", pipe(CONFIG), "config.json is no ordinary file"),
     "a configuration from a device": ("vit", device(CONFIG), "config.json is no ordinary file"),
     "a preprocessor from a pipe": ("vit", pipe(PREPROCESSOR), "preprocessor_config.json is no ordinary file"),
@@ -242,7 +242,7 @@ def test_a_network_that_takes_images_as_they_come_is_tried_with_its_own_size(tmp
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_lone_weights_must_be_an_ordinary_file(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "resnet20.safetensors")
-    with pytest.raises(UserError, match=r"resnet20\.safetensors cannot be read: it is no ordinary file"):
+    with pytest.raises(UserError, match=r"resnet20\.safetensors cannot be read: it is not a regular file"):
         load_model(tmp_path / "resnet20.safetensors")
 
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss
 from torch import Tensor
 
-from testdg.data.sampling import Sampling
-from testdg.data.stream import Domain, Samples, Stream
+from testdg.data.stream import Domain, Samples, Sampling, Stream
 from testdg.errors import UserError
 from testdg.runs.protocol import Visit
 from testdg.runs.result import DomainResult, Tally

@@ -14,8 +14,7 @@ from sklearn.metrics import jaccard_score
 from torch import Tensor
 
 from testdg.data.benchmarks import load_benchmark
-from testdg.data.sampling import Sampling
-from testdg.data.stream import Domain, Samples, Stream
+from testdg.data.stream import Domain, Samples, Sampling, Stream
 from testdg.errors import UserError
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.models.tiny import tiny_segformer

@@ -11,7 +11,7 @@ import testdg
 from testdg.cli import data_commands, experiment_commands, stream_commands
 from testdg.cli.options import prepare_torch
 from testdg.errors import UserError, visible
-from testdg.plugins import add_plugin
+from testdg.registry import add_plugin
 
 INTERRUPTED = 130
 

@@ -26,9 +26,9 @@ class CorruptedArray(ImageSource):
         rows = open_array(path)
         if rows.dtype != np.uint8 or rows.ndim != 4 or rows.shape[1:] != (32, 32, 3) or len(rows) % SEVERITIES:
             expected = "expected uint8 (50000, 32, 32, 3), five severities stacked"
-            raise UserError(f"{path} holds {rows.dtype} {rows.shape}: {expected}")
+            raise UserError(f"{path} holds {rows.dtype} {rows.shape}: {expected}", code="wrong-array")
         if not len(rows):
-            raise UserError(f"{path} holds no images: download it again")
+            raise UserError(f"{path} holds no images: download it again", code="no-images")
         each = len(rows) // SEVERITIES
         self.rows = rows[(severity - 1) * each : severity * each]
 
@@ -46,9 +46,11 @@ def open_array(path: Path) -> Array:
         check_file(path)
         array: Array = npy.open_memmap(path, mode="r")
     except FileNotFoundError as error:
-        raise UserError(f"{path} is missing: expected the arrays of a CIFAR-C set and their labels.npy") from error
+        raise UserError(
+            f"{path} is missing: expected the arrays of a CIFAR-C set and their labels.npy", code="missing-file"
+        ) from error
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} is damaged: {error}; download it again") from error
+        raise UserError(f"{path} is damaged: {error}; download it again", code="damaged-file") from error
     return array
 
 
@@ -57,12 +59,16 @@ def read_labels(array: Path, images: int, classes: int) -> Tensor:
     path = array.with_name("labels.npy")
     labels = open_array(path)
     if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 1:
-        raise UserError(f"{path} holds {labels.dtype} {labels.shape}: expected a row of whole numbers")
+        raise UserError(
+            f"{path} holds {labels.dtype} {labels.shape}: expected a row of whole numbers", code="wrong-array"
+        )
     if len(labels) not in (images, SEVERITIES * images):
         counts = f"{array} has {SEVERITIES * images} images, but {path.name} {len(labels)} labels"
-        raise UserError(f"{counts}: expected five severities of the same images; download both again")
+        raise UserError(
+            f"{counts}: expected five severities of the same images; download both again", code="wrong-labels"
+        )
     if len(labels) > images and not np.array_equal(labels, np.tile(labels[:images], SEVERITIES)):
-        raise UserError(f"{path}: the labels of the five severities differ; download it again")
+        raise UserError(f"{path}: the labels of the five severities differ; download it again", code="wrong-labels")
     return to_labels(path, labels[:images], classes)
 
 
@@ -71,10 +77,12 @@ def to_labels(path: Path, labels: Any, classes: int) -> Tensor:
     try:
         numbers = torch.from_numpy(np.array(labels, dtype=np.int64)).reshape(-1)
     except OverflowError:
-        raise UserError(f"{path}: labels must be 0 to {classes - 1}; got a number of more than 63 bits") from None
+        raise UserError(
+            f"{path}: labels must be 0 to {classes - 1}; got a number of more than 63 bits", code="wrong-labels"
+        ) from None
     wrong = numbers[(numbers < 0) | (numbers >= classes)]
     if len(wrong):
-        raise UserError(f"{path}: labels must be 0 to {classes - 1}; got {int(wrong[0])}")
+        raise UserError(f"{path}: labels must be 0 to {classes - 1}; got {int(wrong[0])}", code="wrong-labels")
     return numbers
 
 
@@ -92,21 +100,29 @@ def read_archive(path: Path, part: str, classes: int) -> Samples:
     except UserError:
         raise
     except Exception as error:  # a damaged zip file raises nearly anything
-        raise UserError(f"{path} is damaged: {error}; make it again") from error
+        raise UserError(f"{path} is damaged: {error}; make it again", code="damaged-file") from error
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (32, 32, 3):
-        raise UserError(f"{path}: x_{part} must be uint8 of shape (N, 32, 32, 3); got {images.dtype} {images.shape}")
+        raise UserError(
+            f"{path}: x_{part} must be uint8 of shape (N, 32, 32, 3); got {images.dtype} {images.shape}",
+            code="wrong-array",
+        )
     if not np.issubdtype(labels.dtype, np.integer) or labels.size != len(images):
-        raise UserError(f"{path}: y_{part} must be {len(images)} whole numbers; got {labels.dtype} {labels.shape}")
+        raise UserError(
+            f"{path}: y_{part} must be {len(images)} whole numbers; got {labels.dtype} {labels.shape}",
+            code="wrong-labels",
+        )
     return Samples(to_images(images), to_labels(path, labels, classes))
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
     """Read an array of an archive, after a look at the bytes that it announces."""
     if f"{name}.npy" not in archive.namelist():
-        raise UserError(f"{path} has no {name}: expected x_train, y_train, x_test and y_test")
+        raise UserError(f"{path} has no {name}: expected x_train, y_train, x_test and y_test", code="wrong-array")
     size = archive.getinfo(f"{name}.npy").file_size
     if size > MOST_ARRAY:
-        raise UserError(f"{path}: {name} unpacks to {size} bytes, more than {MOST_ARRAY}: make it again")
+        raise UserError(
+            f"{path}: {name} unpacks to {size} bytes, more than {MOST_ARRAY}: make it again", code="too-large"
+        )
     with archive.open(f"{name}.npy") as file:
         version = npy.read_magic(file)
         if version not in ((1, 0), (2, 0)):

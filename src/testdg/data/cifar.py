@@ -80,9 +80,9 @@ def read_batch(path: Path, cifar: Cifar = CIFAR10) -> Samples:
     data, labels = content.get("data"), content.get(cifar.labels)
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
         found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise UserError(f"{path}: data must be uint8 of shape (N, 3072); got {found}")
+        raise UserError(f"{path}: data must be uint8 of shape (N, 3072); got {found}", code="wrong-array")
     if not isinstance(labels, list) or len(labels) != len(data) or not all(type(n) is int for n in labels):
-        raise UserError(f"{path}: {cifar.labels} must be a list of {len(data)} whole numbers")
+        raise UserError(f"{path}: {cifar.labels} must be a list of {len(data)} whole numbers", code="wrong-labels")
     return Samples(torch.from_numpy(data.copy()).view(-1, 3, 32, 32), to_labels(path, labels, len(cifar.classes)))
 
 
@@ -121,7 +121,9 @@ def read_train(data: Path, cifar: Cifar = CIFAR10) -> Samples:
     if not there and (data / cifar.archive).exists():
         return read_archive(data / cifar.archive, "train", len(cifar.classes))
     if not there:
-        raise UserError(f"{folder / cifar.train[0]} is missing: expected the training batches of {cifar.title}")
+        raise UserError(
+            f"{folder / cifar.train[0]} is missing: expected the training batches of {cifar.title}", code="missing-file"
+        )
     parts = [read_batch(path, cifar) for path in there]
     train = Samples(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
     if len(there) < len(cifar.train):

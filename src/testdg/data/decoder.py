@@ -1,9 +1,11 @@
-"""Opening of image files; decoding in worker processes, so that a stream of files keeps an accelerator busy.
+"""Opening pictures, and decoding image files in worker processes, so that a stream keeps an accelerator busy.
 
-Each worker is this module run as a program: it reads one request per line and writes, for each path of it, a line
-(null, or why the file cannot be read) and the pixels. It ends when its input does, whatever becomes of its parent.
+Each worker is this module run as a program, which therefore does not import torch. It reads one request per line and
+writes, for each path in it, a line (null, or why the file cannot be read) and the pixels. It ends when its input ends,
+which the death of its parent causes, too.
 """
 
+import io
 import json
 import os
 import signal
@@ -14,22 +16,26 @@ import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from testdg.bounds import check_file, check_picture_size
-from testdg.errors import UserError
+from testdg.bounds import MOST_PIXELS, check_file, check_picture_size
+from testdg.errors import UserError, visible
 
-SUFFIXES = (".jpeg", ".jpg", ".png")
-_FORMATS = ("JPEG", "PNG")  # other decoders are not tried: one of them starts a program
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+"""Formats of single pictures. Other decoders are never tried: one of them starts a program."""
+SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+DATA_SET_FORMATS = ("JPEG", "PNG")
+DATA_SET_SUFFIXES = (".jpeg", ".jpg", ".png")
 _MOST_WORKERS = 16
 
 
-class Frame(NamedTuple):
+class Crop(NamedTuple):
     """The size that pictures are read at: the shorter edge is resized to `edge`, its middle square of `side` kept."""
 
     edge: int
@@ -41,21 +47,69 @@ class Frame(NamedTuple):
         return 3 * self.side * self.side
 
 
-IMAGENET_FRAME = Frame(edge=256, side=224)
+IMAGENET_CROP = Crop(edge=256, side=224)
+
+
+class Unreadable(UserError):
+    """A picture that cannot be used; the message is the reason."""
+
+    code = "unreadable-picture"
 
 
 @contextmanager
-def open_picture(path: str | Path) -> Iterator[Image.Image]:
-    """Open a picture after a look at its header; what is out of bounds raises ValueError with the reason."""
-    check_file(path)
-    with Image.open(path, formats=_FORMATS) as picture:
-        check_picture_size(picture.height, picture.width)
-        yield picture
+def open_picture(
+    picture: str | Path | bytes | bytearray | memoryview | Image.Image,
+    formats: tuple[str, ...] = FORMATS,
+    most: int = MOST_PIXELS,
+) -> Iterator[Image.Image]:
+    """Open a picture after checks of its file, its format and its number of pixels, before any pixel is decoded.
+
+    This is the only place that opens pictures. Any failure, also one in the body of `with`, becomes Unreadable with the
+    reason alone: the caller knows the name.
+    """
+    try:
+        if isinstance(picture, str | Path):
+            check_file(picture)
+        if isinstance(picture, Image.Image):
+            opened: AbstractContextManager[Image.Image] = nullcontext(picture)
+        else:
+            opened = Image.open(picture if isinstance(picture, str | Path) else io.BytesIO(picture), formats=formats)
+        with opened as image:
+            check_picture_size(image.height, image.width, most)
+            yield image
+    except UserError:
+        raise
+    except UnidentifiedImageError:
+        raise Unreadable("no image format fits it") from None
+    except Exception as error:  # a damaged picture raises nearly anything
+        raise Unreadable(reason_of(error)) from error
 
 
-def fit(picture: Image.Image, frame: Frame = IMAGENET_FRAME) -> Image.Image:
-    """An RGB picture at the size of a frame: as it is where it has that size, else resized (bilinear) and cut."""
-    picture, (edge, side) = picture.convert("RGB"), frame
+@contextmanager
+def open_image_file(path: Path) -> Iterator[Image.Image]:
+    """Open a JPEG or PNG file of a data set; errors name the file."""
+    try:
+        with open_picture(path, DATA_SET_FORMATS) as picture:
+            yield picture
+    except Unreadable as error:
+        raise Unreadable(f"{path} cannot be read as an image: {error}; restore the file") from error
+
+
+def read_levels(path: Path) -> NDArray[np.uint8]:
+    """Read an image file of a data set as RGB, (H, W, 3)."""
+    with open_image_file(path) as picture:
+        return np.array(picture.convert("RGB"))
+
+
+def reason_of(error: BaseException) -> str:
+    """The reason of an error in one line, without control characters and file names."""
+    text = getattr(error, "strerror", None) or str(error)
+    return visible(" ".join(str(text).split())) or type(error).__name__
+
+
+def fit(picture: Image.Image, crop: Crop = IMAGENET_CROP) -> Image.Image:
+    """An RGB picture at the size of a crop: as it is where it has that size, else resized (bilinear) and cut."""
+    picture, (edge, side) = picture.convert("RGB"), crop
     if picture.size == (side, side):
         return picture
     short = min(picture.size)
@@ -65,15 +119,13 @@ def fit(picture: Image.Image, frame: Frame = IMAGENET_FRAME) -> Image.Image:
     return resized.crop((left, top, left + side, top + side))
 
 
-def decode(path: str, frame: Frame = IMAGENET_FRAME) -> bytes | str:
-    """The pixels of an image file, (3, side, side) uint8; or, as text, why it cannot be read."""
+def decode_file(path: str | Path, crop: Crop = IMAGENET_CROP) -> bytes | str:
+    """Read the pixels of an image file, (3, side, side) uint8; or, as text, the reason why it cannot be read."""
     try:
-        with open_picture(path) as picture:
-            return np.asarray(fit(picture, frame)).transpose(2, 0, 1).tobytes()
-    except UnidentifiedImageError:
-        return "no image format fits it"
-    except Exception as error:  # a damaged picture raises nearly anything
-        return " ".join(str(error).split()) or type(error).__name__
+        with open_picture(path, DATA_SET_FORMATS) as picture:
+            return np.asarray(fit(picture, crop)).transpose(2, 0, 1).tobytes()
+    except UserError as error:
+        return str(error)
 
 
 def serve() -> None:
@@ -83,7 +135,7 @@ def serve() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         for path in request["paths"]:
-            pixels = decode(path, Frame(*request["frame"]))
+            pixels = decode_file(path, Crop(*request["crop"]))
             why = pixels if isinstance(pixels, str) else None
             sys.stdout.buffer.write(json.dumps(why).encode() + b"\n")
             if isinstance(pixels, bytes) and request["pixels"]:
@@ -94,8 +146,8 @@ def serve() -> None:
 class Decoder:
     """Some worker processes, each started when it is first needed, with a thread that waits for it."""
 
-    def __init__(self, workers: int | None = None, frame: Frame = IMAGENET_FRAME) -> None:
-        self.frame = frame
+    def __init__(self, workers: int | None = None, crop: Crop = IMAGENET_CROP) -> None:
+        self.crop = crop
         self.workers = workers or min(os.cpu_count() or 1, _MOST_WORKERS)
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="decoder")
         self._own = threading.local()
@@ -111,7 +163,7 @@ class Decoder:
     def _ask(self, paths: list[str], pixels: bool) -> list[bytes | str]:
         worker = self._worker()
         try:
-            return list(_answers(worker, paths, self.frame, pixels))
+            return list(_answers(worker, paths, self.crop, pixels))
         except UserError:
             self._own.worker = None
             raise
@@ -128,19 +180,19 @@ class Decoder:
         return worker
 
 
-def _answers(worker: subprocess.Popen[bytes], paths: list[str], frame: Frame, pixels: bool) -> Iterator[bytes | str]:
+def _answers(worker: subprocess.Popen[bytes], paths: list[str], crop: Crop, pixels: bool) -> Iterator[bytes | str]:
     """Send a request and read its answers; the file that a worker died over is named."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     try:
-        worker.stdin.write(json.dumps({"paths": paths, "frame": frame, "pixels": pixels}).encode() + b"\n")
+        worker.stdin.write(json.dumps({"paths": paths, "crop": crop, "pixels": pixels}).encode() + b"\n")
         worker.stdin.flush()
     except BrokenPipeError:
         raise _died(worker, paths[0]) from None
     for path in paths:
         line = worker.stdout.readline()
         why = json.loads(line) if line.endswith(b"\n") else None
-        size = frame.image_bytes if pixels and why is None else 0
+        size = crop.image_bytes if pixels and why is None else 0
         content = worker.stdout.read(size)
         if not line.endswith(b"\n") or len(content) < size:
             raise _died(worker, path)
@@ -150,7 +202,9 @@ def _answers(worker: subprocess.Popen[bytes], paths: list[str], frame: Frame, pi
 def _died(worker: subprocess.Popen[bytes], path: str) -> UserError:
     worker.kill()
     remedy = "look at the file and at the memory that is left, and start the run again"
-    return UserError(f"a decoding process died (exit code {worker.wait()}) while it read {path}: {remedy}")
+    return UserError(
+        f"a decoding process died (exit code {worker.wait()}) while it read {path}: {remedy}", code="worker-died"
+    )
 
 
 def _close(threads: ThreadPoolExecutor, started: list[subprocess.Popen[bytes]]) -> None:

@@ -1,4 +1,4 @@
-"""Where pictures come from: a folder, a list, a video, standard input, or anything that can be iterated over."""
+"""Where pictures come from: a folder, a list, a video, standard input, or any iterable."""
 
 import os
 import re
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from testdg.bounds import read_text
-from testdg.data.pictures import SUFFIXES
+from testdg.bounds import check_file, check_picture_size, read_text
+from testdg.data.decoder import SUFFIXES
 from testdg.errors import UserError, unknown
 
 ORDERS = ("name", "time")
@@ -56,7 +56,7 @@ class Frames:
         return []
 
 
-class Given(Frames):
+class PictureIterable(Frames):
     """Tensors, arrays, PIL images, bytes or paths of the caller's; a batch, (N, C, H, W), counts as N pictures."""
 
     ahead = False
@@ -74,7 +74,7 @@ class Given(Frames):
                 number += 1
 
 
-class Folder(Frames):
+class PictureFolder(Frames):
     """The pictures of a folder and the folders in it; with `follow`, also those that are still to come.
 
     `follow` ends after `idle` seconds without a new one, if that is given. What lies in `without` is left out.
@@ -91,7 +91,7 @@ class Folder(Frames):
         self._first = None if follow else self._names()
         self.total = None if self._first is None else len(self._first)
         if self.total == 0:
-            raise UserError(f"{path} holds no pictures ({', '.join(SUFFIXES)}): name another folder")
+            raise UserError(f"{path} holds no pictures ({', '.join(SUFFIXES)}): name another folder", code="no-images")
 
     def __iter__(self) -> Iterator[Frame | None]:
         """Give them by name or by time."""
@@ -139,7 +139,7 @@ class Folder(Frames):
         return self.path / file
 
 
-class Listed(Frames):
+class PictureList(Frames):
     """Pictures that a list names, one path per line, beside the list or from here."""
 
     def __init__(self, path: Path) -> None:
@@ -147,11 +147,13 @@ class Listed(Frames):
         try:
             lines = [line.rstrip("\r\n") for line in read_text(path).split("\n")]
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} is not a list that can be read: expected a path per line ({error})") from error
+            raise UserError(
+                f"{path} is not a list that can be read: expected a path per line ({error})", code="unreadable-list"
+            ) from error
         self.names = [line for line in lines if line.strip()]
         self.total = len(self.names)
         if not self.names:
-            raise UserError(f"{path} is empty: expected the path of a picture per line")
+            raise UserError(f"{path} is empty: expected the path of a picture per line", code="empty-list")
 
     def __iter__(self) -> Iterator[Frame | None]:
         """Give them in the order of the list."""
@@ -163,7 +165,7 @@ class Listed(Frames):
         return beside if beside.is_file() else Path(file)
 
 
-class Piped(Frames):
+class PicturePipe(Frames):
     """Pictures whose paths come on standard input, one per line."""
 
     live = True
@@ -187,7 +189,7 @@ def _piped(line: bytes) -> Frame:
     return Frame(name, Path(name))
 
 
-class Remaining(Frames):
+class RemainingPictures(Frames):
     """The pictures of others that are not done: some `again` first, then those that come, each done one left out."""
 
     def __init__(self, frames: Frames, done: Iterable[str], again: Iterable[str]) -> None:
@@ -216,21 +218,25 @@ def open_frames(
     """Find out what kind of thing pictures come from."""
     path = Path(frames) if isinstance(frames, str | Path) and str(frames) != "-" else None
     if path is not None and path.is_dir():
-        return Folder(path, order, follow=follow, idle=idle, without=without)
+        return PictureFolder(path, order, follow=follow, idle=idle, without=without)
     if path is not None and not path.exists():
-        raise UserError(f"{path} does not exist: name a folder of pictures, a list of them, a video, or - for stdin")
+        raise UserError(
+            f"{path} does not exist: name a folder of pictures, a list of them, a video, or - for stdin",
+            code="no-such-file",
+        )
     if follow:
-        raise UserError("--follow is for folders that grow: name a folder, or leave it out")
+        raise UserError("--follow is for folders that grow: name a folder, or leave it out", code="option-conflict")
     if order != "name":
-        raise UserError("--order is for folders: lists, videos and standard input have an order of their own")
+        raise UserError(
+            "--order is for folders: lists, videos and standard input have an order of their own",
+            code="option-conflict",
+        )
     if path is None:
-        return Piped() if isinstance(frames, str | Path) else Given(frames)
+        return PicturePipe() if isinstance(frames, str | Path) else PictureIterable(frames)
     if is_picture(path.name):
-        return Given([path])
+        return PictureIterable([path])
     if path.suffix.lower() in LISTS:
-        return Listed(path)
-    from testdg.data.video import Video
-
+        return PictureList(path)
     return Video(path)
 
 
@@ -250,3 +256,72 @@ def _changed(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+_MOST_DAMAGED = 1000
+
+
+class Video(Frames):
+    """The frames of a video, called `<file>#<number>`; what cannot be decoded is left out and told."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import av
+        except ImportError as error:
+            told = f"{path} is no list of pictures, and a video needs PyAV: pip install 'testdg[video]'"
+            raise UserError(told, code="not-installed") from error
+        self.path, self.av, self._damaged = path, av, 0
+        self._remarks: list[str] = []
+        with self._opened() as container:
+            self.total = container.streams.video[0].frames or None
+
+    def _opened(self) -> Any:
+        try:
+            check_file(self.path)
+            container = self.av.open(str(self.path), options={"protocol_whitelist": "file"})
+            if not container.streams.video:
+                raise ValueError("it has no pictures")
+            about = container.streams.video[0].codec_context
+            check_picture_size(about.height, about.width)
+        except (OSError, ValueError, self.av.FFmpegError) as error:
+            told = f"{self.path} is neither a list of pictures nor a video that can be read"
+            raise UserError(f"{told}: {getattr(error, 'strerror', None) or error}", code="unreadable-video") from error
+        return container
+
+    def __iter__(self) -> Iterator[Frame | None]:
+        """Decode one frame after the other; frames that are damaged have no number."""
+        self._remarks, number, self._damaged = [], 0, 0
+        with self._opened() as container:
+            for frame in self._decoded(container):
+                yield Frame(f"{self.path.name}#{number:06}", _pixels(frame))
+                number += 1
+        if self._damaged:
+            self._remarks.append(f"{self._damaged} parts of {self.path} are damaged and were left out")
+        if self.total is not None and number < self.total:
+            self._remarks.append(f"{self.path} ends early: {number} of {self.total} frames could be decoded")
+
+    def _decoded(self, container: Any) -> Iterator[Any]:
+        """Frames of one packet after the other; packets that cannot be decoded are counted, up to a limit."""
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        packets = container.demux(stream)
+        while self._damaged <= _MOST_DAMAGED:
+            try:
+                packet = next(packets, None)
+                if packet is None:
+                    return
+                found = packet.decode()
+            except (self.av.FFmpegError, OSError):
+                self._damaged += 1
+                continue
+            yield from found
+
+    def remarks(self) -> list[str]:
+        """Whether the video ended early, or was damaged."""
+        return self._remarks
+
+
+def _pixels(frame: Any) -> Any:
+    """RGB, (H, W, 3), upright as the camera was held."""
+    turns = round(float(getattr(frame, "rotation", 0) or 0) / 90) % 4
+    return np.rot90(frame.to_ndarray(format="rgb24"), turns)

@@ -8,12 +8,11 @@ from concurrent.futures import Future
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from testdg.bounds import read_text
-from testdg.data.decoder import SUFFIXES, Decoder, open_picture
+from testdg.data.decoder import DATA_SET_SUFFIXES, Decoder, read_levels
 from testdg.errors import UserError
 
 _AHEAD = 4  # batches that are decoded before they are asked for
@@ -22,7 +21,7 @@ Pieces = list[Future[list[bytes | str]]]
 
 
 class ImageFiles:
-    """Image files of any size, read as uint8 at the size of the decoder's frame; what follows is decoded meanwhile.
+    """Image files of any size, read as uint8 at the size of the decoder's crop; what follows is decoded meanwhile.
 
     `paths` says where in the folder each lies, by its name `<class>/<file>`.
     """
@@ -66,7 +65,10 @@ class ImageFiles:
         gone = set(names)
         left = [name for name in self.names if name not in gone]
         if not left:
-            raise UserError(f"{self.folder}: none of its {len(self)} images can be decoded, first {self.names[0]}")
+            raise UserError(
+                f"{self.folder}: none of its {len(self)} images can be decoded, first {self.names[0]}",
+                code="unreadable-picture",
+            )
         return self.chosen(left)
 
     def path(self, name: str) -> Path:
@@ -88,10 +90,13 @@ class ImageFiles:
             if isinstance(answer, str):
                 self._forget()
                 remedy = "restore the file, or leave such files out with skip_unreadable"
-                raise UserError(f"{self.path(self.names[index])} cannot be read as an image: {answer}; {remedy}")
+                raise UserError(
+                    f"{self.path(self.names[index])} cannot be read as an image: {answer}; {remedy}",
+                    code="unreadable-picture",
+                )
         pixels = bytearray().join(answer for answer in answers if isinstance(answer, bytes))
         rows = torch.frombuffer(pixels, dtype=torch.uint8) if pixels else torch.empty(0, dtype=torch.uint8)
-        return rows.view(-1, 3, self.decoder.frame.side, self.decoder.frame.side)
+        return rows.view(-1, 3, self.decoder.crop.side, self.decoder.crop.side)
 
 
 def _answers(pieces: Pieces) -> list[bytes | str]:
@@ -112,7 +117,9 @@ def list_images(folder: Path, inside: str = "") -> dict[str, str]:
         files = os.listdir(folder / middle) if (folder / middle).is_dir() else []
         paths |= {f"{name}/{file}": middle + file for file in sorted(filter(is_image, files))}
     if not paths:
-        raise UserError(f"{folder} holds no images: expected <class>/{inside and inside + '/'}<file>.JPEG in it")
+        raise UserError(
+            f"{folder} holds no images: expected <class>/{inside and inside + '/'}<file>.JPEG in it", code="no-images"
+        )
     return paths
 
 
@@ -122,36 +129,34 @@ def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
     lines = [line.split() for line in _lines(annotations, expected)]
     for number, words in enumerate(lines, 1):
         if len(words) < 2 or words[1] == ".." or Path(words[1]).name != words[1]:
-            raise UserError(f"{annotations}, line {number}: {expected}; got {' '.join(words[:2])!r}")
+            raise UserError(f"{annotations}, line {number}: {expected}; got {' '.join(words[:2])!r}", code="wrong-list")
     classes = {file: name for file, name, *_ in lines}
     files = list(filter(is_image, os.listdir(folder)))
     if not files:
-        raise UserError(f"{folder} holds no images: expected those that {annotations.name} names")
+        raise UserError(f"{folder} holds no images: expected those that {annotations.name} names", code="no-images")
     if stray := [file for file in files if file not in classes]:
-        raise UserError(f"{folder}: {len(stray)} images that {annotations.name} does not name, first {min(stray)}")
+        raise UserError(
+            f"{folder}: {len(stray)} images that {annotations.name} does not name, first {min(stray)}",
+            code="wrong-list",
+        )
     return {f"{name}/{file}": file for name, file in sorted((classes[file], file) for file in files)}
 
 
 def is_image(name: str) -> bool:
     """Whether a file is an image by its name."""
-    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+    return name.lower().endswith(DATA_SET_SUFFIXES) and not name.startswith(".")
 
 
 def find_images(folder: Path) -> list[str]:
     """All images of a folder and the folders in it, by path."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: name one with images in it")
+        raise UserError(f"{folder} is not a folder: name one with images in it", code="no-such-folder")
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if is_image(path.name))
 
 
 def read_image(path: Path) -> Tensor:
     """One picture as it is, (3, H, W) in [0, 1]."""
-    try:
-        with open_picture(path) as picture:
-            levels = torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
-    except Exception as error:  # a damaged picture raises nearly anything
-        raise UserError(f"{path} cannot be read as an image: {error}") from error
-    return levels.float().div_(255)
+    return torch.from_numpy(read_levels(path)).permute(2, 0, 1).float().div_(255)
 
 
 def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None) -> list[str]:
@@ -161,13 +166,19 @@ def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None)
     if str(subset).startswith("first:"):
         count = str(subset).removeprefix("first:")
         if not count.isdecimal() or int(count) < 1:
-            raise UserError(f"subset 'first:{count}' must name how many images of each class, for example 'first:5'")
+            raise UserError(
+                f"subset 'first:{count}' must name how many images of each class, for example 'first:5'",
+                code="wrong-subset",
+            )
         return [name for group in _by_class(names) for name in group[: int(count)]]
     wanted, there = read_list(Path(subset)), set(names)
     absent = [name for name in wanted if name not in there]
     if absent:
         counted = f"{len(absent)} of {len(wanted)} images that are"
-        raise UserError(f"list {subset} names {counted} not in {folder}, first {absent[0]}: complete the folder")
+        raise UserError(
+            f"list {subset} names {counted} not in {folder}, first {absent[0]}: complete the folder",
+            code="no-such-file",
+        )
     return wanted
 
 
@@ -188,10 +199,10 @@ def read_list(path: Path) -> list[str]:
     names = _lines(path, "expected 'all', 'first:N' or a list file with one <class>/<file> per line")
     for number, name in enumerate(names, 1):
         if name.count("/") != 1 or ".." in name.split("/"):
-            raise UserError(f"{path}, line {number}: expected <class>/<file>; got {name!r}")
+            raise UserError(f"{path}, line {number}: expected <class>/<file>; got {name!r}", code="wrong-list")
     if len(set(names)) < len(names):
         twice = next(name for number, name in enumerate(names) if name in names[:number])
-        raise UserError(f"{path} names {twice} twice: name every image once")
+        raise UserError(f"{path} names {twice} twice: name every image once", code="duplicate")
     return names
 
 
@@ -199,14 +210,14 @@ def read_classes(path: Path) -> list[str]:
     """Read a list of classes: the first word of each line, in the order of the model's outputs."""
     classes = [line.split()[0] for line in _lines(path, "expected one class per line")]
     if len(set(classes)) < len(classes):
-        raise UserError(f"{path} names a class twice: name every class once")
+        raise UserError(f"{path} names a class twice: name every class once", code="duplicate")
     return classes
 
 
 def _lines(path: Path, expected: str) -> list[str]:
     lines = read_lines(path, expected)
     if not lines:
-        raise UserError(f"{path} is empty: {expected}")
+        raise UserError(f"{path} is empty: {expected}", code="empty-list")
     return lines
 
 
@@ -215,4 +226,4 @@ def read_lines(path: Path, expected: str) -> list[str]:
     try:
         return [line.strip() for line in read_text(path).splitlines() if line.strip()]
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not a list that can be read: {expected}") from error
+        raise UserError(f"{path} is not a list that can be read: {expected}", code="unreadable-list") from error

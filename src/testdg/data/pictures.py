@@ -1,22 +1,18 @@
 """Pictures of any kind as tensors, looked at before they are decoded, and the size at which they wait for a model."""
 
-import io
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
-from testdg.bounds import check_file, check_picture_size, require_range
+from testdg.bounds import check_picture_size, require_range
+from testdg.data.decoder import Unreadable as Unreadable
+from testdg.data.decoder import open_picture, reason_of
 from testdg.data.stream import to_float
-from testdg.errors import UserError, visible
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
-"""Other decoders are not tried: one of them starts a program."""
-SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 _MODES = {1: "L", 3: "RGB"}
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -33,10 +29,6 @@ _LARGE = 1 << 16
 """Pixels above which a picture is resized before it waits: a batch of smaller ones is resized faster at once."""
 
 
-class Unreadable(UserError):
-    """A picture that cannot be used, and why."""
-
-
 def read_picture(picture: Any, channels: int = 3) -> Tensor:
     """Any picture as float32 in [0, 1], (channels, H, W); see `decode`."""
     return as_unit(decode(picture, channels))
@@ -48,20 +40,15 @@ def decode(picture: Any, channels: int = 3) -> Tensor:
     It may be a path, the bytes of a file, a PIL image, or an array or a tensor: (H, W, C), (C, H, W) or (H, W), of
     uint8, uint16, or float in [0, 1].
     """
+    kind = type(picture).__name__
     if isinstance(picture, np.ndarray | Tensor):
         return _from_values(picture, channels)
+    if not isinstance(picture, str | Path | bytes | bytearray | memoryview | Image.Image):
+        raise Unreadable(f"a {kind} is not a picture: pass paths, bytes, arrays, tensors or PIL images")
     if channels not in _MODES:
-        raise Unreadable(f"a model of {channels} channels takes arrays and tensors alone, no {type(picture).__name__}")
-    try:
-        with _opened(picture) as opened:
-            check_picture_size(opened.height, opened.width)
-            return _from_pil(opened, channels)
-    except UserError:
-        raise
-    except UnidentifiedImageError:
-        raise Unreadable("no image format fits it") from None
-    except Exception as error:  # a damaged picture raises nearly anything
-        raise Unreadable(_reason(error)) from error
+        raise Unreadable(f"a model of {channels} channels takes only arrays and tensors, not {kind}")
+    with open_picture(picture) as opened:
+        return _from_pil(opened, channels)
 
 
 def as_unit(image: Tensor) -> Tensor:
@@ -73,19 +60,6 @@ def to_pil(image: Tensor) -> Image.Image:
     """A decoded picture as one of Pillow's, in RGB."""
     levels = (as_unit(image) * 255).round().byte().permute(1, 2, 0).numpy()
     return Image.fromarray(levels if levels.shape[2] == 3 else levels[..., 0]).convert("RGB")
-
-
-def _opened(picture: Any) -> AbstractContextManager[Image.Image]:
-    if isinstance(picture, Image.Image):
-        return nullcontext(picture)
-    if isinstance(picture, str | Path):
-        check_file(picture)
-    elif isinstance(picture, bytes | bytearray | memoryview):
-        picture = io.BytesIO(picture)
-    else:
-        kind = type(picture).__name__
-        raise Unreadable(f"a {kind} is no picture: hand in paths, bytes, arrays, tensors or PIL images")
-    return Image.open(picture, formats=FORMATS)
 
 
 def _from_pil(picture: Image.Image, channels: int) -> Tensor:
@@ -122,7 +96,7 @@ def _from_values(values: Any, channels: int) -> Tensor:
         if image.is_floating_point():
             require_range(float(image.min()), float(image.max()))
     except ValueError as error:
-        raise Unreadable(_reason(error)) from error
+        raise Unreadable(reason_of(error)) from error
     image = image.contiguous()
     return image if image.dtype == torch.uint8 else image.float().clamp(0, 1)
 
@@ -150,8 +124,3 @@ def _channels_first(values: Tensor, channels: int, last: bool) -> Tensor:
     ):
         return values
     return (values[..., :3] if channels == 3 else values).permute(2, 0, 1)
-
-
-def _reason(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error)
-    return visible(" ".join(str(text).split())) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Streams: domains one after the other or mixed, cut into batches, seekable."""
+"""Streams of labelled images: domains one after another or mixed, cut into batches, with random access."""
 
 from __future__ import annotations
 
@@ -7,27 +7,65 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby
-from typing import NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from testdg.data.sampling import Sampling
 from testdg.errors import UserError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SamplingName = Literal["file", "mixed", "dirichlet", "sorted"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The order of images: as in the files, sorted by class, domains mixed, or classes in bunches.
+
+    `concentration` is for "dirichlet" only; `seed` is for "dirichlet" and "mixed".
+    """
+
+    name: SamplingName = "file"
+    concentration: float = 0.1
+    seed: int = 0
+
+    def order(self, labels: Tensor, number: int) -> Tensor:
+        """The order of images with these labels; `number` keys the random numbers."""
+        random = np.random.default_rng([self.seed, number])
+        if self.name == "file":
+            return torch.arange(len(labels))
+        if self.name == "sorted":
+            return labels.sort(stable=True).indices
+        if self.name == "mixed":
+            return torch.from_numpy(random.permutation(len(labels)))
+        return torch.from_numpy(_dirichlet(labels.numpy(), self.concentration, random))
+
+
+def _dirichlet(labels: Array, concentration: float, random: np.random.Generator) -> Array:
+    """Spread each class over as many slots as there are classes, in shares drawn from a Dirichlet distribution."""
+    classes = np.unique(labels)
+    slots: list[list[int]] = [[] for _ in classes]
+    for label in classes:
+        mine = random.permutation(np.flatnonzero(labels == label))
+        shares = random.dirichlet(np.full(len(classes), concentration))
+        cuts = np.round(shares.cumsum()[:-1] * len(mine)).astype(int)
+        for slot, part in zip(slots, np.split(mine, cuts), strict=True):
+            slot.extend(part.tolist())
+    return np.concatenate([random.permutation(np.array(slot, dtype=np.int64)) for slot in slots])
 
 
 class ImageSource(Protocol):
-    """Where a domain's pictures come from: any object that knows its length and reads a range or a choice."""
+    """Images of a domain, by range or by index."""
 
-    def __len__(self) -> int:
-        """Number of images."""
+    def __len__(self) -> int: ...
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Images `start` to `stop`, uint8, (N, 3, H, W); label maps are (N, H, W)."""
+        """Images `start` to `stop`, uint8, (N, 3, H, W), or label maps, (N, H, W); may read further ones ahead."""
         return self.take(range(start, min(stop, len(self))))
 
     def take(self, indices: Sequence[int]) -> Tensor:
-        """The images at some indices, in their order."""
+        """Images by index, in this order."""
 
 
 @dataclass(frozen=True)
@@ -41,24 +79,21 @@ class Samples:
         return len(self.labels)
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Images `start` to `stop`."""
         return self.images[start:stop]
 
     def take(self, indices: Sequence[int]) -> Tensor:
-        """The images at some indices, in their order."""
         return self.images[list(indices)]
 
     def first(self, count: int | None) -> Samples:
-        """The first images only."""
         return Samples(self.images[:count], self.labels[:count])
 
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """One kind of image: a name, a severity (None where there are none), and its pictures with labels.
+    """Images of one condition with their labels.
 
-    Labels are int64 numbers, one per image; or uint8 maps, (N, H, W), with 255 where a pixel has no class, which may be
-    read like the images and need not have their size.
+    Labels are int64 numbers, one per image; or uint8 maps, (N, H, W), with 255 for pixels without a class. Maps may be
+    read from a source, like the images, and need not have their size.
     """
 
     name: str
@@ -70,24 +105,24 @@ class Domain:
         return len(self.labels)
 
     def read(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Images in [0, 1] (float, NCHW) and labels of a range."""
+        """Images, float in [0, 1], and labels of a range."""
         labels = self.labels[start:stop] if isinstance(self.labels, Tensor) else self.labels.read(start, stop)
         return to_float(self.source.read(start, stop)), labels
 
     def take(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Images in [0, 1] (float, NCHW) and labels at some indices."""
+        """Images, float in [0, 1], and labels by index."""
         labels = self.labels[list(indices)] if isinstance(self.labels, Tensor) else self.labels.take(indices)
         return to_float(self.source.take(indices)), labels
 
     def image_labels(self) -> Tensor:
-        """One label per image, for orders that depend on it; -1 where labels are maps."""
+        """One label per image; -1 if labels are maps."""
         if isinstance(self.labels, Tensor) and self.labels.ndim == 1:
             return self.labels
         return torch.full((len(self),), -1)
 
 
 class Segment(NamedTuple):
-    """A visit to a domain: in which round, and whether the adapter learns there or is only tested."""
+    """A visit to a domain: its round, and whether the adapter learns or is only tested."""
 
     domain: Domain
     round: int = 1
@@ -95,10 +130,10 @@ class Segment(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Some images of one segment, or of several where domains are mixed.
+    """Images of one segment, or of several if domains are mixed.
 
-    `number` counts the batches of the stream; of each image, `segments` says where it belongs, `indices` which
-    image of its domain it is, and `positions` how many images of its segment came before.
+    `number` counts the batches of the stream. For each image, `segments` has the number of its segment, `indices` its
+    index in the domain, and `positions` the number of images of its segment before it.
     """
 
     number: int
@@ -111,22 +146,21 @@ class Batch(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The domain, or "mixed"."""
+        """The name of the domain, or "mixed"."""
         return self.block.name
 
     @property
     def learn(self) -> bool:
-        """Whether the adapter learns from this batch or is only tested on it."""
         return self.block.learn
 
 
 def to_float(levels: Tensor) -> Tensor:
-    """Turn uint8 levels into float32 numbers in [0, 1]."""
+    """Convert uint8 to float32 in [0, 1]."""
     return levels.to(torch.float32) / 255
 
 
 class Block:
-    """Segments that are shown together: one, or several that are mixed. No batch spans two blocks."""
+    """One segment, or several that are mixed. A batch never contains images of two blocks."""
 
     def __init__(self, segments: Sequence[Segment], first: int, sampling: Sampling) -> None:
         self.segments, self.first, self.sampling = tuple(segments), first, sampling
@@ -153,87 +187,74 @@ class Block:
         return segments, order - starts[segments], positions
 
     def read(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Images and labels of a range, and where they belong: segment, index, position."""
+        """Images, labels, segments, indices and positions of a range."""
         if self.sampling.name == "file":
             indices = torch.arange(start, stop)
             return *self.segments[0].domain.read(start, stop), torch.full_like(indices, self.first), indices, indices
         segments, indices, positions = (values[start:stop] for values in self._order)
-        images, labels = self._take(segments, indices)
-        return images, labels, segments + self.first, indices, positions
-
-    def _take(self, segments: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Read segment by segment, and put the images back in order."""
         places = [(segments == number).nonzero().flatten() for number in range(len(self.segments))]
         parts = [
             segment.domain.take(indices[place].tolist())
             for segment, place in zip(self.segments, places, strict=True)
             if len(place)
         ]
-        back = torch.cat(places).argsort()
-        return torch.cat([images for images, _ in parts])[back], torch.cat([labels for _, labels in parts])[back]
+        back = torch.cat(places).argsort()  # parts are read segment by segment; this restores the order of the stream
+        images, labels = (torch.cat(values)[back] for values in zip(*parts, strict=True))
+        return images, labels, segments + self.first, indices, positions
 
 
 class Stream:
-    """The batches of several segments (or plain domains), in order.
+    """The batches of several segments (or domains), in order.
 
-    The last short batch of a block is kept, and no batch spans two: a block is one segment or, where domains are
-    mixed, one round of them.
+    Blocks are cut into batches one by one; the last batch of a block may be shorter. A block is one segment or, if
+    domains are mixed, one round of them (and one for the tests).
     """
 
     def __init__(self, segments: Sequence[Segment | Domain], batch_size: int, sampling: Sampling | None = None) -> None:
         if batch_size < 1:
-            raise UserError(f"batch size must be at least 1; got {batch_size}")
+            raise UserError(f"batch size must be at least 1; got {batch_size}", code="wrong-batch-size")
         if not segments:
-            raise UserError("a stream needs at least one domain; got none")
+            raise UserError("a stream needs at least one domain; got none", code="no-domains")
         self.segments = tuple(Segment(item) if isinstance(item, Domain) else item for item in segments)
         self.sizes = torch.tensor([len(segment.domain) for segment in self.segments])
         self.batch_size = batch_size
-        self.blocks = _make_blocks(self.segments, sampling or Sampling())
+        sampling, numbered = sampling or Sampling(), list(enumerate(self.segments))
+        groups = [[item] for item in numbered]
+        if sampling.name == "mixed":
+            rounds = groupby(numbered, key=lambda item: (item[1].round, item[1].learn))
+            groups = [list(group) for _, group in rounds]
+        self.blocks = [Block([segment for _, segment in group], group[0][0], sampling) for group in groups]
         self._ends = list(accumulate(-(-len(block) // batch_size) for block in self.blocks))
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """The domain of each segment."""
         return tuple(segment.domain for segment in self.segments)
 
     def __len__(self) -> int:
-        """Number of batches."""
         return self._ends[-1]
 
     def __iter__(self) -> Iterator[Batch]:
-        """All batches, from the first."""
         return self.batches()
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
-        """All batches from number `start` on; earlier ones are not read."""
+        """Batches from number `start` on; earlier ones are not read."""
         return (self[number] for number in range(start, len(self)))
 
     def __getitem__(self, number: int) -> Batch:
-        """One batch by its number."""
         if not 0 <= number < len(self):
-            raise IndexError(f"the stream has {len(self)} batches; there is no number {number}")
+            raise IndexError(f"the stream has {len(self)} batches; number {number} does not exist")
         index = bisect_right(self._ends, number)
         block, first = self.blocks[index], self._ends[index - 1] if index else 0
         begin = (number - first) * self.batch_size
         return Batch(number, block, *block.read(begin, min(begin + self.batch_size, len(block))))
 
     def starts_domain(self, number: int) -> bool:
-        """Whether a batch is the first of its domain, or of a round of mixed ones."""
+        """Whether a batch is the first of its domain, or of a round of mixed domains."""
         return number == 0 or number in self._ends
 
     def ends_domain(self, number: int) -> bool:
-        """Whether a batch is the last of its domain, or of a round of mixed ones."""
+        """Whether a batch is the last of its domain, or of a round of mixed domains."""
         return number + 1 in self._ends
 
     def __repr__(self) -> str:
-        """Segments, batches and batch size."""
         return f"Stream({len(self.segments)} domains, {len(self)} batches of {self.batch_size})"
-
-
-def _make_blocks(segments: Sequence[Segment], sampling: Sampling) -> list[Block]:
-    """One block per segment; where domains are mixed, one per round, and one for the tests."""
-    numbered = enumerate(segments)
-    if sampling.name != "mixed":
-        return [Block([segment], number, sampling) for number, segment in numbered]
-    groups = [list(group) for _, group in groupby(numbered, key=lambda item: (item[1].round, item[1].learn))]
-    return [Block([segment for _, segment in group], group[0][0], sampling) for group in groups]

@@ -31,7 +31,7 @@ from testdg.models.untrusted import (
     require_finite,
     sketch,
 )
-from testdg.plugins import load_plugins
+from testdg.registry import load_plugins
 
 Make = Callable[[], nn.Module]
 F = TypeVar("F", bound=Make)

@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import nn
 
-from testdg.data.frames import Frames, Remaining, open_frames
+from testdg.data.frames import Frames, RemainingPictures, open_frames
 from testdg.errors import UserError, unknown
 from testdg.files import replace_text, writing
 from testdg.runs.loop import graceful_interrupt
 from testdg.runs.maps import Maps
-from testdg.runs.picture_folder import ROWS, PictureFolder, require_pyarrow, write_parquet
 from testdg.runs.pictures import AdaptedStream, Answered
+from testdg.runs.prediction_folder import ROWS, PredictionFolder, require_pyarrow, write_parquet
 from testdg.runs.samples import Sample, Samples
 from testdg.runs.session import BATCH_SIZE, PictureOptions, Session, open_pictures
 from testdg.runs.tally import Tally
@@ -104,7 +104,7 @@ class _Run:
     ) -> None:
         self.request, self.session, self.frames, self.watcher, self.draw = request, session, frames, watcher, draw
         self.size = request.batch_size or BATCH_SIZE[session.model.task]
-        self.out = PictureFolder(request.out, self._config())
+        self.out = PredictionFolder(request.out, self._config())
         self.maps = Maps(request.out, session.names)
         self.samples = Samples(request.out, self.maps)
         self.seconds, self.begun, self.before = 0.0, time.monotonic(), 0
@@ -148,7 +148,7 @@ class _Run:
         behind = self.out.resume(self.session, self.frames.there)
         self.session.warm_up()
         if behind.done or behind.again:
-            self.frames = Remaining(self.frames, behind.done, behind.again)
+            self.frames = RemainingPictures(self.frames, behind.done, behind.again)
             self.samples.load()
         self.seconds = behind.seconds
         self.begun, self.before = time.monotonic(), self.out.tally.all.count

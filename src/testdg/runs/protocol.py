@@ -17,8 +17,7 @@ from msgspec import Meta, Struct
 
 from testdg.data.benchmarks import Benchmark, Options
 from testdg.data.corruptions import STANDARD_ORDER
-from testdg.data.sampling import Sampling, SamplingName
-from testdg.data.stream import Segment, Stream
+from testdg.data.stream import Sampling, SamplingName, Segment, Stream
 from testdg.errors import UserError, look_up, unknown
 from testdg.files import read_toml
 from testdg.runs.views import Size, Views

@@ -21,7 +21,7 @@ from testdg.core.adapter import Adapter
 from testdg.core.guard.health import IMAGES
 from testdg.core.online import OnlineModel
 from testdg.data.benchmarks import Benchmark
-from testdg.data.frames import Folder
+from testdg.data.frames import PictureFolder
 from testdg.data.pictures import Unreadable, decode
 from testdg.data.stream import to_float
 from testdg.errors import UserError, unknown
@@ -161,7 +161,7 @@ class SourceFolder(SourceImages):
             message = f"--source {path} is not a folder: name one with clean pictures in it"
             raise UserError(message, code="no-source-folder")
         self.path, self.names = path, list(names)
-        self.files = [frame.file for frame in Folder(path) if frame is not None]
+        self.files = [frame.file for frame in PictureFolder(path) if frame is not None]
 
     def batches(self, adapter: Adapter) -> Batches:
         """Pictures of one size each; with labels if the method needs them."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from testdg.data.generate.workers import depend_on_parent
+from testdg.data.generate import depend_on_parent
 from testdg.errors import UserError
 from testdg.spec import RunSpec
 from testdg.studies.engine import Failed, News, Running, run_one

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
-from testdg import plugins
+from testdg import registry
 from testdg.errors import UserError
 
 RETRIES = 3  # work begins anew when its machine or its process is lost
@@ -18,7 +18,7 @@ KNOCK, ANSWER = 3.0, 15.0  # seconds for an address to accept a connection, and 
 PATIENCE = 120.0  # seconds for the lock of a lost machine to end
 TICK = 0.2  # seconds between two looks for news
 # What torch reads when it is imported, and plugins.
-_PASSED_ON = ("OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA", plugins.VARIABLE)
+_PASSED_ON = ("OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA", registry.VARIABLE)
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
 
 

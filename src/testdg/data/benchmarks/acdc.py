@@ -3,8 +3,7 @@
 from pathlib import Path
 from types import MappingProxyType
 
-from testdg.data.benchmarks.base import Options, fingerprint, register
-from testdg.data.benchmarks.weather import WeatherBenchmark, identify
+from testdg.data.benchmarks.base import Options, WeatherBenchmark, fingerprint, register
 from testdg.data.segmentation.classes import CITYSCAPES, CITYSCAPES_PALETTE
 from testdg.data.segmentation.files import PairFiles, readable
 from testdg.data.segmentation.layouts import complete, find_parent, list_acdc, list_cityscapes
@@ -33,8 +32,9 @@ class Acdc(WeatherBenchmark):
     def __init__(self, data: Path | None = None, options: Options | None = None) -> None:
         super().__init__(data, options)
         if find_parent(self.data, "rgb_anon") is None:
-            raise UserError(f"data folder {self.data} holds no ACDC: expected rgb_anon/fog/train/ (and so on) and gt/")
-        self._refuse_seed(made=False)
+            message = f"data folder {self.data} does not contain ACDC: expected rgb_anon/fog/train/ (and so on) and gt/"
+            raise UserError(message, code="no-such-data")
+        self._refuse_seed()
         self._files: dict[str, PairFiles] = {}
         self._skipped: dict[str, list[str]] = {}
 
@@ -48,16 +48,15 @@ class Acdc(WeatherBenchmark):
         return self._files[name]
 
     def make_domain(self, name: str, severity: int) -> Domain:
-        """One condition; it has no severities."""
         files = self.files(name)
         return Domain(name, None, files.images, files.masks)
 
     def train(self) -> Samples:
-        """The training pictures of Cityscapes, where it is in the data folder, at 1024 x 512 px."""
+        """The training pictures of Cityscapes, if the data folder has it, at 1024 x 512 px."""
         return self._source("train")
 
     def test(self) -> Samples:
-        """The validation pictures of Cityscapes, where it is in the data folder, at 1024 x 512 px."""
+        """The validation pictures of Cityscapes, if the data folder has it, at 1024 x 512 px."""
         return self._source("val")
 
     def _source(self, split: str) -> Samples:
@@ -65,13 +64,10 @@ class Acdc(WeatherBenchmark):
         return Samples(*PairFiles(pairs, SOURCE_SIZE, SOURCE_SIZE, self.options.workers).load())
 
     def origin(self) -> str:
-        """Where the images of the stream come from, in words."""
         return f"ACDC, training split; {self.options.describe_files()}"
 
     def fingerprint(self) -> str:
-        """Identify the files: names of all, the first picture and label map of each condition."""
-        return fingerprint([part for name in self.order for part in identify(self.files(name))])
+        return fingerprint([part for name in self.order for part in self.files(name).identity()])
 
     def unreadable(self) -> list[str]:
-        """Files that could not be read and were left out."""
         return [f"{name}/{file}" for name, files in self._skipped.items() for file in files]

@@ -1,21 +1,92 @@
-"""What every benchmark gives: domains in order, clean images, and a description for the record; benchmarks by name."""
+"""Benchmarks: domains in order, clean images, and the description of the data that every record contains."""
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from testdg.data.corrupted import PixelCache
+from testdg.data.corruptions import corrupt_uint8
 from testdg.data.corruptions.parameters import check_severity
-from testdg.data.stream import Domain, Samples, Stream
+from testdg.data.stream import Domain, ImageSource, Samples, Stream
+from testdg.data.weather import CONDITIONS
 from testdg.errors import UserError, unknown
 from testdg.registry import Registry
+
+
+class Corrupt(Protocol):
+    """`corrupt_uint8` or `weather` with its seed and other settings: uint8 images (N, 3, H, W) in and out."""
+
+    def __call__(self, images: Tensor, name: str, severity: int, /, *, indices: Sequence[int]) -> Tensor:
+        """Corrupt images; `indices` are their positions in the data set."""
+
+
+class PixelCache:
+    """Images by key, up to a number of bytes; the least recently used ones are dropped first."""
+
+    def __init__(self, limit: int = 1 << 30) -> None:
+        self.limit, self.size = limit, 0
+        self._images: OrderedDict[Hashable, Tensor] = OrderedDict()
+
+    def get(self, key: Hashable) -> Tensor | None:
+        if key in self._images:
+            self._images.move_to_end(key)
+        return self._images.get(key)
+
+    def put(self, key: Hashable, image: Tensor) -> None:
+        if key not in self._images:
+            self._images[key] = image
+            self.size += image.nbytes
+        while self.size > self.limit:
+            self.size -= self._images.popitem(last=False)[1].nbytes
+
+
+class CorruptedImages(ImageSource):
+    """Clean images, uint8 (N, 3, H, W), that are corrupted when they are read, and then cached.
+
+    `positions` are their positions in the data set, which the noise depends on (default: 0, 1, ...). Domains may share
+    a `cache` and its limit.
+    """
+
+    def __init__(
+        self,
+        clean: Tensor | ImageSource,
+        name: str,
+        severity: int,
+        corrupt: Corrupt = corrupt_uint8,
+        *,
+        positions: Sequence[int] | None = None,
+        cache: PixelCache | None = None,
+    ) -> None:
+        self.clean, self.name, self.severity, self.corrupt = clean, name, severity, corrupt
+        self.positions = positions or range(len(clean))
+        self._cache = PixelCache() if cache is None else cache
+
+    def __len__(self) -> int:
+        return len(self.clean)
+
+    def take(self, indices: Sequence[int]) -> Tensor:
+        keys = {index: (self.name, self.severity, index) for index in indices}
+        images = {index: image for index, key in keys.items() if (image := self._cache.get(key)) is not None}
+        missing = [index for index in keys if index not in images]
+        if missing:
+            if isinstance(self.clean, Tensor):
+                clean = self.clean[missing]
+            elif missing == list(range(missing[0], missing[0] + len(missing))):
+                clean = self.clean.read(missing[0], missing[-1] + 1)  # sources read ahead after a range
+            else:
+                clean = self.clean.take(missing)
+            positions = [self.positions[index] for index in missing]
+            corrupted = self.corrupt(clean, self.name, self.severity, indices=positions)
+            images.update(zip(missing, corrupted, strict=True))
+        for index in missing:
+            self._cache.put(keys[index], images[index])
+        return torch.stack([images[index] for index in indices])
 
 
 @dataclass(frozen=True)
@@ -23,7 +94,7 @@ class Options:
     """What a user can choose about a benchmark."""
 
     images: int | None = None
-    """First images of each domain; None for all."""
+    """Number of images of each domain, from the first; None for all."""
     severity: int = 5
     domains: Sequence[str] | None = None
     """Names of the domains, in the order of the stream; None for the benchmark's own."""
@@ -31,27 +102,28 @@ class Options:
     subset: str | Path | None = None
     """Of image files: "all", "first:N" for the first N of each class, or a list file, one <class>/<file> per line."""
     skip_unreadable: bool = False
-    """Try every image file first, and leave out and count those that cannot be decoded."""
+    """Try to read every image file first, and leave out and count those that cannot be decoded."""
     workers: int | None = None
     """Processes that decode image files; None for one per core, at most 16."""
 
     def __post_init__(self) -> None:
         if self.images is not None and self.images < 1:
-            raise UserError(f"images per domain must be at least 1; got {self.images}")
+            raise UserError(f"images per domain must be at least 1; got {self.images}", code="wrong-images")
         if self.workers is not None and self.workers < 1:
-            raise UserError(f"workers must be at least 1; got {self.workers}")
+            raise UserError(f"workers must be at least 1; got {self.workers}", code="wrong-workers")
         check_severity(self.severity)
 
     def describe_files(self, middle: str = "") -> str:
-        """Which image files are taken, in words, with what else there is to say of them."""
+        """Which image files are used, in words, with further words in the middle."""
         skipped = "; unreadable files skipped" if self.skip_unreadable else ""
         return f"subset {Path(self.subset or 'all').name}{middle}{skipped}"
 
 
 def check_once(what: str, values: Sequence[Any]) -> None:
-    """Refuse a choice that is empty or names something twice."""
+    """Refuse an empty choice and duplicates."""
     if not values or len(set(values)) < len(values):
-        raise UserError(f"{what} must be named once each, at least one; got {', '.join(map(str, values)) or 'none'}")
+        names = ", ".join(map(str, values)) or "none"
+        raise UserError(f"{what} must be named once each, at least one; got {names}", code=f"wrong-{what}")
 
 
 class Benchmark(ABC):
@@ -61,87 +133,90 @@ class Benchmark(ABC):
     title: ClassVar[str] = ""
     task: ClassVar[str] = "classification"
     classes: tuple[str, ...] = ()
-    """Names of the classes, in the order of a model's outputs; empty on the class where the data tell them."""
+    """Names of the classes, in the order of a model's outputs; empty on the class if they depend on the data."""
     palette: tuple[tuple[int, int, int], ...] = ()
-    """Colours of the classes in pictures of label maps; empty where there are none."""
+    """Colours of the classes in label maps; empty if there are none."""
     own_domains: ClassVar[tuple[str, ...]] = ()
-    """Names of the domains of a run that names none, in the order of the stream."""
+    """Default domains, in the order of the stream."""
+    known_domains: ClassVar[tuple[str, ...]] = ()
+    """All domains that exist; empty if any name may be a domain."""
+    domain_kind: ClassVar[str] = "domain"
+    """The word for a domain in messages."""
     batch_size: ClassVar[int] = 40
     protocol: ClassVar[str] = "continual"
-    """The protocol of a run that names none."""
+    """Default protocol."""
     needs: ClassVar[str] = ""
-    """What the data folder must hold; empty where no folder is needed."""
+    """Contents of the data folder; empty if no folder is needed."""
     embedded: ClassVar[bool] = False
-    """True where the benchmark brings its images and its source model is trained on the spot."""
+    """True if the benchmark contains its images and trains its source model itself."""
 
     extras: ClassVar[tuple[str, ...]] = ()
-    """Of an embedded benchmark, what a data folder may add."""
+    """Optional contents of the data folder of an embedded benchmark."""
     image_files: ClassVar[bool] = False
-    """True where the images are files, so that `subset`, `skip_unreadable` and `workers` apply."""
+    """True if the images are files, so that `subset`, `skip_unreadable` and `workers` apply."""
     has_severities: ClassVar[bool] = False
-    """True where the domains exist at severities 1 to 5."""
+    """True if the domains exist at severities 1 to 5."""
     paper: ClassVar[Mapping[str, Any]] = {}
-    """How the paper prepares images: values of a model's `Preprocessing`; empty where the paper has no such data."""
+    """How the paper prepares images: values of `Preprocessing`; empty if the paper does not use the data."""
 
     def __init__(self, data: Path | None = None, options: Options | None = None) -> None:
         if data is None and self.needs:
-            raise UserError(f"{self.name} needs a data folder with {self.needs}: name it with --data")
+            raise UserError(f"{self.name} needs a data folder with {self.needs}: name it with --data", code="no-data")
         if data is not None and not data.is_dir():
-            raise UserError(f"data folder {data} does not exist: expected a folder with {self.needs or 'images'}")
-        self.data = data
-        self.options = options or Options()
-        self._refuse_without_effect()
-        self._made: dict[tuple[str, int], Domain] = {}
+            expected = self.needs or "images"
+            message = f"data folder {data} does not exist: expected a folder with {expected}"
+            raise UserError(message, code="no-such-folder")
+        self.data, self.options, own, usual = data, options or Options(), options or Options(), Options()
+        self.cache = PixelCache()
+        """Images that are made on the fly, of all domains."""
+        self._domains: dict[tuple[str, int], Domain] = {}
+        if not self.image_files and (own.subset is not None or own.skip_unreadable):
+            self._refuse("is not made of image files: leave out subset and skip_unreadable")
+        if not self.image_files and own.workers is not None:
+            self._refuse("is not made of image files: leave out --workers")
+        if not self.has_severities and own.severity != usual.severity:
+            self._refuse(f"has no severities; got {own.severity}: leave out --severity")
+        if data is not None and self.embedded and not any((data / name).is_dir() for name in self.extras):
+            used = f" (only {' and '.join(self.extras)}/ of a data folder would be used)" if self.extras else ""
+            self._refuse(f"contains its own images: leave out --data{used}")
+
+    def _refuse(self, problem: str) -> None:
+        """Refuse an option that would have no effect."""
+        raise UserError(f"{self.name} {problem}", code="option-conflict")
+
+    def _refuse_seed(self) -> None:
+        """Refuse a seed of corruptions, which has no effect on stored images."""
+        if self.options.corruption_seed != Options().corruption_seed:
+            self._refuse("reads stored images: leave out --corruption-seed")
 
     def adopt(self, side: int | None, classes: Sequence[str]) -> None:  # noqa: B027
-        """Hear the size and the classes of the model, before any image is read."""
-
-    def _refuse_without_effect(self) -> None:
-        """Refuse what would be given for nothing."""
-        own, usual = self.options, Options()
-        if not self.image_files and (own.subset is not None or own.skip_unreadable):
-            raise UserError(f"{self.name} is not made of image files: leave out subset and skip_unreadable")
-        if not self.image_files and own.workers is not None:
-            raise UserError(f"{self.name} is not made of image files: leave out --workers")
-        if not self.has_severities and own.severity != usual.severity:
-            raise UserError(f"{self.name} has no severities; got {own.severity}: leave out --severity")
-        if self.data is not None and self.embedded and not any((self.data / name).is_dir() for name in self.extras):
-            used = f" (of a data folder, {' and '.join(self.extras)}/ alone would be used)" if self.extras else ""
-            raise UserError(f"{self.name} brings its own images: leave out --data{used}")
-
-    def _refuse_seed(self, made: bool) -> None:
-        """Refuse a seed of corruptions where none are made."""
-        if not made and self.options.corruption_seed != Options().corruption_seed:
-            raise UserError(f"the images of {self.name} are there and not made: leave out --corruption-seed")
+        """Adapt to the input size and the classes of the model; called before any image is read."""
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Names of the domains, in the order of the stream: those that the user named, or the benchmark's own."""
+        """Names of the domains, in the order of the stream: the user's choice, or the default."""
         chosen = tuple(self.own_domains if self.options.domains is None else self.options.domains)
         for name in chosen:
             self.check_domain(name)
         check_once("domains", chosen)
         return chosen
 
-    def check_domain(self, name: str) -> None:  # noqa: B027
+    def check_domain(self, name: str) -> None:
         """Refuse a domain that does not exist."""
+        if self.known_domains and name not in self.known_domains:
+            raise unknown(self.domain_kind, name, self.known_domains)
 
     @abstractmethod
     def make_domain(self, name: str, severity: int) -> Domain:
         """Open or make one domain."""
 
     def domain(self, name: str, severity: int | None = None) -> Domain:
-        """One domain by name, at a severity of 1 to 5 (the chosen one if left out); made once."""
+        """One domain at a severity of 1 to 5 (default: that of the options); cached."""
         severity = self.options.severity if severity is None else check_severity(severity)
         self.check_domain(name)
-        if (name, severity) not in self._made:
-            self._made[name, severity] = self.make_domain(name, severity)
-        return self._made[name, severity]
-
-    @cached_property
-    def cache(self) -> PixelCache:
-        """Room for images that are made on the fly, shared by the domains."""
-        return PixelCache()
+        if (name, severity) not in self._domains:
+            self._domains[name, severity] = self.make_domain(name, severity)
+        return self._domains[name, severity]
 
     def domains(self) -> tuple[Domain, ...]:
         """The domains, in the order of the stream."""
@@ -157,7 +232,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def origin(self) -> str:
-        """Where the images of the stream come from, in words."""
+        """The origin of the images, in words."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -168,11 +243,11 @@ class Benchmark(ABC):
         return []
 
     def stream(self, batch_size: int | None = None) -> Stream:
-        """The domains cut into batches."""
+        """The domains, cut into batches."""
         return Stream(self.domains(), self.batch_size if batch_size is None else batch_size)
 
     def describe(self) -> dict[str, Any]:
-        """Everything that a number on this benchmark depends on."""
+        """Everything about the data that a number on this benchmark depends on."""
         domains = self.domains()
         sizes = [len(domain) for domain in domains]
         return {
@@ -183,6 +258,16 @@ class Benchmark(ABC):
             "severity": self.options.severity,
             "images_per_domain": sizes[0] if len(set(sizes)) == 1 else sizes,
         }
+
+
+class WeatherBenchmark(Benchmark):
+    """Pictures of streets with label maps, in fog, at night, in rain and in snow."""
+
+    task = "segmentation"
+    batch_size = 1
+    protocol = "cyclic"
+    own_domains = known_domains = CONDITIONS
+    domain_kind = "condition"
 
 
 def letters(names: Sequence[str]) -> Tensor:
@@ -201,20 +286,20 @@ def fingerprint(tensors: Sequence[Tensor]) -> str:
 
 _BENCHMARKS: Registry[type[Benchmark]] = Registry("benchmark", "testdg.data.benchmarks")
 register = _BENCHMARKS.add
-"""Make a benchmark known under its `name` (a class decorator)."""
+"""Register a benchmark under its `name` (a class decorator)."""
 benchmarks = _BENCHMARKS.all
-"""Every benchmark, by name."""
+"""All benchmarks by name."""
 find_benchmark = _BENCHMARKS.find
-"""The benchmark of a name, or a sentence that names those that there are."""
+"""The benchmark of a name."""
 
 
 def load_benchmark(name: str, data: str | Path | None = None, **options: Any) -> Benchmark:
-    """Make a benchmark ready.
+    """Open a benchmark.
 
     Args:
         name: The name of a benchmark; `testdg benchmarks` lists them.
-        data: Its data folder, where it needs one.
-        **options: Those of `Options`: images of each domain, severity, domains, ...
+        data: Its data folder, if it needs one.
+        **options: Fields of `Options`: images of each domain, severity, domains, ...
 
     Examples:
         >>> import testdg

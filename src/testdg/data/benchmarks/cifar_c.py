@@ -9,7 +9,7 @@ from testdg.data.arrays import CorruptedArray, read_labels
 from testdg.data.benchmarks.base import fingerprint, register
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
 from testdg.data.cifar import CIFAR10, CIFAR100, Cifar, find_arrays, has_clean, read_test, read_train
-from testdg.data.manifest import stored_origin
+from testdg.data.picture_sets import stored_origin
 from testdg.data.stream import Domain, Samples
 from testdg.errors import UserError
 
@@ -23,25 +23,25 @@ class CifarC(CorruptionBenchmark):
 
     @cached_property
     def arrays(self) -> Path | None:
-        """The folder of stored arrays; None where there is none."""
+        """The folder of stored arrays, or None."""
         folder, cifar = find_arrays(self.data, self.data_set), self.data_set
         if folder is None and not has_clean(self.data, cifar):
             clean = f"{cifar.folder}/{cifar.test} or {cifar.archive}"
             expected = f"expected {cifar.stored}/gaussian_noise.npy (and so on), {clean}"
-            raise UserError(f"data folder {self.data} holds no {cifar.title}: {expected}")
-        self._refuse_seed(folder is None)
+            message = f"data folder {self.data} does not contain {cifar.title}: {expected}"
+            raise UserError(message, code="no-such-data")
+        if folder is not None:
+            self._refuse_seed()
         return folder
 
     def train(self) -> Samples:
-        """The clean training images that are there."""
         return read_train(self.data, self.data_set)
 
     def test(self) -> Samples:
-        """The clean test images."""
         return read_test(self.data, self.data_set)
 
     def make_domain(self, name: str, severity: int) -> Domain:
-        """One corruption: from its array where there are arrays, else made from the clean images."""
+        """One corruption, from its array or made from the clean images."""
         if self.arrays is None:
             return super().make_domain(name, severity)
         array = self.arrays / f"{name}.npy"
@@ -50,13 +50,12 @@ class CifarC(CorruptionBenchmark):
         return Domain(name, severity, images, labels[: self.options.images])
 
     def origin(self) -> str:
-        """Where the images of the stream come from, in words."""
         if self.arrays is None:
             return super().origin()
         return stored_origin(self.arrays, f"published arrays of {self.data_set.stored}")
 
     def fingerprint(self) -> str:
-        """Identify the images: the clean ones, or labels and the first image of each array."""
+        """Fingerprint of the clean images, or of labels and the first image of each array."""
         if self.arrays is None:
             return super().fingerprint()
         domains = self.domains()

@@ -37,9 +37,7 @@ class DigitsC(CorruptionBenchmark):
     extras = ("frost",)
 
     def train(self) -> Samples:
-        """The first 1000 digits."""
         return load_digits()[0]
 
     def test(self) -> Samples:
-        """The last 797 digits."""
         return load_digits()[1]

@@ -3,9 +3,7 @@
 from functools import cached_property, partial
 from pathlib import Path
 
-from testdg.data.benchmarks.base import Options, fingerprint, register
-from testdg.data.benchmarks.weather import WeatherBenchmark, identify
-from testdg.data.corrupted import CorruptedImages
+from testdg.data.benchmarks.base import CorruptedImages, Options, WeatherBenchmark, fingerprint, register
 from testdg.data.segmentation import layouts
 from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE
 from testdg.data.segmentation.files import Pair, PairFiles, readable, size_of
@@ -15,7 +13,7 @@ from testdg.errors import UserError
 
 WIDEST = 1024
 _PALETTES = {CITYSCAPES: CITYSCAPES_PALETTE, CAMVID: CAMVID_PALETTE}
-_STREAM, _TRAIN = ("test", "val"), ("train",)  # splits; of Cityscapes the last one is taken
+_STREAM, _TRAIN = ("test", "val"), ("train",)  # splits; for Cityscapes the last one is used
 
 
 @register
@@ -42,7 +40,8 @@ class FolderWeather(WeatherBenchmark):
         if folders is None:
             training = "train/ and trainannot/, or images/train/ and masks/train/"
             expected = layouts.FOLDERS if splits == _STREAM else training
-            raise UserError(f"data folder {self.data} holds no such pictures with label maps: expected {expected}")
+            message = f"data folder {self.data} does not contain pictures with label maps: expected {expected}"
+            raise UserError(message, code="no-such-data")
         return folders
 
     @cached_property
@@ -60,26 +59,24 @@ class FolderWeather(WeatherBenchmark):
 
     @cached_property
     def _positions(self) -> list[int]:
-        """Places of the pictures among all, so that weather does not depend on the subset."""
+        """Positions of the pictures among all, so that weather does not depend on the subset."""
         places = {pair.name: place for place, pair in enumerate(self._pairs(_STREAM, None))}
         return [places[pair.name] for pair in self.files.pairs]
 
     def _open(self, pairs: list[Pair]) -> PairFiles:
-        """Pictures at the size of the first one, which is halved until it is 1024 px wide at most."""
+        """Pictures at the size of the first one, halved until it is at most 1024 px wide."""
         height, width = size_of(pairs[0].image)
         while width > WIDEST:
             height, width = height // 2, width // 2
         return PairFiles(pairs, (height, width), workers=self.options.workers)
 
     def make_domain(self, name: str, severity: int) -> Domain:
-        """Put the pictures into a condition."""
         corrupt = partial(weather, seed=self.options.corruption_seed)
         images, positions = self.files.images, self._positions
         source = CorruptedImages(images, name, severity, corrupt, positions=positions, cache=self.cache)
         return Domain(name, severity, source, self.files.masks)
 
     def train(self) -> Samples:
-        """The training pictures."""
         return Samples(*self._open(self._pairs(_TRAIN, self.options.subset)).load())
 
     def test(self) -> Samples:
@@ -87,15 +84,12 @@ class FolderWeather(WeatherBenchmark):
         return Samples(*self.files.load())
 
     def origin(self) -> str:
-        """Where the images of the stream come from, in words."""
         pictures = "Cityscapes" if self.cities else f"{self.files.pairs[0].image.parent.name}/"
         made = f"in weather made on the fly, seed {self.options.corruption_seed}"
         return f"{pictures} {made}; {self.options.describe_files(f'; {len(self.classes)} classes')}"
 
     def fingerprint(self) -> str:
-        """Identify the files: names of all, the first picture and label map."""
-        return fingerprint(identify(self.files))
+        return fingerprint(self.files.identity())
 
     def unreadable(self) -> list[str]:
-        """Files that could not be read and were left out."""
         return self._skipped

@@ -7,25 +7,25 @@ import torch
 from testdg.data.benchmarks.base import register
 from testdg.data.benchmarks.corruption import PictureBenchmark
 from testdg.data.corruptions import IMAGENET as PARAMETERS
-from testdg.data.decoder import Frame
+from testdg.data.decoder import Crop
 from testdg.data.image_files import ImageFiles
 from testdg.data.picture_sets import PictureSet
 
 SIDE = 224
-"""Pixels of a picture's side where no model says otherwise."""
+"""Side of a picture in pixels, unless a model needs another one."""
 
 IMAGE_FOLDER = PictureSet(
     title="picture in folders of classes",
     stored="image-folder-C",
     class_count=0,
-    frame=Frame(SIDE, SIDE),
+    crop=Crop(SIDE, SIDE),
     parameters=PARAMETERS,
 )
 
 
 @register
 class ImageFolder(PictureBenchmark):
-    """Pictures of a user's own, `<class>/<file>`, shuffled; with `val/` and `train/` in the folder, those of `val/`."""
+    """The user's pictures, `<class>/<file>`, shuffled; if the folder has `val/` and `train/`, those of `val/`."""
 
     name = "image-folder"
     title = "pictures of your own, by class; 15 corruptions (and 4 extra)"
@@ -34,14 +34,14 @@ class ImageFolder(PictureBenchmark):
     needs = "<class>/<file>, or val/<class>/<file> (and train/, for training)"
 
     def adopt(self, side: int | None, classes: Sequence[str]) -> None:
-        """Read pictures at the size of a model, and take over its order of classes where it knows them all."""
-        self.decoder.frame = Frame(side or SIDE, side or SIDE)
+        """Read pictures at the input size of the model, and use its order of classes if it has them all."""
+        self.decoder.crop = Crop(side or SIDE, side or SIDE)
         if set(self.classes) <= set(classes):
             self.classes = tuple(classes)
-        self._made.clear()
+        self._domains.clear()
 
     def _ordered(self, files: ImageFiles) -> ImageFiles:
-        """Drawn by the seed: as many as are wanted, spread over the classes, in an order that mixes them."""
+        """Draw the requested number by the seed, spread over the classes, and shuffle them."""
         if self._listed:
             return super()._ordered(files)
         generator = torch.Generator().manual_seed(self.options.corruption_seed)
@@ -50,11 +50,10 @@ class ImageFolder(PictureBenchmark):
         return chosen.chosen(_shuffled(chosen.names, generator))
 
     def _describe_order(self) -> str:
-        """In which order the images come."""
         if self._listed:
             return super()._describe_order()
         count = "" if self.options.images is None else f"; {self.options.images} images, spread over the classes"
-        side = self.decoder.frame.side
+        side = self.decoder.crop.side
         return f"{count}; shuffled by seed {self.options.corruption_seed}; read at {side} x {side} px"
 
 

@@ -5,14 +5,14 @@ from types import MappingProxyType
 from testdg.data.benchmarks.base import register
 from testdg.data.benchmarks.corruption import PictureBenchmark
 from testdg.data.corruptions import IMAGENET as PARAMETERS
-from testdg.data.decoder import IMAGENET_FRAME
+from testdg.data.decoder import IMAGENET_CROP
 from testdg.data.picture_sets import PictureSet
 
 IMAGENET = PictureSet(
     title="ImageNet",
     stored="ImageNet-C",
     class_count=1000,
-    frame=IMAGENET_FRAME,
+    crop=IMAGENET_CROP,
     parameters=PARAMETERS,
     groups=("", "noise", "blur", "weather", "digital", "extra"),  # the archives of the published set unpack into these
     class_lists=("classes.txt", "LOC_synset_mapping.txt"),
@@ -21,7 +21,7 @@ IMAGENET = PictureSet(
 
 @register
 class ImageNetC(PictureBenchmark):
-    """ImageNet validation images under corruptions; any folder of classes in the same layout will do."""
+    """ImageNet validation images under corruptions; any folder of classes in the same layout works."""
 
     name = "imagenet-c"
     title = "ImageNet, 15 corruptions (and 4 extra)"

@@ -5,9 +5,7 @@ from functools import cache
 
 from torch import Tensor
 
-from testdg.data.benchmarks.base import fingerprint, register
-from testdg.data.benchmarks.weather import WeatherBenchmark
-from testdg.data.corrupted import CorruptedImages
+from testdg.data.benchmarks.base import CorruptedImages, WeatherBenchmark, fingerprint, register
 from testdg.data.stream import Domain, Samples
 from testdg.data.streets.scene import Scenes, draw_scenes
 from testdg.data.streets.street import CLASSES, PALETTE
@@ -19,13 +17,13 @@ _TRAIN_SEED, _TEST_SEED = 0, 1
 
 @cache
 def load_streets(seed: int, images: int) -> Scenes:
-    """The first scenes of a row, drawn once."""
+    """The first scenes of a seed; cached."""
     return draw_scenes(range(images), seed)
 
 
 @register
 class Streets(WeatherBenchmark):
-    """Scenes of 96 x 160 px: 400 in clear weather for training, 100 others (or as many as wanted) in each condition."""
+    """Scenes of 96 x 160 px: 400 in clear weather for training, 100 others (by default) in each condition."""
 
     name = "streets"
     title = "drawn street scenes, 4 conditions (embedded)"
@@ -41,12 +39,10 @@ class Streets(WeatherBenchmark):
         return load_streets(_TEST_SEED, self.options.images or TEST_IMAGES)
 
     def train(self) -> Samples:
-        """The training scenes, in clear weather."""
         scenes = load_streets(_TRAIN_SEED, TRAIN_IMAGES)
         return Samples(scenes.images, scenes.labels)
 
     def test(self) -> Samples:
-        """The scenes of the stream, in clear weather."""
         return Samples(self.scenes.images, self.scenes.labels)
 
     def make_domain(self, name: str, severity: int) -> Domain:
@@ -59,9 +55,7 @@ class Streets(WeatherBenchmark):
         return weather(images, name, severity, indices=indices, seed=seed, geometry=geometry)
 
     def origin(self) -> str:
-        """Where the images of the stream come from, in words."""
         return f"drawn, in weather made on the fly, seed {self.options.corruption_seed}"
 
     def fingerprint(self) -> str:
-        """Identify the scenes in clear weather and their labels."""
         return fingerprint([self.scenes.images, self.scenes.labels])

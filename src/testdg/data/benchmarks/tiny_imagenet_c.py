@@ -4,7 +4,7 @@ from testdg.data.benchmarks.base import register
 from testdg.data.benchmarks.corruption import PictureBenchmark
 from testdg.data.corruptions import ParameterSet
 from testdg.data.corruptions.parameters import row
-from testdg.data.decoder import Frame
+from testdg.data.decoder import Crop
 from testdg.data.picture_sets import PictureSet
 
 PARAMETERS = ParameterSet(  # of the recipe for 64 px; the columns are those of the set for 32 px
@@ -54,7 +54,7 @@ TINY_IMAGENET = PictureSet(
     title="Tiny ImageNet",
     stored="Tiny-ImageNet-C",
     class_count=200,
-    frame=Frame(edge=64, side=64),
+    crop=Crop(edge=64, side=64),
     parameters=PARAMETERS,
     clean="tiny-imagenet-200",
     test="val/images",

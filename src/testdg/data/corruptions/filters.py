@@ -1,8 +1,8 @@
-"""Grey levels and linear filters of batches of images.
+"""Grey levels, linear filters and geometry of batches of images.
 
-Only exactly rounded operations touch the pixels (add, multiply, compare, gather), in an order that does not
-depend on the batch: an image's result is the same, bit for bit, in every batch. That is why there is
-no call to a convolution or a matrix product here.
+Pixels only pass exactly rounded operations (add, multiply, compare, gather), in an order that does not depend on the
+batch, so the result of an image is the same in every batch, bit for bit. That is why nothing here calls a convolution
+or a matrix product.
 """
 
 import math
@@ -13,11 +13,11 @@ from torch import Tensor
 
 Border = Callable[[Tensor, int], Tensor]
 _LUMA = (0.299, 0.587, 0.114)
-_ROUNDING = 2.0**-10  # what is a grey level up to float32 rounding stays that grey level
+_ROUNDING = 2.0**-10  # a grey level that float32 rounding has lowered is not truncated to the next lower one
 
 
 def from_levels(levels: Tensor) -> Tensor:
-    """Turn uint8 levels into float32 numbers in [0, 1]."""
+    """Convert uint8 levels to float32 in [0, 1]."""
     return levels.float() * (1 / 255)
 
 
@@ -27,7 +27,7 @@ def to_levels(images: Tensor) -> Tensor:
 
 
 def grey(images: Tensor) -> Tensor:
-    """Weigh red, green and blue as the eye does; the result has one channel."""
+    """Luminance, one channel."""
     red, green, blue = (images[:, channel : channel + 1] * weight for channel, weight in enumerate(_LUMA))
     return red + green + blue
 
@@ -51,7 +51,7 @@ def mirror(index: Tensor, size: int) -> Tensor:
 
 
 def extend(images: Tensor, rows: int, columns: int, border: Border) -> Tensor:
-    """Add pixels on all four sides."""
+    """Pad all four sides."""
     for axis, margin in ((-2, rows), (-1, columns)):
         if margin:
             size = images.shape[axis]
@@ -95,3 +95,65 @@ def disk_kernel(radius: float, alias: float) -> Tensor:
     soft = correlate(correlate(disk / disk.sum(), edge[:, None], reflect), edge[None, :], reflect)
     used = int((soft.sum(dim=0) > 1e-9).sum()) // 2  # rows and columns of zeros around it are cut
     return soft[reach - used : reach + used + 1, reach - used : reach + used + 1]
+
+
+def zoom(images: Tensor, factor: float) -> Tensor:
+    """Magnify the centre of the images, bilinearly; the size stays."""
+    height, width = images.shape[-2:]
+    tall = _interpolate_rows(images, _zoom_positions(height, factor))
+    return _interpolate_rows(tall.mT.contiguous(), _zoom_positions(width, factor)).mT
+
+
+def _zoom_positions(size: int, factor: float) -> Tensor:
+    """Positions on the axis that the pixels of the magnified centre are read from."""
+    cropped = math.ceil(size / factor)
+    enlarged = round(cropped * factor)
+    start, trimmed = (size - cropped) // 2, (enlarged - size) // 2
+    step = (cropped - 1) / max(enlarged - 1, 1)
+    return start + step * (trimmed + torch.arange(size, dtype=torch.float64))
+
+
+def _interpolate_rows(images: Tensor, positions: Tensor) -> Tensor:
+    """Read the images between their rows."""
+    last = images.shape[-2]
+    above = positions.floor()
+    weight = (positions - above).float().to(images.device)[:, None]
+    index = above.long().to(images.device)
+    upper, lower = (images.index_select(-2, clamp(index + step, last)) for step in (0, 1))
+    return upper.mul_(1 - weight).add_(lower.mul_(weight))
+
+
+def warp(images: Tensor, rows: Tensor, columns: Tensor, border: Border) -> Tensor:
+    """Read every image bilinearly at its own positions: rows and columns are (N, H, W), float64."""
+    height, width = images.shape[-2:]
+    top, left = rows.floor(), columns.floor()
+    down, right = ((at - before).float().to(images.device) for at, before in ((rows, top), (columns, left)))
+    rows_at = [border(top.long() + step, height).to(images.device) for step in (0, 1)]
+    columns_at = [border(left.long() + step, width).to(images.device) for step in (0, 1)]
+    total = torch.zeros_like(images)
+    for row, row_weight in zip(rows_at, (1 - down, down), strict=True):
+        for column, column_weight in zip(columns_at, (1 - right, right), strict=True):
+            total += _pick(images, row * width + column) * (row_weight * column_weight)[:, None]
+    return total
+
+
+def _pick(images: Tensor, index: Tensor) -> Tensor:
+    """Take pixels by their flat position, (N, H, W), the same for every channel."""
+    flat = index.flatten(1)[:, None].expand(-1, images.shape[1], -1)
+    return images.flatten(2).gather(2, flat).view(images.shape)
+
+
+def motion(images: Tensor, radius: float, sigma: float, angles: Tensor) -> Tensor:
+    """Blur every image along its own direction (degrees): one half of a bell curve on a line of pixels."""
+    height, width = images.shape[-2:]
+    taps = range(2 * int(radius) + 1)
+    bell = [math.exp(-0.5 * (tap / sigma) ** 2) for tap in taps]
+    rows, columns = (torch.arange(size, device=images.device) for size in (height, width))
+    radians = [math.radians(angle) for angle in angles.tolist()]
+    total = torch.zeros_like(images)
+    for tap, weight in zip(taps, bell, strict=True):
+        down = torch.tensor([math.ceil(tap * math.sin(angle) - 0.5) for angle in radians], device=images.device)
+        right = torch.tensor([math.ceil(tap * math.cos(angle) - 0.5) for angle in radians], device=images.device)
+        row, column = clamp(rows + down[:, None], height), clamp(columns + right[:, None], width)
+        total += _pick(images, row[:, :, None] * width + column[:, None, :]) * (weight / math.fsum(bell))
+    return total

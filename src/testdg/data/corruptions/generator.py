@@ -1,4 +1,4 @@
-"""Random numbers that belong to an image, not to a batch or a device; and clouds made of them."""
+"""Random numbers keyed by image, independent of batch and device, and clouds that are made of them."""
 
 import hashlib
 import math
@@ -13,17 +13,15 @@ from torch import Tensor
 class ImageNoise:
     """Independent random streams, one for each image, keyed by (seed, corruption, severity, image index).
 
-    All numbers are drawn on the CPU and come back with one row per image: a row depends on its key and on
-    the draws before it, never on the other images.
+    All numbers are drawn on the CPU and returned with one row per image: a row depends on its key and on the draws
+    before it, never on other images.
     """
 
     def __init__(self, seed: int, corruption: str, severity: int, indices: Sequence[int]) -> None:
+        self.count = len(indices)
         keys = [f"{int(seed)}/{corruption}/{int(severity)}/{int(index)}" for index in indices]
         digests = [hashlib.blake2b(key.encode(), digest_size=16).digest() for key in keys]  # the same on every machine
         self._streams = [np.random.Generator(np.random.Philox(key=int.from_bytes(d, "little"))) for d in digests]
-
-    def __len__(self) -> int:
-        return len(self._streams)
 
     def normal(self, *shape: int, mean: float = 0.0, scale: float = 1.0) -> Tensor:
         """Draw from the normal distribution, as float32."""
@@ -47,12 +45,12 @@ class ImageNoise:
     def _rows(self, shape: Sequence[int], draw: Callable[[np.random.Generator, int], Any]) -> Tensor:
         """Let every image's stream draw its row."""
         rows = [draw(stream, math.prod(shape)) for stream in self._streams]
-        return torch.from_numpy(np.stack(rows)).view(len(self), *shape)
+        return torch.from_numpy(np.stack(rows)).view(len(rows), *shape)
 
 
 def plasma(noise: ImageNoise, side: int, decay: float) -> Tensor:
     """Grow a periodic cloud, (N, side, side) in [0, 1], by the diamond-square algorithm; side is a power of two."""
-    cloud = torch.zeros(len(noise), side, side)
+    cloud = torch.zeros(noise.count, side, side)
     step, wobble = side, 100.0
     while step >= 2:
         _refine(cloud, noise, step, wobble * wobble)

@@ -36,10 +36,10 @@ STANDARD_ORDER: tuple[str, ...] = (
     "pixelate",
     "jpeg_compression",
 )
-"""The fifteen corruptions that results are reported on, in the order of a continual stream."""
+"""The fifteen corruptions of reported results, in the order of a continual stream."""
 
 EXTRA: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-"""The four further corruptions, for choosing hyperparameters."""
+"""Four further corruptions, for the choice of hyperparameters."""
 
 SEVERITIES: tuple[int, ...] = (1, 2, 3, 4, 5)
 
@@ -48,12 +48,12 @@ _ELASTIC_SIDE = 244 / 224  # the 224 px set scales its elastic parameters by 244
 
 
 def row(*values: float) -> Row:
-    """Make the row of a corruption that has one parameter."""
+    """The row of a corruption with one parameter."""
     return tuple((value,) for value in values)
 
 
 def _elastic_row(*values: tuple[float, float, float]) -> Row:
-    """Make the row of the 224 px elastic transform, relative to the side of the image."""
+    """The row of the elastic transform for 224 px, relative to the side of the image."""
     return tuple(tuple(_ELASTIC_SIDE * number for number in value) for value in values)
 
 
@@ -139,23 +139,17 @@ IMAGENET = ParameterSet("imagenet", _IMAGENET_ROWS)
 _SETS = {parameters.name: parameters for parameters in (CIFAR, IMAGENET)}
 
 
-def check_name(name: str) -> None:
-    """Refuse a corruption that does not exist."""
-    look_up("corruption", name, CIFAR.rows)
-
-
 def check_severity(severity: int) -> int:
-    """Refuse a severity that does not exist."""
     if not isinstance(severity, Integral) or isinstance(severity, bool) or severity not in SEVERITIES:
-        raise UserError(f"severity must be 1 to 5; got {severity!r}")
+        raise UserError(f"severity must be 1 to 5; got {severity!r}", code="wrong-severity")
     return severity
 
 
 def parameters_of(name: str, severity: int, parameters: ParameterSet | str | None, side: int) -> tuple[float, ...]:
-    """Look up a corruption's parameters; without a set, the side of the images chooses it."""
-    check_name(name)
+    """Parameters of a corruption; by default, the side of the images decides which set is used."""
+    row = look_up("corruption", name, CIFAR.rows)
     check_severity(severity)
     chosen = parameters or (CIFAR if side <= _LARGEST_CIFAR_SIDE else IMAGENET)
     if isinstance(chosen, str):
         chosen = look_up("parameter set", chosen, _SETS)
-    return chosen.rows[name][severity - 1]
+    return (row if chosen is CIFAR else chosen.rows[name])[severity - 1]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from testdg.data.corruptions.filters import gaussian, mirror
 from testdg.data.corruptions.generator import ImageNoise, plasma
-from testdg.data.decoder import SUFFIXES, open_picture
+from testdg.data.decoder import DATA_SET_SUFFIXES, read_levels
 from testdg.errors import UserError
 
 _USED = 5  # the reference recipe has six photographs and draws from the first five
@@ -55,10 +55,13 @@ class FrostTextures:
     def from_folder(cls, path: str | Path) -> FrostTextures:
         """Read the first five PNG or JPEG pictures of a folder, by name."""
         folder = Path(path)
-        files = sorted(f for f in folder.glob("*") if f.suffix.lower() in SUFFIXES)[:_USED]
+        files = sorted(f for f in folder.glob("*") if f.suffix.lower() in DATA_SET_SUFFIXES)[:_USED]
         if not files:
-            raise UserError(f"frost textures: no .png or .jpg file in {str(folder)!r}; name a folder of pictures")
-        return cls(tuple(_read(file) for file in files), f"photographs from {folder.resolve().name}")
+            raise UserError(
+                f"frost textures: no .png or .jpg file in {str(folder)!r}; name a folder of pictures", code="no-images"
+            )
+        textures = (torch.from_numpy(read_levels(file)).permute(2, 0, 1).contiguous() for file in files)
+        return cls(tuple(textures), f"photographs from {folder.resolve().name}")
 
     @classmethod
     def procedural(cls) -> FrostTextures:
@@ -76,12 +79,11 @@ class FrostTextures:
 
 @cache
 def _grown() -> tuple[Tensor, ...]:
-    """Grow the textures once; it takes half a second."""
+    """Cached: growing the textures takes half a second."""
     return tuple(_grow(pane, number) for number, pane in enumerate(_PANES))
 
 
 def _grow(pane: Pane, number: int) -> Tensor:
-    """Grow one texture, (3, H, W) uint8."""
     noise = ImageNoise(0, "frost texture", 0, [number])
     cloud = plasma(noise, 1024, decay=1.8)[:, None, :_HEIGHT, :_WIDTH]
     ice = gaussian(_crystals(noise, pane)[None, None], 0.7)
@@ -92,7 +94,7 @@ def _grow(pane: Pane, number: int) -> Tensor:
 
 
 def _standardise(field: Tensor) -> Tensor:
-    """Give a field the mean 0 and the deviation 1."""
+    """Scale a field to mean 0 and standard deviation 1."""
     field = field.double()
     return (field - field.mean()) / field.std()
 
@@ -115,7 +117,7 @@ def _crystals(noise: ImageNoise, pane: Pane) -> Tensor:
 
 
 def _feather() -> tuple[NDArray[np.float64], ...]:
-    """Give the points of an arm of length 1: the way along it, the way along a branch, and the branch's angle."""
+    """Points of an arm of length 1: distance along it, distance along a branch, and angle of the branch."""
     stem = [(step / 40, 0.0, 0.0) for step in range(40)]
     branches = [
         (at / 10, way / 16 * (1 - at / 10), side * _BRANCH_ANGLE)
@@ -126,23 +128,14 @@ def _feather() -> tuple[NDArray[np.float64], ...]:
     return tuple(np.array(stem + branches).T)
 
 
-def _read(file: Path) -> Tensor:
-    """Read a picture as (3, H, W) uint8 RGB."""
-    try:
-        with open_picture(file) as picture:
-            return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).contiguous()
-    except Exception as error:  # a damaged picture raises nearly anything
-        raise UserError(f"frost textures: {file} cannot be read as an image: {error}; take it away") from error
-
-
 def _thin(texture: Tensor, scale: float) -> Tensor:
-    """Keep every n-th pixel, counted from the middle of the first n."""
+    """Every n-th pixel, counted from the middle of the first n."""
     stride = round(1 / scale)
     return texture[:, stride // 2 :: stride, stride // 2 :: stride]
 
 
 def _cut(texture: Tensor, height: int, width: int, place: Sequence[float]) -> Tensor:
-    """Cut at a relative place; a texture that is too small is continued by its mirror image."""
+    """Cut at a relative place; a texture that is too small is extended by its mirror image."""
     for axis, size, at in ((1, height, place[0]), (2, width, place[1])):
         available = texture.shape[axis]
         room = available - size

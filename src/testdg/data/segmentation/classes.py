@@ -50,7 +50,7 @@ CAMVID = tuple(_CAMVID)
 CAMVID_PALETTE = tuple(COLOURS[name] for name in _CAMVID.values())
 
 
-class Table(NamedTuple):
+class LabelTable(NamedTuple):
     """Translates the numbers of a file, 0 to 255, to classes; `classes` says in words which numbers there are."""
 
     numbers: NDArray[np.uint8]
@@ -61,34 +61,39 @@ class Table(NamedTuple):
         translated = self.numbers[stored]
         wrong = translated == _WRONG
         if wrong.any():
-            raise UserError(f"{path}: labels must be {self.classes}; got {int(stored[wrong][0])}: correct the map")
+            raise UserError(
+                f"{path}: labels must be {self.classes}; got {int(stored[wrong][0])}: correct the map",
+                code="wrong-labels",
+            )
         return translated
 
 
-def plain_table(classes: int, ignored: Iterable[int] = ()) -> Table:
+def plain_table(classes: int, ignored: Iterable[int] = ()) -> LabelTable:
     """Numbers that are classes already; 255 and some others are ignored."""
     numbers = np.full(256, _WRONG, np.uint8)
     numbers[:classes] = np.arange(classes)
     numbers[[*ignored, IGNORED]] = IGNORED
     others = " or ".join(str(number) for number in (*ignored, IGNORED))
-    return Table(numbers, f"0 to {classes - 1}, or {others} for none")
+    return LabelTable(numbers, f"0 to {classes - 1}, or {others} for none")
 
 
-def cityscapes_table() -> Table:
+def cityscapes_table() -> LabelTable:
     """The labelIds of Cityscapes: 0 to 33, of which 19 are classes and the others are ignored."""
     numbers = np.full(256, _WRONG, np.uint8)
     numbers[[*range(34), IGNORED]] = IGNORED
     numbers[[number for _, number, _ in _CITYSCAPES]] = np.arange(len(_CITYSCAPES))
-    return Table(numbers, f"labelIds 0 to 33, or {IGNORED} for none")
+    return LabelTable(numbers, f"labelIds 0 to 33, or {IGNORED} for none")
 
 
-def read_class_names(path: Path) -> tuple[tuple[str, ...], Table]:
+def read_class_names(path: Path) -> tuple[tuple[str, ...], LabelTable]:
     """Read a list of classes, one per line; a last line "void" stands for the number that is ignored."""
     names = read_lines(path, "expected one class per line")
     void = len(names) - 1 if names and names[-1].lower() in VOID else None
     names = names[:void]
     if not names or len(set(names)) < len(names) or len(names) >= _WRONG:
-        raise UserError(f"{path} must name 1 to {_WRONG - 1} classes, each once; got {len(names)} lines")
+        raise UserError(
+            f"{path} must name 1 to {_WRONG - 1} classes, each once; got {len(names)} lines", code="wrong-classes"
+        )
     return tuple(names), plain_table(len(names), () if void is None else (void,))
 
 

@@ -1,9 +1,8 @@
 """Pictures and label maps in files, read by threads ahead of the stream."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
-from testdg.data.decoder import open_picture
-from testdg.data.segmentation.classes import Table
+from testdg.data.benchmarks.base import letters
+from testdg.data.decoder import open_image_file
+from testdg.data.segmentation.classes import LabelTable
 from testdg.errors import UserError
 
 Size = tuple[int, int]
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
     name: str
     image: Path
     mask: Path
-    table: Table
+    table: LabelTable
 
 
 class FileSource:
@@ -88,6 +88,10 @@ class PairFiles:
     def __len__(self) -> int:
         return len(self.pairs)
 
+    def identity(self) -> list[Tensor]:
+        """Tensors for a fingerprint: all names, the first picture and label map."""
+        return [letters([pair.name for pair in self.pairs]), self.images.take([0]), self.masks.take([0])]
+
     def load(self) -> tuple[Tensor, Tensor]:
         """All pictures and label maps."""
         (height, width), (tall, wide) = self.size, self.mask_size
@@ -95,7 +99,7 @@ class PairFiles:
         if len(self) > most:
             folder = self.pairs[0].image.parent.parent
             told = f"{folder} has {len(self)} pictures, more than the {most} that fit in memory"
-            raise UserError(f"{told}: choose some with the subset 'first:N'")
+            raise UserError(f"{told}: choose some with the subset 'first:N'", code="too-many-images")
         everything = range(len(self))
         return self.images.take(everything), self.masks.take(everything)
 
@@ -106,7 +110,10 @@ def readable(pairs: Sequence[Pair], workers: int | None = None) -> tuple[list[Pa
         fine = list(threads.map(_can_read, pairs))
     left = [pair for pair, good in zip(pairs, fine, strict=True) if good]
     if not left:
-        raise UserError(f"none of {len(pairs)} pictures with label maps can be read, first {pairs[0].image}")
+        raise UserError(
+            f"none of {len(pairs)} pictures with label maps can be read, first {pairs[0].image}",
+            code="unreadable-picture",
+        )
     return left, [pair.name for pair, good in zip(pairs, fine, strict=True) if not good]
 
 
@@ -128,31 +135,15 @@ def room() -> int:
         return 4 << 30
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """Open a picture; whatever is wrong with it becomes one sentence."""
-    try:
-        with open_picture(path) as picture:
-            yield picture
-    except UserError:
-        raise
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is missing: restore it") from error
-    except UnidentifiedImageError as error:
-        raise UserError(f"{path} cannot be read as an image: no image format fits it; restore the file") from error
-    except Exception as error:  # a damaged picture raises nearly anything
-        raise UserError(f"{path} cannot be read as an image: {error}; restore the file") from error
-
-
 def size_of(path: Path) -> Size:
     """Height and width of a picture, from its header."""
-    with _opened(path) as picture:
+    with open_image_file(path) as picture:
         return picture.height, picture.width
 
 
 def check_picture(path: Path) -> None:
     """Refuse a picture that is damaged; of a PNG the checksums are looked at, other formats are decoded."""
-    with _opened(path) as picture:
+    with open_image_file(path) as picture:
         _check_depth(picture, path)
         if picture.format == "PNG":
             picture.verify()
@@ -163,12 +154,12 @@ def check_picture(path: Path) -> None:
 def _check_depth(picture: Image.Image, path: Path) -> None:
     """Refuse more than 8 bits a channel, which Pillow would clip to white."""
     if picture.mode.startswith(("I", "F")):
-        raise UserError(f"{path} is a picture of kind {picture.mode}: expected 8 bits a channel")
+        raise UserError(f"{path} is a picture of kind {picture.mode}: expected 8 bits a channel", code="picture-kind")
 
 
 def read_picture(pair: Pair, size: Size) -> Tensor:
     """A picture at a size, uint8, (3, H, W): bilinear, without antialiasing, as the published pipelines resize."""
-    with _opened(pair.image) as picture:
+    with open_image_file(pair.image) as picture:
         _check_depth(picture, pair.image)
         levels = torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
     if levels.shape[1:] == size:
@@ -179,14 +170,14 @@ def read_picture(pair: Pair, size: Size) -> Tensor:
 def read_mask(pair: Pair, size: Size) -> Tensor:
     """A label map at a size, uint8, (H, W): the nearest pixel's class, 255 where there is none."""
     expected = size_of(pair.image)
-    with _opened(pair.mask) as picture:
+    with open_image_file(pair.mask) as picture:
         if picture.mode not in ("L", "P"):
             wanted = "expected one class number per pixel, as a grey or palette PNG"
-            raise UserError(f"{pair.mask} is a picture of kind {picture.mode}: {wanted}")
+            raise UserError(f"{pair.mask} is a picture of kind {picture.mode}: {wanted}", code="picture-kind")
         if (picture.height, picture.width) != expected:
             told = f"{pair.mask} has {picture.width} x {picture.height} px"
             other = f"its picture {pair.image.name} {expected[1]} x {expected[0]} px"
-            raise UserError(f"{told}, but {other}: restore the pair")
+            raise UserError(f"{told}, but {other}: restore the pair", code="picture-size")
         if expected != size:
             picture = picture.resize((size[1], size[0]), Image.Resampling.NEAREST)
         return torch.from_numpy(pair.table.apply(np.array(picture), pair.mask))

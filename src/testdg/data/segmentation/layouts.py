@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testdg.data.image_files import choose_images, is_image
-from testdg.data.segmentation.classes import CAMVID, CITYSCAPES, Table, cityscapes_table, plain_table, read_class_names
+from testdg.data.segmentation.classes import (
+    CAMVID,
+    CITYSCAPES,
+    LabelTable,
+    cityscapes_table,
+    plain_table,
+    read_class_names,
+)
 from testdg.data.segmentation.files import Pair
 from testdg.errors import UserError
 
@@ -26,7 +33,9 @@ def _find_both(data: Path, images: str, masks: str, part: str) -> tuple[Path, Pa
     pictures, maps = find_parent(data, images), find_parent(data, masks)
     if pictures is None or maps is None:
         lacks = images if pictures is None else masks
-        raise UserError(f"data folder {data} holds no {lacks}/: expected {images}/{part}/ and {masks}/{part}/")
+        raise UserError(
+            f"data folder {data} holds no {lacks}/: expected {images}/{part}/ and {masks}/{part}/", code="no-such-data"
+        )
     return pictures / part, maps / part
 
 
@@ -55,13 +64,13 @@ class Folders(NamedTuple):
     images: Path
     masks: Path
     classes: tuple[str, ...]
-    table: Table
+    table: LabelTable
 
     def listed(self, subset: str | Path | None = None) -> list[Pair]:
         """The pictures, sorted; label maps may be missing."""
         files = sorted(path.name for path in self.images.iterdir() if _is_picture(path))
         if not files:
-            raise UserError(f"{self.images} holds no images: expected .jpg or .png files in it")
+            raise UserError(f"{self.images} holds no images: expected .jpg or .png files in it", code="no-images")
         _check_names(self.images, files)
         parent = self.images.parent
         names = choose_images(parent, [f"{self.images.name}/{file}" for file in files], subset)
@@ -83,20 +92,23 @@ def find_flat(data: Path) -> Folders | None:
     return Folders(images, masks, *find_classes(data, masks))
 
 
-def find_classes(data: Path, masks: Path) -> tuple[tuple[str, ...], Table]:
+def find_classes(data: Path, masks: Path) -> tuple[tuple[str, ...], LabelTable]:
     """The classes of the data folder's list; CamVid's, where label maps are named as its are."""
     if (data / CLASS_LIST).is_file():
         return read_class_names(data / CLASS_LIST)
     if masks.name.endswith("annot"):
         return CAMVID, plain_table(len(CAMVID), (len(CAMVID),))
-    raise UserError(f"{data / CLASS_LIST} is missing: name the classes of {masks}, one per line, from number 0 on")
+    raise UserError(
+        f"{data / CLASS_LIST} is missing: name the classes of {masks}, one per line, from number 0 on",
+        code="no-classes",
+    )
 
 
 def _list_nested(folder: Path, suffix: str) -> list[str]:
     """Files of a suffix, as `<sequence>/<file>`, sorted by both."""
     names = sorted(f"{path.parent.name}/{path.name}" for path in folder.glob(f"*/*{suffix}"))
     if not names:
-        raise UserError(f"{folder} holds no images: expected <folder>/<file>{suffix} in it")
+        raise UserError(f"{folder} holds no images: expected <folder>/<file>{suffix} in it", code="no-images")
     return names
 
 
@@ -111,7 +123,9 @@ def _check_names(folder: Path, files: list[str]) -> None:
     for file in files:
         other = known.setdefault(Path(file).stem, file)
         if other != file:
-            raise UserError(f"{folder} holds {other} and {file}, which would share a label map: keep one of them")
+            raise UserError(
+                f"{folder} holds {other} and {file}, which would share a label map: keep one of them", code="duplicate"
+            )
 
 
 def _swap(name: str, old: str, new: str) -> str:
@@ -122,5 +136,5 @@ def complete(pairs: list[Pair]) -> list[Pair]:
     """Refuse a picture without a label map."""
     for pair in pairs:
         if not pair.mask.is_file():
-            raise UserError(f"{pair.image} has no label map: expected {pair.mask}")
+            raise UserError(f"{pair.image} has no label map: expected {pair.mask}", code="no-label-map")
     return pairs

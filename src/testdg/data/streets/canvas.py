@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from testdg.data.weather.geometry import FAR
+from testdg.data.weather import FAR
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NEAR = 0.5
@@ -27,7 +27,7 @@ class Patch(NamedTuple):
     inside: Array | bool = True
 
 
-class Canvas:
+class StreetCanvas:
     """Colour, class, distance, and how far each pixel faces up and shines at night."""
 
     def __init__(self, height: int, width: int, horizon: float, middle: float, eye: float, sky: int) -> None:

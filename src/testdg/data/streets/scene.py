@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from testdg.data.streets.canvas import Array, Canvas, Grain, floats
+from testdg.data.streets.canvas import Array, Grain, StreetCanvas, floats
 from testdg.data.streets.street import SKY, Street, draw_ground, draw_houses, draw_sky
 from testdg.data.streets.things import draw_cars, draw_people, draw_poles, draw_trees
-from testdg.data.weather.geometry import Geometry
+from testdg.data.weather import Geometry
 
 HEIGHT, WIDTH = 96, 160
 _HAZE = floats([0.78, 0.83, 0.88])[:, None, None]
@@ -34,7 +34,7 @@ def draw_scenes(indices: Sequence[int], seed: int) -> Scenes:
 def _draw(random: np.random.Generator) -> tuple[Tensor, ...]:
     """One scene, drawn twice as large: picture, labels, depth, upward, lights, horizon."""
     horizon, middle, eye = random.uniform([0.4, 0.36, 1.35], [0.52, 0.64, 1.75]).tolist()
-    canvas = Canvas(2 * HEIGHT, 2 * WIDTH, horizon, middle, eye, SKY)
+    canvas = StreetCanvas(2 * HEIGHT, 2 * WIDTH, horizon, middle, eye, SKY)
     left, right, pavement = random.uniform([-7.2, 1.8, 1.8], [-4.9, 4.2, 3.6]).tolist()
     street = Street(canvas, random, Grain(random), left, right, pavement, int(random.choice((-1, 1))))
     for draw in (draw_sky, draw_ground, draw_cars, draw_houses, draw_trees, draw_poles, draw_people):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from testdg.data.segmentation.classes import COLOURS
-from testdg.data.streets.canvas import NEAR, Array, Canvas, Grain, Patch, floats, part, tint
+from testdg.data.streets.canvas import NEAR, Array, Grain, Patch, StreetCanvas, floats, part, tint
 
 CLASSES = ("road", "pavement", "building", "fence", "pole", "vegetation", "sky", "person", "car")
 ROAD, PAVEMENT, BUILDING, FENCE, POLE, VEGETATION, SKY, PERSON, CAR = range(len(CLASSES))
@@ -25,7 +25,7 @@ _GLASS = floats([0.22, 0.27, 0.33])
 class Street:
     """What is drawn on, the random numbers of the scene, and the measures of its street."""
 
-    canvas: Canvas
+    canvas: StreetCanvas
     random: np.random.Generator
     grain: Grain
     left: float

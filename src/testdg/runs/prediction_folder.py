@@ -46,7 +46,7 @@ class ResumePoint(NamedTuple):
     seconds: float
 
 
-class PictureFolder(Folder):
+class PredictionFolder(Folder):
     """One stream on disk. `config` is everything that its predictions depend on, in plain values."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:

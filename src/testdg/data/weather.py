@@ -1,14 +1,86 @@
-"""Four conditions as transforms of pictures in [0, 1], (N, 3, H, W), with their geometry; and what falls in them."""
+"""Fog, night, rain and snow as transforms of pictures, batched, keyed by the place of a picture in its data set."""
+
+from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.data.corruptions.filters import clamp, correlate, gaussian_kernel, grey
+from testdg.data.corruptions.filters import clamp, correlate, from_levels, gaussian, gaussian_kernel, grey, to_levels
 from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.weather.geometry import FAR, Geometry, blur
+from testdg.data.corruptions.parameters import check_severity
+from testdg.errors import UserError, look_up
+
+FAR = 1000.0  # metres to the sky
+_EYE, _WALL, _END = 1.5, 7.0, 120.0  # of the street that a photograph is taken to show, in metres
+_HORIZON = 0.45
+
+
+class Geometry(NamedTuple):
+    """Maps (N, 1, H, W) of distance in metres and, from 0 to 1, of what faces up and what shines; the horizon (N)."""
+
+    depth: Tensor
+    upward: Tensor
+    lights: Tensor
+    horizon: Tensor
+
+    def take(self, indices: Sequence[int]) -> Geometry:
+        """The geometry of some pictures."""
+        return Geometry(*(values[list(indices)] for values in self))
+
+
+def guess_geometry(images: Tensor) -> Geometry:
+    """Guess the geometry of photographs taken from a car, float in [0, 1], (N, 3, H, W).
+
+    The street is a straight one between two walls: distance follows from the place in the picture. What is bright,
+    smooth and reaches up to the upper edge is sky; what is below the horizon and looks like the lower middle is ground;
+    the upper edges of dark things face up, too; small spots that are brighter than what is around them shine.
+    """
+    luma, (height, width) = grey(images), images.shape[-2:]
+    soft = blur(luma, width / 200)
+    up = ((_HORIZON * height - torch.arange(height) - 0.5) / (0.8 * width))[:, None]  # of a lens that sees 64 degrees
+    across = (torch.arange(width) + 0.5 - width / 2) / (0.8 * width)
+    floor, walls = _EYE / (-up).clamp(min=1e-3), _WALL / across.abs().clamp(min=1e-3)
+    corridor = torch.minimum(floor, walls).clamp(max=_END)
+    sky = _sky(luma, soft, up)
+    depth = corridor * (FAR / corridor) ** sky
+    edges = ((soft.roll(max(1, width // 100), -2) - soft - 0.08) * 4).clamp(0, 0.8) * (up > -0.15)
+    ground = blur(_likeness(images) * (floor < 1.3 * walls) * (up < 0), width / 200)
+    upward = torch.maximum(ground, edges) * (1 - sky)
+    near_sky = (4 * blur(sky, width / 50)).clamp(max=1)
+    lights = ((luma - blur(luma, width / 40) - 0.16) * 4).clamp(0, 1) * (1 - near_sky) * (1 - upward)
+    return Geometry(depth, upward, lights, torch.full((len(images),), _HORIZON))
+
+
+def _sky(luma: Tensor, soft: Tensor, up: Tensor) -> Tensor:
+    """How much each pixel is sky: smooth, and bright up to the upper edge or white."""
+    smooth = (1.5 - (luma - soft).abs() * 12).clamp(0, 1)
+    bright, white = ((soft - 0.5) * 5).clamp(0, 1), ((soft - 0.8) * 8).clamp(0, 1)
+    open_above = blur(bright * smooth, luma.shape[-1] / 200).cummin(-2).values
+    return torch.maximum(open_above, white * smooth) * (up > 0)
+
+
+def _likeness(images: Tensor) -> Tensor:
+    """How much each pixel looks like the lower middle, compared with how bright that is."""
+    height, width = images.shape[-2:]
+    before = images[..., int(0.78 * height) : int(0.95 * height) + 1, int(0.35 * width) : int(0.65 * width) + 1]
+    road = before.mean((2, 3), keepdim=True)
+    unlike = (images - road).abs().mean(1, keepdim=True) / (road.mean(1, keepdim=True) + 0.1)
+    return (1.5 - 2.5 * unlike).clamp(0, 1)
+
+
+def blur(field: Tensor, sigma: float) -> Tensor:
+    """Blur with a bell curve; a wide one works on fewer pixels."""
+    step = max(1, int(sigma / 1.5))
+    if step == 1:
+        return gaussian(field, sigma)
+    small = gaussian(F.avg_pool2d(field, step, ceil_mode=True), sigma / step)
+    return F.interpolate(small, field.shape[-2:], mode="bilinear", align_corners=False)
+
 
 _MOONLIGHT = (0.55, 0.75, 1.2)
 _HEADLIGHT = (1.0, 0.95, 0.8)
@@ -166,3 +238,71 @@ def _scatter(down: Tensor, right: Tensor, light: Tensor, rows: int, columns: int
     if (rows, columns) == tuple(size[-2:]):
         return drawn
     return F.interpolate(drawn, tuple(size[-2:]), mode="bilinear", align_corners=False)
+
+
+CONDITIONS = ("fog", "night", "rain", "snow")
+_CHUNK = 1 << 19  # values that are worked on at a time
+
+PARAMETERS = {
+    # metres of visibility
+    "fog": ((600.0,), (380.0,), (250.0,), (170.0,), (120.0,)),
+    # light of the sky, headlights, noise of the sensor
+    "night": ((0.35, 1.0, 0.008), (0.25, 1.0, 0.01), (0.18, 0.95, 0.015), (0.12, 0.9, 0.02), (0.08, 0.85, 0.025)),
+    # visibility, light, how wet, streaks, their length in heights
+    "rain": (
+        (800.0, 0.95, 0.2, 50, 0.06),
+        (600.0, 0.92, 0.35, 80, 0.07),
+        (450.0, 0.88, 0.5, 120, 0.08),
+        (350.0, 0.84, 0.62, 170, 0.1),
+        (250.0, 0.8, 0.75, 230, 0.12),
+    ),
+    # visibility, how much is covered, flakes, the radius of the largest in heights
+    "snow": (
+        (800.0, 0.12, 40, 0.014),
+        (600.0, 0.22, 60, 0.017),
+        (450.0, 0.32, 90, 0.02),
+        (330.0, 0.42, 120, 0.023),
+        (250.0, 0.52, 160, 0.026),
+    ),
+}
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {"fog": fog, "night": night, "rain": rain, "snow": snow}
+
+
+def weather(
+    images: Tensor,
+    name: str,
+    severity: int,
+    *,
+    indices: Sequence[int],
+    seed: int = 0,
+    geometry: Geometry | None = None,
+) -> Tensor:
+    """Put uint8 pictures, (N, 3, H, W), into a condition at a severity of 1 to 5.
+
+    `indices` are the pictures' places in the data set: what falls depends on them, not on the batch. Without a
+    `geometry` it is guessed from each picture.
+    """
+    check_condition(name)
+    settings = PARAMETERS[name][check_severity(severity) - 1]
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+        raise UserError(
+            f"images must be uint8 of shape (N, 3, H, W); got {images.dtype} {tuple(images.shape)}", code="image-shape"
+        )
+    if len(indices) != len(images):
+        raise UserError(
+            f"indices must name one place per image; got {len(indices)} for {len(images)} images", code="wrong-indices"
+        )
+    result = torch.empty_like(images)
+    size = max(1, _CHUNK // max(1, images[:1].numel()))
+    for start in range(0, len(images), size):
+        part = range(start, min(start + size, len(images)))
+        pictures = from_levels(images[part.start : part.stop])
+        known = guess_geometry(pictures) if geometry is None else geometry.take(part)
+        noise = ImageNoise(seed, f"weather {name}", severity, [indices[place] for place in part])
+        result[part.start : part.stop] = to_levels(_FUNCTIONS[name](pictures, known, noise, *settings))
+    return result
+
+
+def check_condition(name: str) -> None:
+    """Refuse a condition that does not exist."""
+    look_up("condition", name, PARAMETERS)

@@ -1,0 +1,354 @@
+"""Writers of corrupted sets in the published layouts, arrays or pictures, by several processes."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from PIL import Image
+from torch import Tensor
+
+from testdg.data.benchmarks.base import Corrupt, Options, check_once, fingerprint
+from testdg.data.benchmarks.corruption import corrupted_sets
+from testdg.data.corruptions import CIFAR, EXTRA, SEVERITIES, STANDARD_ORDER, FrostTextures, ParameterSet, corrupt_uint8
+from testdg.data.corruptions.parameters import check_severity
+from testdg.data.decoder import Crop, decode_file
+from testdg.data.image_files import list_images, spread
+from testdg.data.picture_sets import MANIFEST as MANIFEST
+from testdg.data.picture_sets import Pictures, PictureSet, read_manifest
+from testdg.data.stream import Samples
+from testdg.errors import UserError, look_up, unknown
+from testdg.files import locked, replace_text, replacing, writing
+from testdg.version import __version__
+
+Images = TypeVar("Images", bound=Sized)
+ALL = (*STANDARD_ORDER, *EXTRA)
+Tell = Callable[[str, int, int], None]
+"""Hears the corruption at work, the images made by this command so far, and how many it will make."""
+
+
+@dataclass(frozen=True)
+class CorruptOptions:
+    """Which corruptions at which severities, and how they are made."""
+
+    corruptions: Sequence[str] = ALL
+    severities: Sequence[int] = SEVERITIES
+    seed: int = 0
+    jobs: int = 1
+
+    def __post_init__(self) -> None:
+        for name in self.corruptions:
+            if name not in ALL:
+                raise unknown("corruption", name, ALL)
+        for severity in self.severities:
+            check_severity(severity)
+        check_once("corruptions", self.corruptions)
+        check_once("severities", self.severities)
+        if self.jobs < 1:
+            raise UserError(f"jobs must be at least 1; got {self.jobs}", code="wrong-jobs")
+
+    def describe(
+        self, source: str, images: int, frost: FrostTextures | None, parameters: ParameterSet
+    ) -> dict[str, Any]:
+        """Everything that the images depend on, for the manifest; `source` identifies the clean ones."""
+        return {
+            "seed": self.seed,
+            "frost": "procedural" if frost is None else f"{frost.description} ({fingerprint(frost.textures)})",
+            "source_fingerprint": source,
+            "images": images,
+            "severities": sorted(self.severities),
+            "corruptions": [],
+            "parameters": parameters.name,
+        }
+
+
+class Count:
+    """Counts images while they are made, and tells."""
+
+    def __init__(self, tell: Tell, total: int) -> None:
+        self.tell, self.done, self.total = tell, 0, total
+
+    def passed(self, name: str, images: Images) -> Images:
+        """Count some images of a corruption and hand them on."""
+        self.done += len(images)
+        self.tell(name, self.done, self.total)
+        return images
+
+
+class Manifest:
+    """The file that tells which corruptions of a folder are complete, and what they were made from.
+
+    It is begun, or gone on with where it is there; anything made from other values is refused.
+    """
+
+    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
+        self.path = folder / MANIFEST
+        self.about: dict[str, Any] = {"generator": "testdg", "version": __version__, **about}
+        begun = read_manifest(folder)
+        for key, value in self.about.items():
+            if key != "corruptions" and begun is not None and begun.get(key) != value:
+                remedy = "choose another --out, or delete the folder"
+                raise UserError(
+                    f"{folder} was made with {key} {begun.get(key)}, not {value}: {remedy}", code="other-data"
+                )
+        self.about["corruptions"] = [] if begun is None else list(begun.get("corruptions", []))
+        self._write()
+
+    def add(self, name: str) -> None:
+        """Say that a corruption is complete."""
+        if name not in self.about["corruptions"]:
+            self.about["corruptions"] = [known for known in ALL if known in (name, *self.about["corruptions"])]
+            self._write()
+
+    def _write(self) -> None:
+        replace_text(self.path, json.dumps(self.about, indent=2) + "\n")
+
+
+@contextmanager
+def claimed(folder: Path, about: dict[str, Any]) -> Iterator[Manifest]:
+    """Hold a folder that is new, or that the same command began; failures to write become sentences."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        names = {path.name for path in folder.iterdir()} - {".lock", MANIFEST + ".new"}
+    if names and MANIFEST not in names:
+        raise UserError(
+            f"{folder} holds {min(names)} and no {MANIFEST}, so something else made it: choose another --out",
+            code="folder-in-use",
+        )
+    busy = f"{folder} is being written by another command: wait for it, or choose another --out"
+    with locked(folder / ".lock", busy), writing(folder):
+        yield Manifest(folder, about)
+
+
+Shared = TypeVar("Shared")
+Task = TypeVar("Task")
+Made = TypeVar("Made")
+
+_work: list[Any] = []  # in a worker: the function and what all of its tasks share
+
+
+@contextmanager
+def workers(
+    jobs: int, function: Callable[[Shared, Task], Made], shared: Shared
+) -> Iterator[Callable[[Iterable[Task]], Iterator[Made]]]:
+    """Give a `map` that calls function(shared, task), with results in the order of the tasks."""
+    if jobs == 1:
+        yield lambda tasks: (function(shared, task) for task in tasks)
+        return
+    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
+    executor = ProcessPoolExecutor(jobs, context, initializer=_start, initargs=(function, shared))
+    try:
+        yield lambda tasks: executor.map(_call, tasks)
+    except BrokenProcessPool as error:
+        raise UserError(
+            f"one of {jobs} worker processes ended: it may lack memory; try fewer --jobs", code="worker-died"
+        ) from error
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _start(function: Callable[..., Any], shared: Any) -> None:
+    """Make a worker ready: one thread, deaf to Ctrl-C (its parent hears it), and gone when its parent is."""
+    torch.set_num_threads(1)
+    depend_on_parent()
+    _work[:] = [function, shared]
+
+
+def depend_on_parent() -> None:
+    """Leave Ctrl-C to the parent of this process, and end with it, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _call(task: Any) -> Any:
+    function, shared = _work
+    return function(shared, task)
+
+
+QUALITY = 85  # of the published files
+_ARRAY_CHUNK, _PICTURE_CHUNK = 500, 16  # images of one task
+
+Array = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class _Piece(NamedTuple):
+    """Some images under one corruption, from a start on; `folder` is where pictures go."""
+
+    name: str
+    severity: int
+    start: int
+    folder: Path
+
+
+class _Arrays(NamedTuple):
+    images: Tensor
+    corrupt: Corrupt
+
+
+class _Files(NamedTuple):
+    clean: Pictures
+    names: list[str]
+    positions: list[int]
+    crop: Crop
+    corrupt: Corrupt
+
+
+def write_set(benchmark: str, data: Path, out: Path, images: int | None, options: CorruptOptions, tell: Tell) -> Path:
+    """Make the set of a benchmark from its clean images, under the folder `out`; returns the folder of the set."""
+    benchmark_class, data_set = look_up("corrupted data set", benchmark, corrupted_sets())
+    if images is not None and images < 1:
+        raise UserError(f"images must be at least 1; got {images}", code="wrong-images")
+    if not data.is_dir():
+        raise UserError(
+            f"data folder {data} does not exist: expected a folder with clean images", code="no-such-folder"
+        )
+    folder = out / data_set.stored
+    if isinstance(data_set, PictureSet):
+        write_pictures(folder, data_set, data, images, options, tell)
+    else:
+        bench = benchmark_class(data, Options(images=images))
+        write_arrays(folder, bench.clean, bench.frost, options, tell, data_set.parameters)
+    return folder
+
+
+def write_arrays(
+    folder: Path,
+    clean: Samples,
+    frost: FrostTextures | None,
+    options: CorruptOptions,
+    tell: Tell,
+    parameters: ParameterSet = CIFAR,
+) -> None:
+    """Write `<corruption>.npy`, uint8 (5 N, H, W, 3), and `labels.npy`; a corruption that is there is kept."""
+    if sorted(options.severities) != list(SEVERITIES):
+        raise UserError(
+            f"arrays hold all five severities, one after the other; got {', '.join(map(str, options.severities))}: "
+            "leave --severities out",
+            code="wrong-severities",
+        )
+    source = _Arrays(clean.images, partial(corrupt_uint8, seed=options.seed, parameters=parameters, frost=frost))
+    about = options.describe(fingerprint([clean.images, clean.labels]), len(clean), frost, parameters)
+    with claimed(folder, about) as manifest, workers(options.jobs, _make_rows, source) as make:
+        _write_array(folder / "labels.npy", (5 * len(clean),), [np.tile(clean.labels.numpy().astype(np.uint8), 5)])
+        todo = [name for name in options.corruptions if not (folder / f"{name}.npy").exists()]
+        count = Count(tell, 5 * len(clean) * len(todo))
+        starts = range(0, len(clean), _ARRAY_CHUNK)
+        for name in options.corruptions:
+            if name in todo:
+                pieces = [_Piece(name, severity, start, folder) for severity in SEVERITIES for start in starts]
+                rows = (count.passed(name, made) for made in make(pieces))
+                _write_array(folder / f"{name}.npy", (5 * len(clean), *clean.images.shape[2:], 3), rows)
+            manifest.add(name)
+
+
+def _make_rows(source: _Arrays, piece: _Piece) -> Array:
+    """Corrupt one piece, (N, H, W, 3)."""
+    images = source.images[piece.start : piece.start + _ARRAY_CHUNK]
+    indices = range(piece.start, piece.start + len(images))
+    corrupted = source.corrupt(images, piece.name, piece.severity, indices=indices)
+    return corrupted.permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def _write_array(path: Path, shape: tuple[int, ...], pieces: Iterable[Array]) -> None:
+    """Write a file of numpy's format piece by piece; it appears under its name when it is whole."""
+    with replacing(path) as fresh, fresh.open("wb") as file:
+        npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        for piece in pieces:
+            file.write(piece.tobytes())
+
+
+def write_pictures(
+    folder: Path, data_set: PictureSet, data: Path, images: int | None, options: CorruptOptions, tell: Tell
+) -> None:
+    """Write `<corruption>/<severity>/<class>/<file>`, JPEG; every severity of a corruption appears when it is whole.
+
+    The pictures are the set's test pictures, or those of `data` where it holds the classes itself; photographs of
+    frost are taken from a folder `frost` in the data folder, or beside the classes.
+    """
+    inside = data_set.split_folder(data, data_set.test).is_dir()
+    clean = data_set.list_test(data) if inside else Pictures(data, list_images(data))
+    names = spread(list(clean.paths), images)
+    _check_names(names)
+    photographs = (data if inside else data.resolve().parent) / "frost"
+    frost = FrostTextures.from_folder(photographs) if photographs.is_dir() else None
+    about = options.describe(_identify(clean, names), len(names), frost, data_set.parameters)
+    corrupt = partial(corrupt_uint8, seed=options.seed, parameters=data_set.parameters, frost=frost)
+    places_of = {name: place for place, name in enumerate(clean.paths)}  # noise does not depend on the choice
+    source = _Files(clean, names, [places_of[name] for name in names], data_set.crop, corrupt)
+    with claimed(folder, about) as manifest, workers(options.jobs, _make_files, source) as make:
+        levels = {severity: data_set.severities[severity - 1] for severity in options.severities}
+        places = {(name, s): folder / name / level for name in options.corruptions for s, level in levels.items()}
+        todo = {key: place for key, place in places.items() if not place.exists()}
+        count = Count(tell, len(names) * len(todo))
+        for name, severity in places:
+            if place := todo.get((name, severity)):
+                part = place.with_name(f"{place.name}.part")
+                pieces = (_Piece(name, severity, start, part) for start in range(0, len(names), _PICTURE_CHUNK))
+                for made in make(pieces):
+                    count.passed(name, made)
+                part.rename(place)
+            if severity == options.severities[-1]:
+                manifest.add(name)
+
+
+def _check_names(names: list[str]) -> None:
+    """Refuse pictures whose names differ in their ending only: all are written as JPEG."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (twin := seen.setdefault(_as_jpeg(name), name)) != name:
+            raise UserError(f"{twin} and {name} would both become {_as_jpeg(name)}: rename one", code="duplicate")
+
+
+def _as_jpeg(name: str) -> str:
+    return str(Path(name).with_suffix(".JPEG").as_posix())
+
+
+def _identify(clean: Pictures, names: list[str]) -> str:
+    """Identify pictures by class, name and size; reading them all would take long."""
+    digest = hashlib.blake2b(digest_size=6)
+    for name in names:
+        digest.update(f"{name} {(clean.folder / clean.paths[name]).stat().st_size}\n".encode())
+    return digest.hexdigest()
+
+
+def _make_files(source: _Files, piece: _Piece) -> list[str]:
+    """Corrupt some pictures and write those that are not there."""
+    part = slice(piece.start, piece.start + _PICTURE_CHUNK)
+    names = source.names[part]
+    for index, name in zip(source.positions[part], names, strict=True):
+        target = piece.folder / _as_jpeg(name)
+        if not target.exists():
+            image = _read(source.clean.folder / source.clean.paths[name], source.crop)
+            made = source.corrupt(image[None], piece.name, piece.severity, indices=[index])[0]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as fresh:
+                Image.fromarray(made.permute(1, 2, 0).contiguous().numpy()).save(fresh, "JPEG", quality=QUALITY)
+    return names
+
+
+def _read(path: Path, crop: Crop) -> Tensor:
+    """Read a picture at the size of the set: uint8, (3, side, side)."""
+    pixels = decode_file(path, crop)
+    if isinstance(pixels, str):
+        raise UserError(f"{path} cannot be read as an image: {pixels}; replace or delete it", code="unreadable-picture")
+    return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(3, crop.side, crop.side)
