@@ -238,16 +238,22 @@ class Adapter(Stateful):
 
         `note` is kept in the same `state.json`, for what must change together with the state.
         """
+        self.save_state(folder, self.tensors(), self.values(), note)
+
+    def save_state(
+        self, folder: str | Path, tensors: dict[str, Tensor], values: dict[str, Any], note: Mapping[str, Any] | None
+    ) -> None:
+        """Write a state that is the adapter's own, or that of a guard around it."""
         self._refuse_torn()
         about = {
             "method": self.name,
             "settings": dataclasses.asdict(self.settings),
             "model": self.model.name,
             "origin": self.origin,
-            "values": self.values(),
+            "values": values,
             "note": dict(note or {}),
         }
-        write_folder(Path(folder), self.tensors(), about)
+        write_folder(Path(folder), tensors, about)
 
     @classmethod
     def load(cls, folder: str | Path, model: str | nn.Module) -> Adapter:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +92,8 @@ def tidy(folder: Path) -> None:
 def _beside(folder: Path) -> tuple[Path, Path]:
     """Where a state is written, and where the one before it waits meanwhile."""
     return folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
+
+
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors whose names begin with a prefix, without the prefix."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
