@@ -78,10 +78,10 @@ class NEO(Adapter):
         with torch.autocast(weight.device.type, enabled=False):
             return torch.where(begun, weight.float() @ (self.mean - self.home), 0.0)
 
-    def beyond_weights(self) -> str | None:
+    def why_not_exportable(self) -> str | None:
         """The shift goes into the bias of the classifier."""
         bias = self.model.head_layer.bias
-        return super().beyond_weights() if isinstance(bias, Tensor) else "its classifier has no bias for the shift"
+        return super().why_not_exportable() if isinstance(bias, Tensor) else "its classifier has no bias for the shift"
 
     @torch.no_grad()
     def predicting_model(self) -> VisionModel:

@@ -250,6 +250,6 @@ class Obao(TeacherAdapter):
         taught = super().infer(images)
         return taught if self.dense else (self.model(images).logits.float() + taught.float()) / 2
 
-    def beyond_weights(self) -> str | None:
+    def why_not_exportable(self) -> str | None:
         """Images are predicted by two networks."""
-        return super().beyond_weights() if self.dense else "it predicts by the mean of teacher and student"
+        return super().why_not_exportable() if self.dense else "it predicts by the mean of teacher and student"

@@ -60,6 +60,6 @@ class PromptedAdapter(Adapter):
         """Predict prepared images and learn from them."""
         raise NotImplementedError
 
-    def beyond_weights(self) -> str | None:
+    def why_not_exportable(self) -> str | None:
         """Prompts are tokens, not weights."""
         return "it adds tokens to those of the image"

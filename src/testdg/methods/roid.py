@@ -94,11 +94,11 @@ class Roid(AffineAdapter):
         """Predict, with the correction."""
         return self._correct(self.model(images).logits)
 
-    def beyond_weights(self) -> str | None:
+    def why_not_exportable(self) -> str | None:
         """The correction looks at all predictions of a batch."""
         if self.settings.prior_correction:
             return "it corrects predictions by the batch at hand"
-        return super().beyond_weights()
+        return super().why_not_exportable()
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, take one step on the weighted images, and go a little back to the source."""

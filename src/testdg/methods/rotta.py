@@ -192,7 +192,7 @@ class Rotta(TeacherAdapter):
                 taught = self.infer(images)
             student = self.model(self.augment(images, self.generator)).logits
         loss = (timeliness(ages) * soft_cross_entropy(student, taught)).mean()
-        self.keep([*self.learner.held(), *self.averaged])  # a large batch has another update to come
+        self.keep([*self.learner.written(), *self.averaged])  # a large batch has another update to come
         self.learner.step(loss)
         pairs = zip(self.averaged, self.learner.parameters_, strict=True)
         ours, theirs = zip(*((mine.detach(), other.detach()) for mine, other in pairs), strict=True)

@@ -151,6 +151,6 @@ class Svdp(TeacherAdapter):
         unsure = dropout_uncertainty(self.teacher, images, s.passes, s.dropout, generator)
         return super().infer(self.teacher_prompts(images, unsure, self.model.std))
 
-    def beyond_weights(self) -> str | None:
+    def why_not_exportable(self) -> str | None:
         """The prompts are added to the images."""
-        return "it learns pixels, too" if bool(self.teacher_prompts.offsets.any()) else super().beyond_weights()
+        return "it learns pixels, too" if bool(self.teacher_prompts.offsets.any()) else super().why_not_exportable()

@@ -192,7 +192,7 @@ class VDP(Adapter):
         """Predict images decorated with the teacher's prompts."""
         return self.model(self.teacher(images)).logits  # type: ignore[no-any-return]
 
-    def beyond_weights(self) -> str | None:
+    def why_not_exportable(self) -> str | None:
         """The prompt is added to the images."""
         prompted = any(bool(prompt.any()) for prompt in self.teacher.parameters())
-        return "it learns pixels, not weights" if prompted else super().beyond_weights()
+        return "it learns pixels, not weights" if prompted else super().why_not_exportable()

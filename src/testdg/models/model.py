@@ -3,7 +3,8 @@
 import copy
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,6 +75,40 @@ class VisionModel(nn.Module):
         device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
         for key, values in (("mean", preprocessing.mean), ("std", preprocessing.std)):
             self.register_buffer(key, torch.tensor(values, device=device).view(-1, 1, 1), persistent=False)
+
+    def accept(self, images: Tensor) -> Tensor:
+        """Move a batch to the device of the model; wrong types and shapes are refused."""
+        if not isinstance(images, Tensor):
+            raise UserError(f"images must be a torch tensor; got {type(images).__name__}", code="image-type")
+        require_dense(images)
+        if images.is_meta:
+            raise UserError("images must have pixels; got a tensor on the meta device", code="image-type")
+        if not images.is_floating_point():
+            raise UserError(f"images must be float in [0, 1]; got {images.dtype}: divide by 255", code="image-type")
+        if images.ndim != 4 or images.shape[1] != self.channels:
+            last = images.ndim == 4 and images.shape[3] == self.channels
+            remedy = ": the channels are last, so call images.permute(0, 3, 1, 2)" * last
+            shape = tuple(images.shape)
+            raise UserError(f"images must be (N, {self.channels}, H, W); got {shape}{remedy}", code="image-shape")
+        if images.numel() == 0:
+            raise UserError(f"the batch is empty: shape {tuple(images.shape)}", code="image-shape")
+        return images.to(self.device, torch.float32, non_blocking=True)
+
+    @contextmanager
+    def refusing_small(self, images: Tensor) -> Iterator[None]:
+        """Explain the error of a layer whose kernel is larger than the images."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            height, width = images.shape[-2:]
+            resized = self.preprocessing.size is not None or self.preprocessing.crop is not None
+            kernels = [max(layer.kernel_size) for layer in self.modules() if isinstance(layer, nn.Conv2d)]
+            if resized or min(height, width) >= max(kernels, default=1):
+                raise
+            small = f"images of {height} x {width} pixels are too small for {self.name}"
+            raise UserError(f"{small}: use larger ones, or a model that resizes them", code="image-shape") from error
 
     def prepare(self, images: Tensor) -> Tensor:
         """Resize images in [0, 1] to the model's input; methods augment what comes out."""

@@ -164,8 +164,8 @@ def _adapted(make: MakeAdapter) -> None:
     try:
         model = adapter.adapted_model()
     except UserError as error:
-        if (reason := adapter.beyond_weights()) is None or reason not in str(error):
-            raise AssertionError(f"beyond_weights() does not say why: {reason}, and {error}") from error
+        if (reason := adapter.why_not_exportable()) is None or reason not in str(error):
+            raise AssertionError(f"why_not_exportable() does not say why: {reason}, and {error}") from error
         return
     _assert_predicts(model, adapter)
 

@@ -204,7 +204,7 @@ class TestDG(Networks):
 
     def _move(self, learner: Learner, gradients: tuple[Tensor | None, ...], loss: Tensor) -> None:
         """Update what a learner trains; `keep` makes it restorable, as passes that are still to come may fail."""
-        self.keep(learner.held())
+        self.keep(learner.written())
         learner.move(gradients, loss)
 
     def _self_training_update(self, plain: Output, taught: Tensor) -> Update | None:
