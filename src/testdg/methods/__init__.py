@@ -1,4 +1,4 @@
-"""Methods: the Adapter contract and every method that keeps it."""
+"""Methods: the `Adapter` contract and every method that implements it."""
 
 from testdg.core.adapter import Adapter, TeacherAdapter
 from testdg.core.learner import Learner

@@ -13,8 +13,6 @@ from testdg.methods.parts.entropy import LOSSES
 
 @dataclass(frozen=True, kw_only=True)
 class TentSettings(AffineSettings):
-    """Settings of TENT."""
-
     steps: int = option(1, "updates per batch", low=1)
     loss: Literal["entropy", "hard", "come"] = option(
         "entropy",

@@ -203,7 +203,17 @@ class Alignment(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write it next to the weights of its model."""
-        names = "blocks prefix class_token memory threshold reads norms norm_memory norm_source".split()
+        names = [
+            "blocks",
+            "prefix",
+            "class_token",
+            "memory",
+            "threshold",
+            "reads",
+            "norms",
+            "norm_memory",
+            "norm_source",
+        ]
         about = {name: getattr(self, name) for name in names}
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
         save_file(tensors, folder / FILE, {"alignment": json.dumps(about)})

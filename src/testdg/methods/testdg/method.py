@@ -64,7 +64,6 @@ class TestDG(Networks):
         return super().__new__(TestDGReleased if settings.get("as_released") is True and cls is TestDG else cls)  # type: ignore[return-value]
 
     def build(self) -> None:
-        """Make networks, teacher, memory and optimisers."""
         s, device, width = self.settings, self.model.device, self.embedding_width
         self.build_networks()
         self.gamma = self.default_gamma if s.gamma is None else s.gamma
