@@ -137,7 +137,7 @@ def test_predictions_that_depend_on_the_batch_are_not_a_model(vit: VisionModel, 
 def test_an_adapted_model_with_other_predictions_breaks_a_law(
     vit: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Roid, "beyond_weights", lambda adapter: None)
+    monkeypatch.setattr(Roid, "why_not_exportable", lambda adapter: None)
     with pytest.raises(AssertionError, match="predictions differ"):
         check_adapter(partial(Roid, vit), only="the adapted model predicts what predict does")
 

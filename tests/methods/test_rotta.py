@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from passes import counted
 from torch import nn
 
+from testdg.core.learner import moments
 from testdg.errors import UserError
 from testdg.methods.parts.normalisation import SlowBatchNorm
 from testdg.methods.rotta import BalancedMemory, Rotta, timeliness
@@ -110,7 +111,7 @@ def test_it_learns_every_so_many_images(vit: VisionModel, size: int) -> None:
         for batch in images.split(size):
             adapter(batch)
     assert counts["backward"] == 3
-    steps = next(value for name, value in adapter.learner.moments().items() if name.endswith("step"))
+    steps = next(value for name, value in moments(adapter.learner.optimizer).items() if name.endswith("step"))
     assert int(steps) == 3
 
 

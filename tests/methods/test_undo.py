@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from testdg import Preprocessing, adapt, load_model
-from testdg.core.undo import Undo
+from testdg.core.stateful import Undo
 from testdg.errors import UserError
 from testdg.methods import Adapter, cotta
 from testdg.models import TinyCNN, VisionModel
@@ -52,7 +52,7 @@ def test_the_check_finds_a_method_that_keeps_nothing(vit: VisionModel, method: s
 @pytest.mark.parametrize("method", ["testdg", "versatile", "cotta", "vdp"])
 def test_the_check_finds_buffers_and_values_that_stay_changed(vit: VisionModel, method: str) -> None:
     check = CHECKS["a step that fails leaves the state unchanged"]
-    with without("put_back"), pytest.raises(AssertionError, match="changed"):
+    with without("restore"), pytest.raises(AssertionError, match="changed"):
         check(lambda **more: adapt(vit, method, **more))
 
 

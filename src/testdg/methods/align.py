@@ -27,12 +27,10 @@ BEGINNING = 100.0
 
 @dataclass(frozen=True, kw_only=True)
 class AlignSettings(Settings):
-    """Settings of the alignment."""
-
     sites: int = option(2, "blocks of a transformer, evenly spaced, after which tokens are aligned; 0 for none", low=0)
-    class_token: bool = option(True, "align class and register tokens too, not the patches alone")
-    memory: int = option(800, "images that the statistics of a transformer's tokens are remembered from", low=1)
-    norm_memory: int = option(128, "images that the statistics of BatchNorm layers are remembered from", low=0)
+    class_token: bool = option(True, "align class and register tokens, too, not only the patches")
+    memory: int = option(800, "images in the running statistics of a transformer's tokens", low=1)
+    norm_memory: int = option(128, "images in the running statistics of BatchNorm layers", low=0)
     norm_source: float = option(
         1.5, "images of the source for each image of the stream in the statistics of BatchNorm layers", low=0
     )
@@ -48,7 +46,7 @@ class AlignSettings(Settings):
     mix_temperature: float = option(
         2.5, "divides the logits that the class mix reads: networks are too sure on corrupted images", low=0.1
     )
-    source_images: int = option(256, "clean images, unlabelled, that the source is measured on", low=LEAST)
+    source_images: int = option(256, "number of clean, unlabelled images for measuring the source", low=LEAST)
     sketch: Literal["source", "stream"] = option(
         "source", "whose images these are: the source's (warm_up), or, where there are none, the first of the stream"
     )
@@ -79,7 +77,7 @@ def first_images(batches: Iterable[Tensor], images: int) -> list[Tensor]:
         if sum(map(len, taken)) >= images:
             break
     if (seen := sum(map(len, taken))) < LEAST:
-        raise UserError(f"alignment needs at least {LEAST} source images; got {seen}")
+        raise UserError(f"alignment needs at least {LEAST} source images; got {seen}", code="few-source-images")
     return taken
 
 
@@ -136,7 +134,6 @@ class Align(Adapter):
         )
 
     def source_images(self) -> int:
-        """How many images the source is measured on; BatchNorm layers know it already."""
         return self.settings.source_images if self.measures and self.settings.sketch == "source" else 0
 
     @property

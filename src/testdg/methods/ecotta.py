@@ -28,15 +28,13 @@ FAINT = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class EcottaSettings(Settings):
-    """Settings of EcoTTA."""
-
-    learning_rate: float = option(5e-3, "step size on the meta networks", low=0)
+    learning_rate: float = option(5e-3, "learning rate of the meta networks", low=0)
     optimizer: Literal["adam", "momentum"] = option("momentum", "Adam, or SGD with momentum 0.9; for the warm-up too")
     regularisation: float = option(0.5, "weight of the distance to the frozen network", low=0)
     margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
     batch_statistics: bool = option(True, "in a classifier, BatchNorm layers use the statistics of the batch")
     source_images: int = option(12800, "labelled source images for the warm-up of the meta networks", low=1)
-    warm_up_learning_rate: float = option(5e-3, "of the meta networks on source images", low=0)
+    warm_up_learning_rate: float = option(5e-3, "learning rate of the meta networks on source images", low=0)
     as_released: bool = option(False, "SegFormer: meta networks, labels and loss of the released baseline")
 
 
@@ -220,7 +218,7 @@ class Ecotta(AddedLayersAdapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Meta networks need parts of a network to stand beside."""
+        """Meta networks need parts of a network to run parallel to."""
         if model.task == "segmentation":
             return None
         blocks = transformer_blocks(model) or convolution_blocks(model)

@@ -24,15 +24,15 @@ USUAL_BATCH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class FOASettings(Settings):
-    """Settings of FOA."""
-
     prompts: int = option(3, "tokens that are added to the input", low=1)
-    population: int | None = option(None, "candidates of a batch beside the last winner; none: 4 + 3 ln size", low=4)
-    statistics_weight: float = option(0.4, "of the distance to the source in the fitness, for 64 images", low=0)
+    population: int | None = option(
+        None, "candidates of a batch in addition to the last winner; none: 4 + 3 ln size", low=4
+    )
+    statistics_weight: float = option(0.4, "weight of the distance to the source in the fitness, for 64 images", low=0)
     shift: float = option(1.0, "how far the final features are moved to the source", low=0)
     shift_share: float = option(0.1, "share of a batch in the running mean of the final features", low=0, high=1)
-    least_images: int = option(16, "images of a generation; smaller batches wait until there are so many", low=2)
-    source_images: int = option(512, "clean images, unlabelled, that the source is measured on", low=2)
+    least_images: int = option(16, "minimum number of images in a generation; smaller batches are collected", low=2)
+    source_images: int = option(512, "number of clean, unlabelled images for measuring the source", low=2)
 
 
 def default_population(size: int) -> int:
@@ -173,7 +173,6 @@ class FOA(PromptedAdapter):
 
     @torch.no_grad()
     def build(self) -> None:
-        """Make the first prompts, the evolution, and room for the statistics."""
         s, model, device = self.settings, self.model, self.model.device
         self.others = class_tokens(model)
         self.best: Tensor = nn.Buffer(draw_prompts(model, s.prompts, self.generator))
@@ -215,7 +214,7 @@ class FOA(PromptedAdapter):
             return see_class_tokens(self.model, images)
 
     def _shift(self) -> Tensor:
-        """What the classifier makes of the gap between the source and the features of earlier batches, (C,)."""
+        """Effect on the logits of the gap between the source and the features of earlier batches, (C,)."""
         weight = self.model.head_weight.float()
         gap = self.source[0, -len(self.usual) :] - self.usual
         with torch.autocast(weight.device.type, enabled=False):

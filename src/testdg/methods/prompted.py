@@ -1,4 +1,4 @@
-"""What the methods have in common that put tokens between the class token and the patches of a vision transformer."""
+"""Base of the methods that add tokens between the class token and the patches of a vision transformer."""
 
 import math
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class PromptedAdapter(Adapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Prompts stand beside a class token."""
+        """Prompts need a class token."""
         return None if class_tokens(model) else "it has no class token that prompts could stand beside"
 
     def step(self, images: Tensor) -> Tensor:
@@ -60,6 +60,6 @@ class PromptedAdapter(Adapter):
         """Predict prepared images and learn from them."""
         raise NotImplementedError
 
-    def beyond_weights(self) -> str | None:
+    def why_not_exportable(self) -> str | None:
         """Prompts are tokens, not weights."""
         return "it adds tokens to those of the image"

@@ -24,17 +24,15 @@ SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 
 @dataclass(frozen=True, kw_only=True)
 class REMSettings(EarlierAffineSettings):
-    """Settings of REM."""
-
-    learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
+    learning_rate: float = option(1e-3, "learning rate of the normalisation layers", low=0)
     optimizer: Literal["adam", "sgd", "momentum"] = option("adam", OPTIMIZERS)
-    views: int = option(3, "passes: the image, and so many less one with ever fewer patches", low=2)
+    views: int = option(3, "passes: one of the image, the others with fewer and fewer patches", low=2)
     mask_step: float = option(
         0.1, "share of the patches that each view loses more (paper 0.05, code 0.1)", low=0, high=1
     )
-    ranking_weight: float = option(1.0, "of the loss that keeps entropies ranked", low=0)
-    margin: float = option(0.0, "by which share of ln C a harder view must be less sure", low=0)
-    final_norm: bool = option(False, "train the final norm too, as the released code does on CIFAR")
+    ranking_weight: float = option(1.0, "weight of the loss that keeps entropies ranked", low=0)
+    margin: float = option(0.0, "share of ln C by which a harder view must have a higher entropy", low=0)
+    final_norm: bool = option(False, "also train the final norm, as the released code does on CIFAR")
 
 
 class LastAttention(TorchFunctionMode):
@@ -126,12 +124,10 @@ class REM(EarlierAffineAdapter):
         return list(dict.fromkeys([*super().chosen(), *final]))
 
     def build(self) -> None:
-        """Make the optimiser."""
         s = self.settings
         if (s.views - 1) * s.mask_step >= 1:
-            raise UserError(
-                f"rem leaves no patch to its last view: {s.views - 1} x mask_step {s.mask_step} is 1 or more"
-            )
+            masked = f"{s.views - 1} x mask_step {s.mask_step} is 1 or more"
+            raise UserError(f"the last view of rem would have no patch: {masked}", code="setting-range")
         super().build()
         self.others = class_tokens(self.model)
 

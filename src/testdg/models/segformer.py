@@ -49,7 +49,7 @@ class SegmentationModel(VisionModel):
         (height, width), least = prepared.shape[-2:], self.smallest
         if min(height, width) < least:
             told = f"{self.name} needs pictures of at least {least} x {least} px; got {height} x {width}"
-            raise UserError(f"{told}: take larger pictures, views or windows")
+            raise UserError(f"{told}: take larger pictures, views or windows", code="image-shape")
         return self.network.segformer(self.normalise(prepared), output_hidden_states=True).hidden_states  # type: ignore[no-any-return]
 
     @property

@@ -90,7 +90,7 @@ def check_request(request: Request) -> None:
 def open_request(request: Request) -> Session:
     """Open the session of a stream, unless it cannot give what was requested."""
     session = open_pictures(request.model, request.options, dict(request.settings or {}))
-    if request.export is not None and (reason := session.adapter.beyond_weights()) is not None:
+    if request.export is not None and (reason := session.adapter.why_not_exportable()) is not None:
         message = f"--export is not possible: {session.adapter.name} cannot be one model, as {reason}"
         raise UserError(message, code="not-exportable")
     return session

@@ -136,7 +136,7 @@ class Session:
         adapter = type(first)(self._untouched, **asdict(first.settings))
         if first.warm:
             adapter.load_warm(first.warm)
-        return adapter if self.online.guard is None else guard(adapter, self.online.guard.probe.images)
+        return adapter if self.online.guard is None else guard(adapter, self.online.guard.health.probe.images)
 
     @cached_property
     def _untouched(self) -> VisionModel:

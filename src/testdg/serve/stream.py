@@ -91,7 +91,7 @@ class Stream:
 
     def refresh(self) -> None:
         """Let predictions come from the adapter as it is now; a reader of the old copy keeps it until it is done."""
-        alone = self.factory.learns and self.adapter.beyond_weights() is None
+        alone = self.factory.learns and self.adapter.why_not_exportable() is None
         self._front = self.adapter.adapted_model() if alone else None
         self._shift: Tensor | None = self.adapter.stream_shift() if self.factory.learns else None
         self.version += 1
@@ -177,7 +177,7 @@ class Stream:
 
     def export(self, folder: Path) -> None:
         """Write the adapted model as an ordinary one."""
-        if (reason := self.adapter.beyond_weights()) is not None:
+        if (reason := self.adapter.why_not_exportable()) is not None:
             raise Refused(f"{self.adapter.name} cannot be one model, as {reason}: take a snapshot", 409)
         with writing(folder):
             self.adapter.export(folder)

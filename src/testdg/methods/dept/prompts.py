@@ -1,4 +1,4 @@
-"""DePT's prompts: learnt tokens that every stage of a transformer gets anew."""
+"""DePT's prompts: learnt tokens that are added again at every stage of a transformer."""
 
 import math
 from itertools import pairwise

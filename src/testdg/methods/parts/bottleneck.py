@@ -26,7 +26,8 @@ class Bottleneck(nn.Module):
         super().__init__()
         groups = model.attention_linears() or model.convolutions()
         if not groups:
-            raise UserError(f"{model.name} has no attention and no convolution to put a branch beside")
+            problem = f"{model.name} has no attention and no convolution to add a branch to"
+            raise UserError(problem, code="unsuitable-model")
         self.layers: dict[str, list[str]] = defaultdict(list)  # shape of a weight: names of its layers
         self.shared: dict[str, list[int]] = defaultdict(list)  # for each of them, which down-projection it reads
         self.inputs: dict[str, str] = {}
