@@ -5,8 +5,8 @@ from pathlib import Path
 from page_cases import groups_of, write_run
 
 from testdg.methods import find_method
-from testdg.report.page import read_runs
-from testdg.report.page.words import contents, outcome
+from testdg.report.page import contents, outcome
+from testdg.report.runs import read_runs
 from testdg.runs import Protocol, read_result
 from testdg.studies import Cell, Complete
 from testdg.studies.ablations import find_ablation
@@ -19,8 +19,8 @@ def test_rows_of_one_method_stand_in_the_order_of_their_numbers(tmp_path: Path) 
     (group,) = groups_of(tmp_path)
     names = [row.name for row in group.table.rows]
     assert names == [f"TENT (rate={rate})" for rate in (1e-05, 2.5, 3, 16, 128)]
-    told = "Of 5 rows, TENT (rate=1e-05) and 3 others have the lowest mean error, 10.0 %; Source was not run."
-    assert outcome(group) == told
+    sentence = "Of 5 rows, TENT (rate=1e-05) and 3 others have the lowest mean error, 10.0 %; Source was not run."
+    assert outcome(group) == sentence
 
 
 def test_a_folder_of_source_images_makes_a_row_whatever_the_texts_say(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_rows_of_one_name_are_told_apart_and_names_that_cannot_be_read_are_none(
     for rate in (1.0, 2.0):
         folder = write_run(tmp_path / str(rate), "testdg", {"fog": 1.0}, settings={"learning_rate": rate})
         keep("ablation amplifier", {"with amplifier": folder})
-    told = "TestDG: with amplifier (learning_rate={})"
-    assert names_of(tmp_path) == [told.format(rate) for rate in (1.0, 2.0)]
+    name = "TestDG: with amplifier (learning_rate={})"
+    assert names_of(tmp_path) == [name.format(rate) for rate in (1.0, 2.0)]
     for folder in tmp_path.iterdir():
         (folder / "rows.json").write_text("[1]")
     assert names_of(tmp_path) == [f"TestDG (learning_rate={rate})" for rate in (1.0, 2.0)]

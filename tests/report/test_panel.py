@@ -14,8 +14,7 @@ from testdg.methods import adapt
 from testdg.models import Preprocessing, load_model
 from testdg.models.tiny import tiny_segformer
 from testdg.report import Table, orders_table, plain_table, result_tables, visit_table
-from testdg.report.panel import default_palette, draw_panel, paint
-from testdg.report.samples import Sample, picture_miou, take_samples
+from testdg.report.panel import Sample, default_palette, draw_panel, paint, picture_miou, take_samples
 from testdg.runs import DomainResult, Result, run
 from testdg.runs.events import rolling_scores
 from testdg.runs.protocol import make_visits
@@ -59,12 +58,12 @@ def test_a_panel_shows_picture_predictions_and_label_of_every_domain(tmp_path: P
 
 def legend_of(monkeypatch: pytest.MonkeyPatch, path: Path, one: Sample, classes: int) -> tuple[list[str], int]:
     """Names and columns of the legend of a panel."""
-    told: dict[str, Any] = {}
+    drawn: dict[str, Any] = {}
     legend = Figure.legend
-    monkeypatch.setattr(Figure, "legend", lambda self, **more: [told.update(more), legend(self, **more)][1])
+    monkeypatch.setattr(Figure, "legend", lambda self, **more: [drawn.update(more), legend(self, **more)][1])
     draw_panel(path, [one], ["Source", "TENT"], [f"class {number}" for number in range(classes)])
     monkeypatch.undo()
-    return [patch.get_label() for patch in told["handles"]], told["ncols"]
+    return [patch.get_label() for patch in drawn["handles"]], drawn["ncols"]
 
 
 def test_a_legend_has_rows_of_one_length_and_says_what_is_ignored(

@@ -118,7 +118,7 @@ def test_rounds_have_a_table_of_their_own() -> None:
 
 def test_results_of_different_protocols_do_not_share_a_table() -> None:
     results = [result([visit("fog", error=10.0)], batch_size=size) for size in (1, 2)]
-    with pytest.raises(UserError, match="cannot be compared: batch_size is 1 and 2"):
+    with pytest.raises(UserError, match=r"batch_size.*1.*2"):
         result_tables(["a", "b"], results)
 
 
@@ -140,7 +140,7 @@ def test_orders_are_summed_up_by_mean_and_deviation() -> None:
         ["mean (held out)", "50.0", "50.0", "+0.0"],
         ["deviation (held out)", "0.0", "0.0", ""],
     ]
-    with pytest.raises(UserError, match="rounds is 1 and 2"):
+    with pytest.raises(UserError, match=r"rounds.*1.*2"):
         orders_table(["Source"], [[result([], rounds=1)], [result([], rounds=2)]])
 
 

@@ -29,7 +29,7 @@ _DATES: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDat
 def check_suffix(path: Path) -> Path:
     """Refuse a figure that cannot be written in that format."""
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"figure {path} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        raise UserError(f"figure {path} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}", code="figure-format")
     return path
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from testdg.report.safe import csv_text, fenced, markdown
-from testdg.report.table import Column, Entry, Table, markdown_table, plain_table
-from testdg.studies.tuning import Choice, Tried
+from testdg.report.safe import csv_text, render
+from testdg.report.table import Column, Entry, Table, plain_table
+from testdg.studies.tuning import Choice
 
 _DIGITS = 2
 
@@ -22,12 +22,9 @@ def tuning_text(choices: Sequence[Choice], about: Sequence[str]) -> str:
 
 def tuning_markdown(choices: Sequence[Choice], about: Sequence[str]) -> str:
     """The same as Markdown, the choices first."""
-    parts = ["\n".join(fenced(list(about))), "\n".join(markdown_table(summary_table(choices)))]
-    for choice in choices:
-        table = choice_table(choice)
-        told = " ".join(f"{line[:1].upper()}{line[1:]}." for line in remarks(choice))
-        parts += [f"## {markdown(table.title)}", "\n".join(markdown_table(table)), markdown(told)]
-    return "\n\n".join(parts) + "\n"
+    sentences = [" ".join(f"{line[:1].upper()}{line[1:]}." for line in remarks(choice)) for choice in choices]
+    tables = list(zip(map(choice_table, choices), sentences, strict=True))
+    return render("tuning.md", about=about, summary=summary_table(choices), tables=tables)
 
 
 def tuning_csv(choices: Iterable[Choice]) -> str:
@@ -60,24 +57,19 @@ def tuning_plain(choices: Iterable[Choice]) -> list[dict[str, Any]]:
 
 def choice_table(choice: Choice) -> Table:
     """A row for each configuration of a method, in the order of its search."""
-    metric = choice.metric
     keys = list(choice.tried[0].configuration.settings)
-    columns = [*map(Column, keys), Column.of(metric, "", 1), Column("behind", digits=_DIGITS, signed=True), Column("")]
-    rows = [(f"{number}", _entries(choice, one)) for number, one in enumerate(choice.tried, 1)]
+    columns = [*map(Column, keys), Column.of(choice.metric, "", 1)]
+    columns += [Column("behind", digits=_DIGITS, signed=True), Column("")]
+    rows = []
+    for number, one in enumerate(choice.tried, 1):
+        values = [Entry(text=part.partition("=")[2]) for part in one.configuration.described.split(", ")]
+        score = Entry(text="no score") if one.score is None else Entry(one.score)
+        tied = one is not choice.best and one in choice.ties
+        marks = {"chosen": one is choice.best, "tied": tied, "published": one.configuration.published}
+        mark = ", ".join(mark for mark, holds in marks.items() if holds)
+        rows.append((f"{number}", [*values, score, Entry(choice.behind(one)), Entry(text=mark)]))
     source = "" if choice.source is None else f", Source {choice.source:.{_DIGITS}f}"
     return Table(f"{choice.variant.title}{source}", "", columns, rows, corner="")
-
-
-def _entries(choice: Choice, one: Tried) -> list[Entry]:
-    values = [Entry(text=part.partition("=")[2]) for part in one.configuration.described.split(", ")]
-    score = Entry(text="no score") if one.score is None else Entry(one.score)
-    marks = {
-        "chosen": one is choice.best,
-        "tied": one is not choice.best and one in choice.ties,
-        "published": one.configuration.published,
-    }
-    mark = ", ".join(mark for mark, holds in marks.items() if holds)
-    return [*values, score, Entry(choice.behind(one)), Entry(text=mark)]
 
 
 def remarks(choice: Choice) -> list[str]:
@@ -98,17 +90,15 @@ def remarks(choice: Choice) -> list[str]:
 
 
 def summary_table(choices: Sequence[Choice]) -> Table:
-    """A row for each method: what was chosen, beside the published settings and Source."""
-    metric = choices[0].metric
+    """A row for each method: what was chosen, next to the published settings and Source."""
+    metric, rows = choices[0].metric, []
+    for choice in choices:
+        score = choice.best.score
+        gain = None if choice.source is None or score is None else choice.metric.gain(choice.source, score)
+        edges = ", ".join(f"{which} {key}" for key, which in choice.edges().items())
+        chosen, remark = Entry(text=choice.best.configuration.described), f"{edges}: widen" if edges else ""
+        numbers = map(Entry, (score, choice.published.score, gain))
+        rows.append((choice.variant.title, [chosen, *numbers, Entry(text=remark)]))
     columns = [Column("chosen"), Column.of(metric, "", 1), Column.of(metric, "published", 1)]
     columns += [Column.gains(metric, "gain", 1), Column("remark")]
-    return Table("Choices", "", columns, [(choice.variant.title, _summary(choice)) for choice in choices], corner="")
-
-
-def _summary(choice: Choice) -> list[Entry]:
-    best = choice.best
-    assert best.score is not None
-    gain = None if choice.source is None else choice.metric.gain(choice.source, best.score)
-    edges = ", ".join(f"{which} {key}" for key, which in choice.edges().items())
-    numbers = map(Entry, (best.score, choice.published.score, gain))
-    return [Entry(text=best.configuration.described), *numbers, Entry(text=f"{edges}: widen" if edges else "")]
+    return Table("Choices", "", columns, rows, corner="")
