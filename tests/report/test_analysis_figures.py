@@ -9,7 +9,6 @@ from page_cases import groups_of, write_run
 
 from testdg.report import analyses, figures
 from testdg.report.figures import draw_curves
-from testdg.report.tables import group_sheets
 from testdg.runs.scores import Classification
 
 METRIC = Classification.metric.describe()
@@ -92,7 +91,7 @@ def test_long_names_of_rows_stay_in_the_page_and_apart(tmp_path: Path, monkeypat
     (group,) = groups_of(tmp_path)
     found: list[Any] = []
     monkeypatch.setattr(figures, "make_picture", lambda figure, *_: found.append(drawn(figure)))
-    figures.group_pictures(group.table, group_sheets(group.table)[1], "name")
+    figures.group_pictures(group.table, group.sheets[1], "name")
     stream, heat = found
     labels = [axes.yaxis.label.get_window_extent() for axes in stream.axes]
     names = [label.get_window_extent() for label in heat.axes[0].get_yticklabels()]

@@ -5,7 +5,7 @@ from pathlib import Path
 from page_cases import groups_of, write_run
 
 from testdg.methods import find_method
-from testdg.report.page import contents, outcome
+from testdg.report.page import make_report
 from testdg.report.runs import read_runs
 from testdg.runs import Protocol, read_result
 from testdg.studies import Cell, Complete
@@ -20,7 +20,7 @@ def test_rows_of_one_method_stand_in_the_order_of_their_numbers(tmp_path: Path) 
     names = [row.name for row in group.table.rows]
     assert names == [f"TENT (rate={rate})" for rate in (1e-05, 2.5, 3, 16, 128)]
     sentence = "Of 5 rows, TENT (rate=1e-05) and 3 others have the lowest mean error, 10.0 %; Source was not run."
-    assert outcome(group) == sentence
+    assert group.outcome == sentence
 
 
 def test_a_folder_of_source_images_makes_a_row_whatever_the_texts_say(tmp_path: Path) -> None:
@@ -128,9 +128,11 @@ def test_seeds_on_two_devices_are_two_rows_and_a_copy_counts_once(tmp_path: Path
     write_run(tmp_path / "a", "tent", {"fog": 10.0})
     write_run(tmp_path / "b", "tent", {"fog": 12.0}, device="cuda")
     write_run(tmp_path / "copy" / "a", "tent", {"fog": 10.0}, tuning="chosen by the user, but the same")
-    runs = read_runs([tmp_path, tmp_path / "a"])
     (group,) = groups_of(tmp_path)
     assert [(row.name, len(row.results)) for row in group.table.rows] == [
         ("TENT (device=cpu)", 1), ("TENT (device=cuda)", 1),
     ]  # fmt: skip
-    assert contents([group], runs) == "2 runs of 1 method in 1 group; 1 copy of the same run left out."
+    assert (
+        make_report([tmp_path, tmp_path / "a"]).contents
+        == "2 runs of 1 method in 1 group; 1 copy of the same run left out."
+    )

@@ -17,15 +17,15 @@ def report_command(runs: Sequence[Path], out: Path, title: str | None, *, as_jso
         plain = {
             "page": str(out / PAGE),
             "files": [str(out / name) for name in report.files],
-            "groups": [{"title": chapter.title, **chapter.table.to_dict()} for chapter in report.chapters],
-            "unfinished": report.read.unfinished,
-            "copies": report.read.copies,
-            "damaged": report.read.damaged,
+            "groups": [{"title": group.title, **group.table.to_dict()} for group in report.groups],
+            "unfinished": report.runs.unfinished,
+            "copies": report.runs.copies,
+            "damaged": report.runs.damaged,
         }
         print(json.dumps(plain, indent=2))
         return
-    for sentence in few(report.read.damaged):
+    for sentence in few(report.runs.damaged):
         print(f"left out: {visible(sentence)}", file=sys.stderr)
-    for chapter in report.chapters:
-        print(f"{chapter.title}: {chapter.outcome}")
+    for group in report.groups:
+        print(f"{group.title}: {group.outcome}")
     print(f"\n{report.contents}\npage    {out / PAGE}\nfiles   {len(report.files)} in {out}")

@@ -18,7 +18,7 @@ from testdg.methods import find_method
 from testdg.models import VisionModel
 from testdg.models.device import find_device
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
-from testdg.report.panel import draw_panel, take_samples
+from testdg.report.pictures import draw_panel, take_samples
 from testdg.report.record import record_lines, record_note
 from testdg.runs import Result
 from testdg.runs.observer import check_tracker, tracked

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from testdg.report.record import images_per_domain
 from testdg.report.style import (
     GREY,
     PALETTE,
+    POINTS,
     SOURCE,
     label_figure,
     method_styles,
     new_figure,
-    point_styles,
     write_figure,
 )
 from testdg.runs.record import OWN_ORDERS
@@ -168,8 +169,8 @@ def draw_embeddings(numbers: dict[str, Any], title: str, note: str) -> Any:
     labels = np.array(numbers["labels"])
     for axes, when in zip(grid[0], ("before", "after"), strict=True):
         points = np.array(numbers[when]["points"])
-        for number, (colour, marker) in enumerate(point_styles(len(numbers["domains"]))):
-            mine, name = points[labels == number], numbers["domains"][number].replace("_", " ")
+        for number, (domain, (colour, marker)) in enumerate(zip(numbers["domains"], cycle(POINTS), strict=False)):
+            mine, name = points[labels == number], domain.replace("_", " ")
             style = {"s": 14, "color": colour, "marker": marker, "alpha": 0.75, "linewidths": 0}
             axes.scatter(*mine.T, label=name, **style)
         apart = numbers[when]["silhouette"]
