@@ -1,4 +1,4 @@
-"""A browser without a window, spoken to through a pipe (the DevTools protocol): it needs chromium and nothing else."""
+"""A browser without a window, controlled through a pipe (the DevTools protocol); it needs only chromium."""
 
 import base64
 import contextlib
@@ -48,7 +48,7 @@ class Browser:
         os.close(self._write)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Call a method of the protocol and wait for its answer; keep what happens meanwhile."""
+        """Call a method of the protocol and wait for its answer; store the events that arrive before."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         message |= {"sessionId": self._session} if self._session else {}
@@ -104,19 +104,19 @@ class Browser:
         path.write_bytes(base64.b64decode(found["data"]))
 
     def complaints(self) -> list[str]:
-        """Errors and warnings of the page, and whatever it asked for besides itself."""
-        told = []
+        """Errors and warnings of the page, and every address that it requested."""
+        found = []
         for event in self.events:
             method, params = event["method"], event.get("params", {})
             if method == "Runtime.exceptionThrown" or (
                 method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning")
             ):
-                told.append(json.dumps(params))
+                found.append(json.dumps(params))
             if method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-                told.append(params["entry"]["text"])
+                found.append(params["entry"]["text"])
             if method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(("data:", "file:")):
-                told.append(params["request"]["url"])
-        return told
+                found.append(params["request"]["url"])
+        return found
 
 
 def _high(number: int) -> int:

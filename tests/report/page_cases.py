@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testdg.report.page import make_groups, read_runs
-from testdg.report.page.groups import Group
+from testdg.report.page import Group, make_groups
+from testdg.report.runs import read_runs
 
 PREPROCESSING = {"size": [32, 32], "crop": "none", "mean": [0.5] * 3, "std": [0.5] * 3}
 PROTOCOL: dict[str, Any] = {

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 from page_cases import groups_of, write_run
 
-from testdg.report.analyses import scores, spaces
-from testdg.report.analyses.stream import draw_curves
-from testdg.report.page import figures
-from testdg.report.page.sheets import group_sheets
+from testdg.report import analyses, figures
+from testdg.report.figures import draw_curves
 from testdg.runs.scores import Classification
 
 METRIC = Classification.metric.describe()
@@ -44,7 +42,9 @@ def test_the_legend_of_a_stream_stands_beside_its_curves() -> None:
 def test_both_panels_of_embeddings_are_equally_large() -> None:
     tall, flat = [[0, 0], [1, 9], [2, 3]], [[0, 0], [9, 1], [3, 2]]
     found = {when: {"points": points, "silhouette": 0.1} for when, points in (("before", tall), ("after", flat))}
-    figure = drawn(spaces.draw_embeddings({"domains": ["fog", "snow"], "labels": [0, 1, 1], **found}, "title", "note"))
+    figure = drawn(
+        analyses.draw_embeddings({"domains": ["fog", "snow"], "labels": [0, 1, 1], **found}, "title", "note")
+    )
     before, after = (axes.get_window_extent() for axes in figure.axes)
     assert abs(before.width - after.width) < 1
     assert abs(before.height - after.height) < 1
@@ -53,7 +53,7 @@ def test_both_panels_of_embeddings_are_equally_large() -> None:
 def test_numbers_of_parameters_do_not_overlap() -> None:
     rows = [row("Source", parameters=0), row("TENT", parameters=1_100), row("TestDG", parameters=160_000)]
     figure = drawn(
-        scores.draw_parameters({"metric": METRIC, "model_parameters": 150_000, "rows": rows}, "title", "note")
+        analyses.draw_parameters({"metric": METRIC, "model_parameters": 150_000, "rows": rows}, "title", "note")
     )
     (axes,) = figure.axes
     left, right = axes.get_xlim()
@@ -70,7 +70,7 @@ def test_rows_of_neighbours_in_an_overview_are_equally_high() -> None:
         {**about, "order": order, "rows": [row(f"method {n}") for n in range(count)]}
         for order, count in zip(orders, (8, 2), strict=True)
     ]
-    figure = drawn(scores.draw_overview({"groups": groups, "damaged": []}, "title", ""))
+    figure = drawn(analyses.draw_overview({"groups": groups, "damaged": []}, "title", ""))
     assert [axes.get_title(loc="left").split("\n")[0] for axes in figure.axes] == ["b, k, m", "b, k, order 1, m"]
     steps = [axes.transData.transform([(0, 0), (0, 1)])[:, 1] for axes in figure.axes]
     assert abs((steps[0][0] - steps[0][1]) - (steps[1][0] - steps[1][1])) < 1
@@ -79,7 +79,7 @@ def test_rows_of_neighbours_in_an_overview_are_equally_high() -> None:
 def test_a_long_title_is_broken_into_lines() -> None:
     about = {"maps": {"with": [[1.0]]}, "entropy": {"with": 0.0}, "entropy_error": {"with": 0.0}}
     rows = [{"domain": "fog", "image": 3 * [[[9]]], **about}]
-    figure = drawn(spaces.draw_attention({"rows": rows, "uniform_entropy": 0.0}, "a long title " * 9, "note"))
+    figure = drawn(analyses.draw_attention({"rows": rows, "uniform_entropy": 0.0}, "a long title " * 9, "note"))
     assert figure._suptitle.get_window_extent().x1 <= figure.bbox.x1
 
 
@@ -91,7 +91,7 @@ def test_long_names_of_rows_stay_in_the_page_and_apart(tmp_path: Path, monkeypat
     (group,) = groups_of(tmp_path)
     found: list[Any] = []
     monkeypatch.setattr(figures, "make_picture", lambda figure, *_: found.append(drawn(figure)))
-    figures.group_pictures(group, group_sheets(group), "name")
+    figures.group_pictures(group.table, group.sheets[1], "name")
     stream, heat = found
     labels = [axes.yaxis.label.get_window_extent() for axes in stream.axes]
     names = [label.get_window_extent() for label in heat.axes[0].get_yticklabels()]

@@ -9,11 +9,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from jinja2 import UndefinedError
 from page_cases import three_methods, write_run
 from PIL import Image
 
-from testdg.errors import UserError
+from support.errors import refused
+from testdg.report.figures import Picture
 from testdg.report.page import make_report, write_report
+from testdg.report.safe import render
+from testdg.report.table import Column, Entry, Table
 
 EVIL = "<script>alert(1)</script>|`x`*_$\\%&#"
 
@@ -89,6 +93,32 @@ def test_no_name_of_a_file_leaves_its_attribute(tmp_path: Path) -> None:
     assert not [attribute for attribute in page.attributes if attribute.startswith("on")]
 
 
+TERMINAL = "\x1b[31mred\u202e"
+SHEET = Table(EVIL, TERMINAL, [Column(EVIL, True), Column("x")], [(EVIL, [Entry(1.0), Entry(text=EVIL)])], EVIL)
+
+
+@pytest.mark.parametrize("name", ["bench.md", "tuning.md", "board.md", "board.html"])
+def test_templates_escape_every_value_by_default(name: str) -> None:
+    pictures = [Picture("name", EVIL, {"svg": b"<svg></svg>"})]
+    board = {"title": EVIL, "outcome": EVIL, "sheet": SHEET, "pictures": pictures, "figures": "figures"}
+    values = {
+        "bench.md": {"tables": [(EVIL, [EVIL, TERMINAL], SHEET)], "published": (EVIL, SHEET)},
+        "tuning.md": {"about": [EVIL, TERMINAL, "```"], "summary": SHEET, "tables": [(SHEET, EVIL)]},
+        "board.md": {**board, "streams": EVIL},
+        "board.html": {**board, "streams": [(EVIL, SHEET, [(EVIL, EVIL)])]},
+    }
+    text = render(name, **values[name])
+    assert not {"\x1b", "\u202e"} & {*text}
+    outside = re.sub(r"(`{3,})text\n.*?\n\1", "", text, flags=re.DOTALL)  # a fence shows everything as it is
+    assert "<script>alert" not in outside
+    assert name.endswith("html") or not re.search(r"(?<!\\)[`*_]x", outside)
+
+
+def test_a_value_that_a_template_does_not_get_is_an_error() -> None:
+    with pytest.raises(UndefinedError):
+        render("board.html", title="x")
+
+
 def test_the_same_runs_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
     three_methods(tmp_path)
     folders = sorted(tmp_path.iterdir())
@@ -113,7 +143,7 @@ def test_changes_that_were_detected_are_marked(tmp_path: Path) -> None:
     events = tmp_path / "c0" / "events.jsonl"
     events.write_text(events.read_text().replace('"change": true', '"change": false'))
     assert marked.files[stream] != make_report([tmp_path]).files[stream]
-    captions = [picture.caption for picture in marked.content.chapters[0].pictures]
+    captions = [picture.caption for picture in marked.groups[0].pictures]
     assert "triangles: changes that the method detected" in captions[0]
 
 
@@ -121,17 +151,17 @@ def test_runs_without_events_or_source_have_fewer_figures(tmp_path: Path) -> Non
     write_run(tmp_path / "a", "tent", {"fog": 10.0})
     write_run(tmp_path / "b", "cotta", {"fog": 10.0})
     (tmp_path / "b" / "events.jsonl").unlink()
-    (picture,) = make_report([tmp_path]).content.chapters[0].pictures
+    (picture,) = make_report([tmp_path]).groups[0].pictures
     assert "1 rows have no events" in picture.caption
     (tmp_path / "a" / "events.jsonl").unlink()
-    assert make_report([tmp_path]).content.chapters[0].pictures == []
+    assert make_report([tmp_path]).groups[0].pictures == []
 
 
 @pytest.mark.parametrize("line", ["{", json.dumps({"batch": 0}), "[]"])
 def test_damaged_events_cost_a_curve_and_not_the_page(line: str, tmp_path: Path) -> None:
     write_run(tmp_path / "a", "tent", {"fog": 10.0})
     (write_run(tmp_path / "b", "cotta", {"fog": 10.0}) / "events.jsonl").write_text(f"{line}\n")
-    (picture,) = make_report([tmp_path]).content.chapters[0].pictures
+    (picture,) = make_report([tmp_path]).groups[0].pictures
     assert "1 rows have no events" in picture.caption
 
 
@@ -169,9 +199,9 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     report = write_report([tmp_path / "runs"], tmp_path / "new" / "report")
     written = [path for path in (tmp_path / "new" / "report").rglob("*") if path.is_file()]
     assert {str(path.relative_to(tmp_path / "new" / "report")) for path in written} == set(report.files)
-    with pytest.raises(UserError, match="is a file: choose a folder with --out"):
+    with refused("not-a-folder", "result.json", "--out"):
         write_report([tmp_path / "runs"], tmp_path / "runs" / "a" / "result.json")
-    with pytest.raises(UserError, match=r"holds no result\.json"):
+    with refused("no-runs", tmp_path / "nowhere"):
         write_report([tmp_path / "runs", tmp_path / "nowhere"], tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

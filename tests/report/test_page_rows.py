@@ -5,8 +5,8 @@ from pathlib import Path
 from page_cases import groups_of, write_run
 
 from testdg.methods import find_method
-from testdg.report.page import read_runs
-from testdg.report.page.words import contents, outcome
+from testdg.report.page import make_report
+from testdg.report.runs import read_runs
 from testdg.runs import Protocol, read_result
 from testdg.studies import Cell, Complete
 from testdg.studies.ablations import find_ablation
@@ -19,8 +19,8 @@ def test_rows_of_one_method_stand_in_the_order_of_their_numbers(tmp_path: Path) 
     (group,) = groups_of(tmp_path)
     names = [row.name for row in group.table.rows]
     assert names == [f"TENT (rate={rate})" for rate in (1e-05, 2.5, 3, 16, 128)]
-    told = "Of 5 rows, TENT (rate=1e-05) and 3 others have the lowest mean error, 10.0 %; Source was not run."
-    assert outcome(group) == told
+    sentence = "Of 5 rows, TENT (rate=1e-05) and 3 others have the lowest mean error, 10.0 %; Source was not run."
+    assert group.outcome == sentence
 
 
 def test_a_folder_of_source_images_makes_a_row_whatever_the_texts_say(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_rows_of_one_name_are_told_apart_and_names_that_cannot_be_read_are_none(
     for rate in (1.0, 2.0):
         folder = write_run(tmp_path / str(rate), "testdg", {"fog": 1.0}, settings={"learning_rate": rate})
         keep("ablation amplifier", {"with amplifier": folder})
-    told = "TestDG: with amplifier (learning_rate={})"
-    assert names_of(tmp_path) == [told.format(rate) for rate in (1.0, 2.0)]
+    name = "TestDG: with amplifier (learning_rate={})"
+    assert names_of(tmp_path) == [name.format(rate) for rate in (1.0, 2.0)]
     for folder in tmp_path.iterdir():
         (folder / "rows.json").write_text("[1]")
     assert names_of(tmp_path) == [f"TestDG (learning_rate={rate})" for rate in (1.0, 2.0)]
@@ -128,9 +128,11 @@ def test_seeds_on_two_devices_are_two_rows_and_a_copy_counts_once(tmp_path: Path
     write_run(tmp_path / "a", "tent", {"fog": 10.0})
     write_run(tmp_path / "b", "tent", {"fog": 12.0}, device="cuda")
     write_run(tmp_path / "copy" / "a", "tent", {"fog": 10.0}, tuning="chosen by the user, but the same")
-    runs = read_runs([tmp_path, tmp_path / "a"])
     (group,) = groups_of(tmp_path)
     assert [(row.name, len(row.results)) for row in group.table.rows] == [
         ("TENT (device=cpu)", 1), ("TENT (device=cuda)", 1),
     ]  # fmt: skip
-    assert contents([group], runs) == "2 runs of 1 method in 1 group; 1 copy of the same run left out."
+    assert (
+        make_report([tmp_path, tmp_path / "a"]).contents
+        == "2 runs of 1 method in 1 group; 1 copy of the same run left out."
+    )

@@ -14,8 +14,7 @@ from testdg.methods import adapt
 from testdg.models import Preprocessing, load_model
 from testdg.models.tiny import tiny_segformer
 from testdg.report import Table, orders_table, plain_table, result_tables, visit_table
-from testdg.report.panel import default_palette, draw_panel, paint
-from testdg.report.samples import Sample, picture_miou, take_samples
+from testdg.report.pictures import PanelRow, default_palette, draw_panel, paint, picture_miou, take_samples
 from testdg.runs import DomainResult, Result, run
 from testdg.runs.events import rolling_scores
 from testdg.runs.protocol import make_visits
@@ -24,12 +23,12 @@ from testdg.runs.scores import Segmentation
 PALETTE = ((250, 0, 0), (0, 250, 0), (0, 0, 250))
 
 
-def sample(domain: str) -> Sample:
+def sample(domain: str) -> PanelRow:
     label = torch.zeros(24, 40, dtype=torch.uint8)
     label[:, 20:] = 1
     label[:4] = 255
     wrong = torch.full((24, 40), 2)
-    return Sample(domain, torch.rand(3, 24, 40), label, before=wrong, after=label.long().where(label != 255, 0))
+    return PanelRow(domain, torch.rand(3, 24, 40), label, before=wrong, after=label.long().where(label != 255, 0))
 
 
 def test_a_map_is_painted_in_the_colours_of_its_classes() -> None:
@@ -57,14 +56,14 @@ def test_a_panel_shows_picture_predictions_and_label_of_every_domain(tmp_path: P
     assert [file.name for file in tmp_path.iterdir()] == ["p.png"]
 
 
-def legend_of(monkeypatch: pytest.MonkeyPatch, path: Path, one: Sample, classes: int) -> tuple[list[str], int]:
+def legend_of(monkeypatch: pytest.MonkeyPatch, path: Path, one: PanelRow, classes: int) -> tuple[list[str], int]:
     """Names and columns of the legend of a panel."""
-    told: dict[str, Any] = {}
+    drawn: dict[str, Any] = {}
     legend = Figure.legend
-    monkeypatch.setattr(Figure, "legend", lambda self, **more: [told.update(more), legend(self, **more)][1])
+    monkeypatch.setattr(Figure, "legend", lambda self, **more: [drawn.update(more), legend(self, **more)][1])
     draw_panel(path, [one], ["Source", "TENT"], [f"class {number}" for number in range(classes)])
     monkeypatch.undo()
-    return [patch.get_label() for patch in told["handles"]], told["ncols"]
+    return [patch.get_label() for patch in drawn["handles"]], drawn["ncols"]
 
 
 def test_a_legend_has_rows_of_one_length_and_says_what_is_ignored(

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from testdg.report.page.runs import check_result
 from testdg.report.record import record_lines
+from testdg.report.runs import check_result
 from testdg.runs import run
 
 

@@ -1,18 +1,20 @@
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 
+from support.errors import refused
 from testdg.data.stream import Domain, Samples, Sampling, Stream
-from testdg.errors import UserError
 from testdg.runs.protocol import Visit
 from testdg.runs.result import DomainResult, Tally
-from testdg.runs.scores import Classification, find_score, measure
+from testdg.runs.scores import Answers, Classification, Column, Metric, Score, Sums, find_score, measure
 
 SCORE = Classification()
 
@@ -38,11 +40,11 @@ def _pairs(segments: Tensor, indices: Tensor) -> list[tuple[int, int]]:
     return list(zip(segments.tolist(), indices.tolist(), strict=True))
 
 
-def score_stream(stream: Stream) -> list[DomainResult]:
-    tally = Tally(SCORE, [Visit(domain.name, 5, 1, True) for domain in stream.domains])
+def score_stream(stream: Stream, score: Score = SCORE) -> list[DomainResult]:
+    tally = Tally(score, [Visit(domain.name, 5, 1, True) for domain in stream.domains])
     for batch in stream:
-        parts, sums = measure(SCORE, stream, batch, guess(batch.segments, batch.indices))
-        tally.add([{"parts": [{**part, **SCORE.pack(row)} for part, row in zip(parts, sums.tolist(), strict=True)]}])
+        parts, sums = measure(score, stream, batch, guess(batch.segments, batch.indices))
+        tally.add([{"parts": [{**part, **score.pack(row)} for part, row in zip(parts, sums.tolist(), strict=True)]}])
     return tally.results(learn=True)
 
 
@@ -96,20 +98,24 @@ def test_hand_computed_scores() -> None:
     assert found["nll"] == pytest.approx(-(np.log(0.9) + np.log(0.4)) / 2, abs=1e-6)
 
 
+def bins(logits: Tensor, labels: Tensor) -> list[list[int]]:
+    """The bins of the calibration error that each image adds to."""
+    rows = SCORE.rows(logits, labels, torch.zeros(len(labels), dtype=torch.bool))
+    return [[int(number) for number in SCORE.pack(row)["gaps"]] for row in rows.tolist()]
+
+
 def test_the_first_and_the_last_bin() -> None:
     """A uniform guess over 16 classes has confidence 1/16, below 1/15; a sure one has confidence 1."""
-    row = SCORE.rows(torch.zeros(1, 16), torch.tensor([3]), torch.tensor([False]))[0]
-    assert row[4:].nonzero().flatten().tolist() == [0]
-    sure = SCORE.rows(torch.tensor([[50.0, 0.0]]), torch.tensor([1]), torch.tensor([False]))[0]
-    assert sure[4:].nonzero().flatten().tolist() == [14]
+    assert bins(torch.zeros(1, 16), torch.tensor([3])) == [[0]]
+    assert bins(torch.tensor([[50.0, 0.0]]), torch.tensor([1])) == [[14]]
 
 
 def test_a_confidence_at_the_edge_of_two_bins_belongs_to_the_lower_one() -> None:
     shares = torch.tensor([[number / 15, 1 - number / 15] for number in range(8, 15)])
-    rows = SCORE.rows(shares.log(), torch.zeros(7, dtype=torch.int64), torch.zeros(7, dtype=torch.bool))
+    found = bins(shares.log(), torch.zeros(7, dtype=torch.int64))
     exact = [n for n in range(7) if float(shares[n].log().softmax(0)[0] * 15) == 8 + n]  # the others are rounded
     assert exact
-    assert [rows[n, 4:].nonzero().flatten().tolist() for n in exact] == [[7 + n] for n in exact]
+    assert [found[n] for n in exact] == [[7 + n] for n in exact]
 
 
 def test_what_is_not_finite_has_no_likelihood_but_an_error_and_spoils_no_other_domain() -> None:
@@ -130,10 +136,56 @@ def test_what_is_not_finite_has_no_likelihood_but_an_error_and_spoils_no_other_d
 @given(st.lists(st.floats(-50, 50), min_size=19, max_size=19))
 def test_packing_loses_nothing_but_decimals(values: list[float]) -> None:
     sums = [float(round(abs(v))) if n in (0, 2, 3) else v for n, v in enumerate(values)]
-    assert SCORE.unpack(SCORE.pack(sums)) == pytest.approx(sums, abs=1e-6)
+    packed = SCORE.pack(sums)
+    assert list(packed) == ["errors", "nll", "early", "gaps"]
+    assert SCORE.unpack(json.loads(json.dumps(packed))) == pytest.approx(sums, abs=1e-6)
+
+
+# A metric of a test: it is not a mean over images, and follows from two histograms of the confidence.
+
+FINE = 200
+
+
+def histograms(answers: Answers) -> Tensor:
+    """A one in the bin of the confidence, of wrong predictions first, (N, 2 * FINE)."""
+    confidence = answers.logs.amax(1).exp()
+    places = (confidence * FINE).long().clamp(max=FINE - 1) + FINE * answers.right
+    return F.one_hot(places, 2 * FINE)
+
+
+def auroc(sums: Sums, images: int) -> float | None:
+    """The chance that a correct prediction is surer than a wrong one; within a bin, one half."""
+    wrong, right = np.split(sums["confidences"], 2)
+    below = np.cumsum(wrong) - wrong / 2
+    pairs = wrong.sum() * right.sum()
+    return 100 * float((right * below).sum() / pairs) if pairs else None
+
+
+AUROC = Metric(
+    "auroc", "AUROC", higher=True, columns=(Column("confidences", histograms, 2 * FINE),), compute=auroc
+)  # fmt: skip
+
+
+def test_a_metric_that_is_not_a_mean_is_added_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Classification, "others", (*Classification.others, AUROC))
+    stream = make_stream([83, 60], 7, Sampling("mixed"))
+    for number, found in enumerate(score_stream(stream, Classification())):
+        labels = stream.domains[number].labels.numpy()
+        logits = guess(torch.full((len(labels),), number), torch.arange(len(labels)))
+        confidence, predicted = (values.numpy() for values in logits.softmax(1).max(1))
+        expected = roc_auc_score(predicted == labels, np.floor(confidence * FINE))
+        assert found.scores["auroc"] == pytest.approx(100 * expected)
+        assert found.scores.keys() >= {"error", "early_error", "nll", "ece"}
+
+
+def test_a_metric_without_a_value_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Classification, "others", (AUROC,))
+    score = Classification()
+    row = score.rows(torch.tensor([[9.0, 0.0]]), torch.tensor([0]), torch.tensor([False]))[0]
+    assert score.metrics(row.double().numpy(), 1) == {"error": 0.0, "auroc": None}  # there is no wrong prediction
 
 
 def test_a_task_without_a_score_is_named() -> None:
     assert isinstance(find_score("classification"), Classification)
-    with pytest.raises(UserError, match="unknown task 'clasification'; did you mean 'classification'"):
+    with refused("unknown-task", "clasification", "classification"):
         find_score("clasification")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testdg.report.bench import bench_csv, bench_markdown, bench_text
+from testdg.report.bench import Layout, bench_text
 from testdg.runs import DomainResult, Protocol, Result
 from testdg.studies import BenchTable, Complete, Failed, RunSpec, summarise
 
@@ -108,16 +108,16 @@ def test_a_failed_cell_leaves_its_row_shorter() -> None:
 
 
 def test_markdown_and_csv_hold_the_same_numbers() -> None:
-    shown = bench_markdown(three_runs())
+    shown = Layout().markdown(three_runs())
     assert shown.startswith("## digits-c, continual\n\n```text\nbenchmark  digits-c, continual")
     assert "| TENT | 2 | **26.50 ± 2.12** | +3.50 | -4.00 to +10.00 | 2.5 |\n" in shown
-    lines = list(csv.DictReader(io.StringIO(bench_csv(three_runs()))))
+    lines = list(csv.DictReader(io.StringIO(Layout().csv(three_runs()))))
     assert [(line["name"], line["runs"], line["mean"], line["gain"]) for line in lines] == [
         ("Source", "1", "30.0", ""), ("TENT", "2", "26.5", "3.5"),
     ]  # fmt: skip
     assert float(lines[1]["gain_low"]) == -4
     assert lines[1]["held_out_mean"] == ""
-    assert bench_csv([]) == "benchmark\n"
+    assert Layout().csv([]) == "benchmark\n"
 
 
 def test_settings_of_the_rows_are_told() -> None:

@@ -6,7 +6,7 @@ import pytest
 from testdg.core.settings import Side, next_value
 from testdg.errors import UserError
 from testdg.methods import find_method
-from testdg.report.tuning import remarks, summary_table, tuning_csv
+from testdg.report.bench import remarks, summary_table, tuning_csv
 from testdg.runs.scores import Classification, Segmentation
 from testdg.studies import Grid, expand
 from testdg.studies.tuned import Chosen, Tuned

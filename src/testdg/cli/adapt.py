@@ -15,7 +15,7 @@ from rich.text import Text
 from testdg.cli.screen import Drawn, quieten
 from testdg.errors import visible
 from testdg.methods import find_method, parse_settings
-from testdg.report.stream_figure import draw_summary
+from testdg.report.pictures import draw_summary
 from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
 from testdg.runs.session import DEFAULT_METHOD

@@ -14,7 +14,7 @@ from testdg.cli.screen import Bar, quieten
 from testdg.errors import UserError, unknown
 from testdg.files import replace_text, writing
 from testdg.report.analyses import draw_analysis
-from testdg.report.page.write import check_folder
+from testdg.report.page import check_folder
 from testdg.report.record import record_note
 from testdg.report.style import check_suffix
 from testdg.runs.session import open_run

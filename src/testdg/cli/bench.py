@@ -14,7 +14,7 @@ from testdg.cli.screen import Bar, quieten
 from testdg.errors import UserError
 from testdg.files import replace_text, writing
 from testdg.report.bench import Layout
-from testdg.report.page.write import check_folder
+from testdg.report.page import check_folder
 from testdg.runs import Observer
 from testdg.runs.observer import check_tracker
 from testdg.studies import (

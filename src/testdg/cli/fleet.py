@@ -16,7 +16,7 @@ from rich.progress import BarColumn, TextColumn
 from testdg.cli.bench_progress import complain
 from testdg.cli.screen import Screen, quieten
 from testdg.errors import visible
-from testdg.report.stream_figure import draw_summary
+from testdg.report.pictures import draw_summary
 from testdg.runs.adapt import Request
 from testdg.studies.camera import End, Ended, Seen, Stopped
 from testdg.studies.engine import Failed

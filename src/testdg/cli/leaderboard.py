@@ -17,10 +17,10 @@ from testdg.cli.screen import Bar
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
 from testdg.files import write_files
-from testdg.report.bench import bench_csv
+from testdg.report.bench import Layout
 from testdg.report.board import board_markdown, board_page, board_pictures, board_table, outcome
-from testdg.report.page.figures import picture_files
-from testdg.report.page.write import check_folder
+from testdg.report.figures import picture_files
+from testdg.report.page import check_folder
 from testdg.report.table import plain_table
 from testdg.runs import Result
 from testdg.runs.stored import RUNS, read_lines, to_line
@@ -164,7 +164,7 @@ def _write(
         RUNS: lines.encode(),
     }
     write_files(folder, files | picture_files(pictures))
-    texts = {places.csv: lambda: bench_csv(tables), places.markdown: lambda: text(places.markdown or folder)}
+    texts = {places.csv: lambda: Layout().csv(tables), places.markdown: lambda: text(places.markdown or folder)}
     write_texts({**texts, places.jsonl: lambda: lines})
     if as_json:
         plain = [table.to_dict() for table in tables]

@@ -15,9 +15,8 @@ from testdg.cli.screen import quieten
 from testdg.errors import UserError
 from testdg.methods import find_method
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
-from testdg.report.panel import draw_panel
+from testdg.report.pictures import draw_panel, take_samples
 from testdg.report.record import record_lines, record_note
-from testdg.report.samples import take_samples
 from testdg.runs import Result
 from testdg.runs.observer import check_tracker, tracked
 from testdg.runs.run import run_session

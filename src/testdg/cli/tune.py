@@ -16,7 +16,7 @@ from testdg.cli.screen import Bar, quieten
 from testdg.core.settings import BUDGET
 from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.errors import UserError
-from testdg.report.tuning import tuning_csv, tuning_markdown, tuning_plain, tuning_text
+from testdg.report.bench import tuning_csv, tuning_markdown, tuning_plain, tuning_text
 from testdg.studies import Complete, Failed, RunSpec, expand
 from testdg.studies.grid import read_settings
 from testdg.studies.tuned import Tuned

@@ -1,6 +1,6 @@
 """Reports: tables and figures from results and run folders."""
 
-from testdg.report.analyses import draw_stream
+from testdg.report.figures import draw_stream
 from testdg.report.table import Table, plain_table, rich_table
 from testdg.report.tables import orders_table, result_tables, visit_table
 

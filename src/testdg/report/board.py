@@ -4,16 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from testdg.report.analyses.scores import draw_methods
-from testdg.report.bench import SPREAD, bench_markdown, means_table, table_record
-from testdg.report.page.figures import Picture, make_picture
-from testdg.report.page.html import html_details, html_figure, html_lines, html_table, whole_page
+from markupsafe import Markup
+
+from testdg.report.analyses import draw_methods
+from testdg.report.bench import SPREAD, Layout, means_table, table_record
+from testdg.report.figures import Picture, make_picture
 from testdg.report.record import reconstruction_note, record_note
-from testdg.report.safe import escape, markdown
+from testdg.report.safe import render
 from testdg.report.style import GREY, look, method_styles, new_figure
-from testdg.report.table import Column, Entry, Table, markdown_table
+from testdg.report.table import Column, Entry, Table
 from testdg.spec import SOURCE
-from testdg.studies import BenchTable
 from testdg.studies.analyses.cost import Costs
 from testdg.studies.leaderboard import FIRST, HELD_OUT, Board, Ranked
 
@@ -29,39 +29,31 @@ Point = dict[str, Any]
 
 def board_table(board: Board, costs: Costs) -> Table:
     """A row for each method: its score on every stream, the worst case, and what it costs."""
-    metric = board.metric
-    columns = [Column.of(metric, "mean", 1, summary=True)]
-    columns += [Column.of(metric, name, 1) for name in (*board.streams, *board.others)]
+    metric, streams = board.metric, (*board.streams, *board.others)
+    columns = [Column.of(metric, "mean", 1, summary=True), *(Column.of(metric, name, 1) for name in streams)]
     columns += [Column.gains(metric, "worst case", 1), Column("on")]
     if costs:
         columns += [Column("ms", False), Column("MiB", False, 0), Column("parameters", digits=0)]
         columns.append(Column("source images"))
-    rows = [(row.name, _entries(row, board, costs)) for row in board.ranked]
-    return Table(TITLE, _note(board, costs), columns, rows)
-
-
-def _note(board: Board, costs: Costs) -> str:
-    metric = board.metric
+    rows = []
+    for row in board.ranked:
+        scores = [Entry.of(score.value) if (score := row.score(name)) else Entry() for name in streams]
+        worst = row.worst(board.streams)
+        gain_and_stream = [Entry(worst[0]), Entry(text=worst[1])] if worst else [Entry(), Entry()]
+        entries = [Entry(row.mean(board.streams)), *scores, *gain_and_stream]
+        if costs:
+            cost = costs.get(row.first.folder.name, {})
+            entries += [Entry(cost.get(key)) for key in ("ms", "memory_mib", "parameters")]
+            entries.append(Entry(text=source_words(cost)))
+        rows.append((row.name, entries))
     mean = f"mean: over the streams that all are run on, {', '.join(board.streams)}" if board.streams else ""
-    worst = "worst case: the smallest gain over Source on any of these, a loss below zero, and on which" if mean else ""
+    worst_case = "worst case: the smallest gain over Source on any of these, a loss below zero, and on which"
     measured = next(iter(costs.values()), {})
-    cost = f"ms, MiB: of a batch of {measured['batch_size']} on {measured['device']}, alone" if measured else ""
+    cost_note = f"ms, MiB: of a batch of {measured['batch_size']} on {measured['device']}, alone" if measured else ""
     task = next(iter(board.tables.values())).record["task"]
     ours = reconstruction_note([row.method for row in board.ranked], task)
-    return "; ".join(filter(None, (f"{metric.title}, {SPREAD}", mean, worst, cost, ours))) + "."
-
-
-def _entries(row: Ranked, board: Board, costs: Costs) -> list[Entry]:
-    every = (*board.streams, *board.others)
-    scores = [Entry.of(score.value) if (score := row.score(name)) else Entry() for name in every]
-    worst = row.worst(board.streams)
-    gain_and_stream = [Entry(worst[0]), Entry(text=worst[1])] if worst else [Entry(), Entry()]
-    entries = [Entry(row.mean(board.streams)), *scores, *gain_and_stream]
-    if costs:
-        cost = costs.get(row.first.folder.name, {})
-        entries += [Entry(cost.get(key)) for key in ("ms", "memory_mib", "parameters")]
-        entries.append(Entry(text=source_words(cost)))
-    return entries
+    parts = (f"{metric.title}, {SPREAD}", mean, worst_case if mean else "", cost_note, ours)
+    return Table(TITLE, "; ".join(filter(None, parts)) + ".", columns, rows)
 
 
 def source_words(cost: Mapping[str, Any]) -> str:
@@ -123,22 +115,16 @@ def _draw_tested(axes: Any, points: Sequence[Point], title: str) -> None:
 
 def board_markdown(board: Board, costs: Costs, pictures: Sequence[Picture], figures: str = "figures") -> str:
     """The leaderboard as a document: the table, the figures, then every stream with its record and intervals."""
-    table = board_table(board, costs)
-    parts = [f"# {markdown(TITLE)}", markdown(outcome(board)), markdown(table.note), "\n".join(markdown_table(table))]
-    parts += [f"![{markdown(one.caption)}]({figures}/{one.name}.png)\n\n{markdown(one.caption)}" for one in pictures]
-    return "\n\n".join([*parts, bench_markdown(list(board.tables.values()))])
+    streams = Markup(Layout().markdown(list(board.tables.values())))
+    about = {"title": TITLE, "outcome": outcome(board), "sheet": board_table(board, costs), "pictures": pictures}
+    return render("board.md", figures=Markup(figures), streams=streams, **about)
 
 
 def board_page(board: Board, costs: Costs, pictures: Sequence[Picture]) -> str:
     """The whole page, with every stream below the table."""
-    first = ["<section>", html_table(board_table(board, costs)), *map(html_figure, pictures), "</section>"]
-    lead = [f"<p>{escape(outcome(board))}</p>"]
-    return whole_page(TITLE, lead, [*first, *map(_section, board.tables.values())])
-
-
-def _section(table: BenchTable) -> str:
-    record = html_details("Record", html_lines(table_record(table)))
-    return f"<section><h2>{escape(table.protocol)}</h2>{html_table(means_table(table))}{record}</section>"
+    streams = [(table.protocol, means_table(table), table_record(table)) for table in board.tables.values()]
+    about = {"title": TITLE, "outcome": outcome(board), "sheet": board_table(board, costs), "pictures": pictures}
+    return render("board.html", streams=streams, **about)
 
 
 def outcome(board: Board) -> str:
@@ -148,5 +134,5 @@ def outcome(board: Board) -> str:
     if not whole:
         return f"{len(found)} rows; no method was run on all streams yet."
     (best, mean, _), (safest, _, worst) = whole[0], max(whole, key=lambda one: one[2][0])
-    told = f"Of {len(whole)} methods on all streams, {best} has the best mean ({mean:.2f})"
-    return f"{told}; {safest} has the best worst case ({worst[0]:+z.2f} against Source, {worst[1]})."
+    best_mean = f"Of {len(whole)} methods on all streams, {best} has the best mean ({mean:.2f})"
+    return f"{best_mean}; {safest} has the best worst case ({worst[0]:+z.2f} against Source, {worst[1]})."

@@ -1,29 +1,43 @@
-"""The record of a run in words, to stand above a table."""
+"""The record of a run in words: everything that a number depends on."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from testdg.methods import methods
 from testdg.runs.record import OWN_ORDERS, RESETS
 
-_TOLD = {RESETS["once"]: "domain changes not told", RESETS["domain"]: "which tells the method where domains change"}
+Pairs = list[tuple[str, str]]
+"""Labels and values; without a label, a value belongs to the label above."""
+_RESETS = {RESETS["once"]: "domain changes not told", RESETS["domain"]: "which tells the method where domains change"}
+
+
+def record_pairs(record: dict[str, Any]) -> Pairs:
+    """The record as labels and values."""
+    tuning, *more = record["tuning"].split("\n")
+    data, model = (f"{record[key]} ({record[f'{key}_fingerprint']})" for key in ("data", "model"))
+    return [
+        ("benchmark", f"{record['benchmark']}, {record['kind']}: {_course(record)}"),
+        ("data", f"{data}; {images_per_domain(record)} images per domain"),
+        ("stream", f"{_batches(record)}, reset {record['resets']}, {_RESETS[record['resets']]}"),
+        ("model", f"{model}; {_input(record['preprocessing'])}"),
+        ("numbers", f"{record['precision']} on {record['device']}, seed {record['seed']}{_views(record)}"),
+        ("settings", tuning),
+        *(("", line) for line in more),
+    ]
+
+
+def pair_lines(pairs: Pairs) -> list[str]:
+    """Labels and values as lines of a terminal."""
+    return [f"{label:<10} {value}" for label, value in pairs]
 
 
 def record_lines(record: dict[str, Any]) -> list[str]:
-    """Say everything that a number depends on in a few lines."""
-    about = {
-        "benchmark": f"{record['benchmark']}, {record['kind']}: {_course(record)}",
-        "data": f"{record['data']} ({record['data_fingerprint']}); {images_per_domain(record)} images per domain",
-        "stream": f"{_batches(record)}, reset {record['resets']}, {_TOLD[record['resets']]}",
-        "model": f"{record['model']} ({record['model_fingerprint']}); {_input(record['preprocessing'])}",
-        "numbers": f"{record['precision']} on {record['device']}, seed {record['seed']}{_views(record)}",
-        "settings": record["tuning"],
-    }
-    return [f"{name:<10} {text}" for name, text in about.items()]
+    """The record as lines of a terminal."""
+    return pair_lines(record_pairs(record))
 
 
 def record_note(record: dict[str, Any]) -> str:
-    """Say the same in one short line, to stand in a figure."""
+    """The record in one short line, for a figure."""
     parts = [
         record["kind"],
         _severity(record),
@@ -52,14 +66,9 @@ def images_per_domain(record: dict[str, Any]) -> str:
 
 def _course(record: dict[str, Any]) -> str:
     """Which domains come, in which order, how often and how strong."""
-    order = record.get("order", OWN_ORDERS[0])
-    rounds = record.get("rounds", 1)
-    mixed = record.get("sampling") == "mixed"
-    parts = [
-        f"{len(record['domains'])} domains" + ("" if mixed else f" in {'order' if order in OWN_ORDERS else order}"),
-        f"{rounds} rounds" if rounds > 1 else "",
-        _severity(record),
-    ]
+    order, rounds = record.get("order", OWN_ORDERS[0]), record.get("rounds", 1)
+    where = "" if record.get("sampling") == "mixed" else f" in {'order' if order in OWN_ORDERS else order}"
+    parts = [f"{len(record['domains'])} domains{where}", f"{rounds} rounds" if rounds > 1 else "", _severity(record)]
     course, tested = ", ".join(filter(None, parts)), len(record["held_out"])
     if not tested:
         return course
@@ -76,7 +85,7 @@ def _severity(record: dict[str, Any]) -> str:
 
 
 def _views(record: dict[str, Any]) -> str:
-    """Numbers of segmentation depend on how often a picture is looked at."""
+    """Numbers of segmentation depend on the views that a prediction is made from."""
     if record.get("task") != "segmentation":
         return ""
     count, _, rest = record.get("views", "one").partition(" ")
@@ -84,8 +93,7 @@ def _views(record: dict[str, Any]) -> str:
 
 
 def _batches(record: dict[str, Any]) -> str:
-    sampling, seed = record.get("sampling", "file"), record.get("sampling_seed")
-    text = f"batches of {record['batch_size']}"
+    text, sampling, seed = f"batches of {record['batch_size']}", record.get("sampling"), record.get("sampling_seed")
     if sampling == "mixed":
         return f"{text}, domains mixed (seed {seed})"
     if sampling == "sorted":
@@ -96,15 +104,16 @@ def _batches(record: dict[str, Any]) -> str:
 
 
 def _input(preprocessing: dict[str, Any] | str) -> str:
-    if isinstance(preprocessing, str):  # of a run of which only that was kept
+    """Size and normalisation of the images; a stored line of a run may have a text instead."""
+    if isinstance(preprocessing, str):
         return preprocessing
-    size = preprocessing["crop"] if preprocessing["crop"] != "none" else preprocessing["size"]
+    size = preprocessing["size"] if preprocessing["crop"] == "none" else preprocessing["crop"]
     if size == "none":
-        shown = "images as they come"
+        parts = ["images as they come"]
     else:
-        shown = f"{size} px" if isinstance(size, int) else "{} x {} px".format(*size)
-    return f"{shown}, mean {_short(preprocessing['mean'])}, std {_short(preprocessing['std'])}"
-
-
-def _short(values: Sequence[float]) -> str:
-    return f"{values[0]:g}" if len(set(values)) == 1 else " ".join(f"{value:.3g}" for value in values)
+        parts = [f"{size} px" if isinstance(size, int) else "{} x {} px".format(*size)]
+    for name in ("mean", "std"):
+        values = preprocessing[name]
+        shown = f"{values[0]:g}" if len(set(values)) == 1 else " ".join(f"{value:.3g}" for value in values)
+        parts.append(f"{name} {shown}")
+    return ", ".join(parts)

@@ -1,8 +1,8 @@
-"""One look for all figures: colours that the colour-blind tell apart, units on axes, small type, no dates inside."""
+"""One look for all figures: colours that colour-blind readers can distinguish, units on axes, no dates in files."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import product
+from itertools import chain, cycle, product, repeat
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -16,6 +16,8 @@ SOURCE = "#000000"
 GREY = "#8A8F98"
 INK = "#1c1e21"
 MARKERS = ("o", "s", "^", "D", "v", "P")
+POINTS = [(colour, marker) for marker, colour in product(MARKERS, PALETTE)]
+"""36 pairs of colour and marker, which repeat where there are more things to tell apart."""
 SUFFIXES = (".png", ".pdf", ".svg")
 _LOOK: Any = {
     "font.size": 9, "axes.titlesize": 9, "axes.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False,
@@ -29,21 +31,15 @@ _DATES: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDat
 def check_suffix(path: Path) -> Path:
     """Refuse a figure that cannot be written in that format."""
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"figure {path} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        raise UserError(f"figure {path} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}", code="figure-format")
     return path
 
 
-def point_styles(count: int) -> list[tuple[str, str]]:
-    """As many pairs of colour and marker as there are things to tell apart; they repeat after 36."""
-    pairs = [(colour, marker) for marker, colour in product(MARKERS, PALETTE)]
-    return [pairs[number % len(pairs)] for number in range(count)]
-
-
 def method_styles(methods: Sequence[str]) -> list[tuple[str, str]]:
-    """Colour and marker of each method: Source's own, then TestDG's, wherever they stand, then the rest in order."""
+    """Colour and marker of each method: Source has its own, TestDG the first of the others, wherever they stand."""
     order = sorted(range(len(methods)), key=lambda n: (methods[n] != "source", not methods[n].startswith("testdg")))
-    sources = methods.count("source")
-    found = dict(zip(order, [(SOURCE, "*")] * sources + point_styles(len(methods) - sources), strict=True))
+    styles = chain(repeat((SOURCE, "*"), methods.count("source")), cycle(POINTS))
+    found = dict(zip(order, styles, strict=False))
     return [found[number] for number in range(len(methods))]
 
 
@@ -58,7 +54,7 @@ def new_figure(
 
 
 def label_figure(figure: Any, title: str, note: str) -> Any:
-    """What is shown above, how it was made below; gives the figure."""
+    """Write a title above a figure and a note below it; returns the figure."""
     above, below = (fill(text, int(letters * figure.get_figwidth())) for text, letters in ((title, 10), (note, 19)))
     figure.suptitle(above, x=0.01, ha="left", fontweight="bold", fontsize=10)
     figure.supxlabel(below, x=0.01, ha="left", fontsize=7, color="#555555")

@@ -1,4 +1,4 @@
-"""Table: numbers under titles as a value, before it becomes text, Markdown, LaTeX, CSV or a part of a page."""
+"""Table: numbers under titles as a value, before it becomes text or a part of a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import rich.table
 from rich.markup import escape
 
 from testdg.errors import visible
-from testdg.report.safe import markdown
 from testdg.runs.scores import Metric
 from testdg.studies.statistics import Spread
 
@@ -56,7 +55,7 @@ class Column:
         return cls(title, True, metric.digits + more, signed=True)
 
     def show(self, number: float, digits: int | None = None) -> str:
-        """A number as text."""
+        """A number as text; what rounds to zero has no minus."""
         return f"{number:{'+' if self.signed else '-'}z.{self.digits if digits is None else digits}f}"
 
 
@@ -86,18 +85,20 @@ class Table:
 
     def shown(self) -> list[tuple[str, list[Shown]]]:
         """Every row as texts; the best number of a column is marked, and so are all that look the same."""
-        best = [self._best(place) for place in range(len(self.columns))]
-        return [
-            (name, [_show(*each) for each in zip(entries, self.columns, best, strict=True)])
-            for name, entries in self.rows
-        ]
-
-    def _best(self, place: int) -> str | None:
-        column = self.columns[place]
-        values = [value for _, entries in self.rows if (value := entries[place].value) is not None]
-        if column.higher is None or len(values) < 2:
-            return None
-        return column.show(max(values) if column.higher else min(values))
+        best: list[str | None] = []
+        for place, column in enumerate(self.columns):
+            values = [value for _, entries in self.rows if (value := entries[place].value) is not None]
+            known = column.higher is not None and len(values) > 1
+            best.append(column.show(max(values) if column.higher else min(values)) if known else None)
+        rows = []
+        for name, entries in self.rows:
+            texts = []
+            for entry, column, first in zip(entries, self.columns, best, strict=True):
+                text = entry.text if entry.value is None else column.show(entry.value, entry.digits)
+                deviation = "" if entry.deviation is None else f"{entry.deviation:.{column.digits}f}"
+                texts.append(Shown(text, deviation, entry.value is not None and text == first, entry.value))
+            rows.append((name, texts))
+        return rows
 
     def header(self) -> list[str]:
         """The first line."""
@@ -118,23 +119,10 @@ class Table:
         return spans if any(title for title, _ in spans) else []
 
 
-def _show(entry: Entry, column: Column, best: str | None) -> Shown:
-    if entry.value is None:
-        return Shown(entry.text, "", False, None)
-    text = column.show(entry.value, entry.digits)
-    deviation = "" if entry.deviation is None else f"{entry.deviation:.{column.digits}f}"
-    return Shown(text, deviation, text == best, entry.value)
-
-
 def plain_table(table: Table) -> list[str]:
-    """Lines of aligned text."""
-    return align([table.header(), *table.cells()])
-
-
-def align(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Cells as lines of text: the first column to the left, the others to the right."""
-    lines = [[visible(text) for text in line] for line in lines]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    """Lines of aligned text: the first column to the left, the others to the right."""
+    lines = [[visible(text) for text in line] for line in (table.header(), *table.cells())]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines)
     return ["  ".join(line).rstrip() for line in padded]
 
@@ -146,31 +134,12 @@ def rich_table(table: Table) -> rich.table.Table:
         shown.add_column(escape(visible(title)), justify="right" if number else "left")
     names = [name for name, _ in table.rows]
     for (name, entries), following in zip(table.shown(), [*names[1:], ""], strict=True):
-        cells = [_coloured(*each) for each in zip(entries, table.columns, strict=True)]
+        cells = []
+        for entry, column in zip(entries, table.columns, strict=True):
+            text, value = escape(visible(str(entry))), entry.value
+            colour = "green" if (value or 0) > 0 else "red" if (value or 0) < 0 else "dim"
+            cells.append(text if value is None or not column.signed else f"[{colour}]{text}[/]")
         summary = name in table.summaries
         ends = summary or following in table.summaries
         shown.add_row(escape(visible(name)), *cells, style="bold" if summary else None, end_section=ends)
     return shown
-
-
-def _coloured(entry: Shown, column: Column) -> str:
-    text = escape(visible(str(entry)))
-    if entry.value is None or not column.signed:
-        return text
-    return f"[{'green' if entry.value > 0 else 'red' if entry.value < 0 else 'dim'}]{text}[/]"
-
-
-def markdown_table(table: Table) -> list[str]:
-    """Lines of Markdown, the best numbers in bold."""
-    lines = [list(map(markdown, table.header()))]
-    for name, entries in table.shown():
-        texts = [(markdown(str(entry)), entry.best) for entry in entries]
-        lines.append([markdown(name), *(f"**{text}**" if best else text for text, best in texts)])
-    return markdown_lines(lines)
-
-
-def markdown_lines(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Cells that are Markdown already as lines, titles first."""
-    head, *rows = cells
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]

@@ -1,11 +1,20 @@
-"""Scores: numbers of each image that add up, on the device, to the scores of a domain.
+"""Scores: numbers of each image that add up, on the device, to the metrics of a domain.
 
-A score is chosen by the benchmark's task. It gives one row of numbers per image; rows are added up per segment, come
-to the host in groups of batches, are kept in the events, and give the metrics of a domain once they are all there.
+A metric is one object. It names the columns that are added up over the images of a domain, and computes its value from
+their sums. The score of a task is a list of metrics; everything else follows from it: what an event stores, how events
+are read again, what tables, figures and results show. To add a metric, add one object to `others` of its task.
+
+A metric need not be a mean over images: columns may be histograms. The area under the ROC curve of the confidence, for
+example, follows from two histograms of the confidence, one of correct and one of wrong predictions. So does the
+calibration error, whose column `gaps` has a number for each bin.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -19,10 +28,57 @@ from testdg.errors import UserError, look_up
 
 EARLY = 10  # forward transfer looks at the first tenth of a domain's images
 BINS = 15
+Vector = np.ndarray[Any, np.dtype[np.float64]]
+Sums = Mapping[str, Vector]
+"""The sums of all columns by name, each flat."""
 
 
-class Metric(NamedTuple):
-    """A number of a domain, and all that a table or a figure needs to know of it."""
+@dataclass(frozen=True)
+class Answers:
+    """Predictions of some images, and what several columns need of them; `early` marks the first images of a domain."""
+
+    logits: Tensor
+    labels: Tensor
+    early: Tensor
+
+    @cached_property
+    def logs(self) -> Tensor:
+        """Log-probabilities, (N, C)."""
+        return self.logits.float().log_softmax(1)
+
+    @cached_property
+    def right(self) -> Tensor:
+        """Whether each image is classified correctly, (N)."""
+        return self.logits.argmax(1) == self.labels
+
+    @cached_property
+    def confusion(self) -> Tensor:
+        """Pixels of each class (row) that are predicted as each class (column), (N, C * C)."""
+        return torch.stack([_confusion(one[None], maps) for one, maps in zip(self.logits, self.labels, strict=True)])
+
+
+def _undefined(sums: Sums, images: int) -> None:
+    """The value of a metric that results have from elsewhere."""
+
+
+class Column(NamedTuple):
+    """A number of each image, (N), or several, (N, width), that are added up over images.
+
+    Whole numbers are stored in events as they are. Other numbers are stored with six decimals: a single one as it is,
+    several as a mapping from the position to the number, without zeros.
+    """
+
+    name: str
+    update: Callable[[Answers], Tensor]
+    """Computes the numbers on the device, without a transfer to the host."""
+    width: int | None = 1
+    """How many numbers; None for classes times classes."""
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of a domain: how it is computed, and how it is shown."""
 
     key: str
     name: str
@@ -31,6 +87,9 @@ class Metric(NamedTuple):
     """Whether a higher number is better."""
     digits: int = 1
     note: str = ""
+    columns: tuple[Column, ...] = field(default=(), repr=False)
+    compute: Callable[[Sums, int], float | None] = field(default=_undefined, repr=False)
+    """The value from the sums of the columns and the number of images; None where it is not defined."""
 
     @property
     def title(self) -> str:
@@ -38,7 +97,7 @@ class Metric(NamedTuple):
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def show(self, value: float, deviation: float | None = None, more: int = 0) -> str:
-        """A number with its unit, and perhaps its deviation; with more digits than usual, if wanted."""
+        """A number with its unit, and its deviation if there is one; `more` digits than usual."""
         numbers = [f"{one:.{self.digits + more}f}" for one in (value, deviation) if one is not None]
         return f"{' ± '.join(numbers)} {self.unit}".rstrip()
 
@@ -48,11 +107,16 @@ class Metric(NamedTuple):
 
     def describe(self) -> dict[str, Any]:
         """What a figure needs to know of it, as plain JSON."""
-        return {**self._asdict(), "title": self.title}
+        shown = ("key", "name", "unit", "higher", "digits", "note", "title")
+        return {name: getattr(self, name) for name in shown}
 
 
 class Score(ABC):
-    """What is added up over the images of a domain."""
+    """The metrics of a task, and the sums that they need.
+
+    Sums are one flat vector of K numbers, so that a batch needs one transfer and sums of batches can be added; the
+    columns name its parts. Single numbers come before the longer columns.
+    """
 
     metric: ClassVar[Metric]
     """The number that tables show."""
@@ -61,129 +125,183 @@ class Score(ABC):
 
     @abstractmethod
     def check(self, labels: Tensor, classes: int) -> None:
-        """Refuse labels, still on the host, that are no classes of the model."""
+        """Refuse labels, still on the host, that are not classes of the model."""
 
-    @abstractmethod
+    @cached_property
+    def columns(self) -> list[Column]:
+        """The columns of all metrics, in the order of the flat vector; metrics may share a column."""
+        found = {column.name: column for metric in (self.metric, *self.others) for column in metric.columns}
+        return sorted(found.values(), key=lambda column: column.width or math.inf)
+
     def rows(self, logits: Tensor, labels: Tensor, early: Tensor) -> Tensor:
-        """Numbers of each image, (N, K); `early` marks the first images of a domain. No transfer to the host."""
+        """The columns of each image side by side, (N, K), on the device."""
+        answers = Answers(logits, labels, early)
+        return torch.cat([column.update(answers).reshape(len(labels), -1) for column in self.columns], 1)
 
-    @abstractmethod
     def pack(self, sums: list[float]) -> dict[str, Any]:
-        """K sums as an event keeps them; `errors` is among them."""
+        """K sums as an event stores them, by column; `errors` is one of them."""
+        named = self._split(np.array(sums, np.float64))
+        return {column.name: _pack(column, named[column.name]) for column in self.columns}
 
-    @abstractmethod
-    def unpack(self, part: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The K sums that `pack` was given."""
+    def unpack(self, part: dict[str, Any]) -> Vector:
+        """The K sums that `pack` was given; what was not finite is NaN."""
+        return np.concatenate([_unpack(column, part[column.name]) for column in self.columns])
 
-    @abstractmethod
-    def metrics(self, sums: np.ndarray[Any, np.dtype[np.float64]], images: int) -> dict[str, Any]:
-        """The metrics of a domain by key, `error` among them; None where one is not finite."""
+    def metrics(self, sums: Vector, images: int) -> dict[str, Any]:
+        """The metrics of a domain by key; None where one is not defined or not finite."""
+        named = self._split(sums)
+        values = {metric.key: metric.compute(named, images) for metric in (self.metric, *self.others)}
+        return {key: value if value is None or math.isfinite(value) else None for key, value in values.items()}
+
+    def _split(self, sums: Vector) -> dict[str, Vector]:
+        widths = [column.width for column in self.columns]
+        known = sum(width for width in widths if width is not None)
+        ends = np.cumsum([len(sums) - known if width is None else width for width in widths])
+        return dict(zip((column.name for column in self.columns), np.split(sums, ends[:-1]), strict=True))
+
+
+def _pack(column: Column, values: Vector) -> Any:
+    if column.whole:
+        counts = values.astype(np.int64)
+        return int(counts[0]) if column.width == 1 else (_square(counts) if column.width is None else counts).tolist()
+    shown = [round(value, 6) if math.isfinite(value) else None for value in values.tolist()]
+    return shown[0] if column.width == 1 else {str(n): value for n, value in enumerate(shown) if values[n] != 0}
+
+
+def _unpack(column: Column, stored: Any) -> Vector:
+    if not isinstance(stored, dict):
+        return np.array(stored, np.float64).reshape(-1)  # None becomes NaN
+    values = np.zeros(column.width or 0)
+    for number, value in stored.items():
+        values[int(number)] = np.nan if value is None else value
+    return values
+
+
+def _square(values: Any) -> Any:
+    """A flat matrix as rows."""
+    return values.reshape(math.isqrt(len(values)), -1)
+
+
+# Classification
+
+
+def _wrong(answers: Answers) -> Tensor:
+    return ~answers.right
+
+
+def _error(sums: Sums, images: int) -> float:
+    return 100 * float(sums["errors"][0]) / images
+
+
+def _early(answers: Answers) -> Tensor:
+    return torch.stack([answers.early & ~answers.right, answers.early], 1)
+
+
+def _early_error(sums: Sums, images: int) -> float | None:
+    errors, early = sums["early"].tolist()
+    return 100 * errors / early if early else None
+
+
+def _loss(answers: Answers) -> Tensor:
+    return -answers.logs.gather(1, answers.labels[:, None]).squeeze(1)
+
+
+def _nll(sums: Sums, images: int) -> float:
+    return float(sums["nll"][0]) / images
+
+
+def _gaps(answers: Answers) -> Tensor:
+    """Confidence minus correctness in the bin of the confidence, (N, BINS): (0, 1/15], (1/15, 2/15] ..."""
+    confidence = answers.logs.amax(1).exp()
+    bins = (confidence * BINS).ceil().clamp(1, BINS) - 1
+    inside = bins[:, None] == torch.arange(BINS, device=confidence.device)
+    return inside * (confidence - answers.right.float())[:, None]
+
+
+def _calibration(sums: Sums, images: int) -> float:
+    return 100 * float(np.abs(sums["gaps"]).sum()) / images
 
 
 class Classification(Score):
-    """Error, negative log-likelihood, expected calibration error, and the error on the first images.
+    """Error and expected calibration error in percent, the error on the first images, negative log-likelihood."""
 
-    K = 4 + 15: errors, negative log-likelihood, early images, early errors; then, per bin of the largest
-    probability, the sum of confidence minus correctness, whose absolute values make the calibration error.
-    """
-
-    metric = Metric("error", "error")
+    metric = Metric("error", "error", columns=(Column("errors", _wrong),), compute=_error)
     others = (
-        Metric("early_error", "early error", note="on the first tenth of each domain"),
-        Metric("nll", "NLL", unit="", digits=3, note="negative log-likelihood"),
-        Metric("ece", "ECE", note="calibration error"),
-    )
+        Metric(
+            "early_error", "early error", note="on the first tenth of each domain",
+            columns=(Column("early", _early, 2),), compute=_early_error,
+        ),
+        Metric(
+            "nll", "NLL", unit="", digits=3, note="negative log-likelihood",
+            columns=(Column("nll", _loss, whole=False),), compute=_nll,
+        ),
+        Metric(
+            "ece", "ECE", note="calibration error",
+            columns=(Column("gaps", _gaps, BINS, whole=False),), compute=_calibration,
+        ),
+    )  # fmt: skip
 
     def check(self, labels: Tensor, classes: int) -> None:
-        """Refuse a number that is no class."""
         wrong = labels[(labels < 0) | (labels >= classes)]
         if len(wrong):
-            told = f"labels must be 0 to {classes - 1}; got {int(wrong[0])}"
-            raise UserError(f"{told}: the images have other classes than the model")
+            message = f"labels must be 0 to {classes - 1}; got {int(wrong[0])}"
+            raise UserError(f"{message}: the images have other classes than the model", code="label-range")
 
-    def rows(self, logits: Tensor, labels: Tensor, early: Tensor) -> Tensor:
-        """Numbers of each image."""
-        logs = logits.float().log_softmax(1)
-        right = logits.argmax(1) == labels
-        loss = -logs.gather(1, labels[:, None]).squeeze(1)
-        confidence = logs.amax(1).exp()
-        bins = (confidence * BINS).ceil().clamp(1, BINS) - 1  # (0, 1/15], (1/15, 2/15] ...
-        inside = bins[:, None] == torch.arange(BINS, device=logits.device)
-        gaps = inside * (confidence - right.float())[:, None]  # (N, BINS)
-        return torch.cat([torch.stack([~right, loss, early, early & ~right], 1), gaps], 1)
 
-    def pack(self, sums: list[float]) -> dict[str, Any]:
-        """Counts as whole numbers, sums with six decimals, empty bins left out."""
-        errors, loss, early, early_errors, *gaps = sums
-        kept = {str(number): _short(gap) for number, gap in enumerate(gaps) if gap != 0}
-        return {"errors": int(errors), "nll": _short(loss), "early": [int(early_errors), int(early)], "gaps": kept}
+# Segmentation
 
-    def unpack(self, part: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The sums of `pack`; what was not finite is NaN."""
-        sums = np.zeros(4 + BINS)
-        sums[:4] = [part["errors"], _number(part["nll"]), part["early"][1], part["early"][0]]
-        for number, gap in part["gaps"].items():
-            sums[4 + int(number)] = _number(gap)
-        return sums
 
-    def metrics(self, sums: np.ndarray[Any, np.dtype[np.float64]], images: int) -> dict[str, Any]:
-        """Errors and calibration error in percent, negative log-likelihood in nats."""
-        errors, loss, early, early_errors = sums[:4].tolist()
-        return {
-            "error": 100 * errors / images,
-            "early_error": 100 * early_errors / early if early else None,
-            "nll": _finite(loss / images),
-            "ece": _finite(100 * float(np.abs(sums[4:]).sum()) / images),
-        }
+def _wrong_pixels(answers: Answers) -> Tensor:
+    matrices = answers.confusion.reshape(len(answers.labels), answers.logits.shape[1], -1)
+    pixels: Tensor = matrices.sum((1, 2)) - matrices.diagonal(dim1=1, dim2=2).sum(1)
+    return pixels
+
+
+def _class_iou(sums: Sums) -> list[float | None]:
+    """The IoU of each class in percent; None for a class that neither a label nor a prediction has."""
+    counts = _square(sums["confusion"])
+    right = counts.diagonal()
+    union = counts.sum(0) + counts.sum(1) - right
+    return [100 * float(r / u) if u else None for r, u in zip(right, union, strict=True)]
+
+
+def _miou(sums: Sums, images: int) -> float | None:
+    known = [value for value in _class_iou(sums) if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _pixel_error(sums: Sums) -> float:
+    counts = _square(sums["confusion"])
+    return 100 * float(1 - counts.diagonal().sum() / counts.sum()) if counts.sum() else 0.0
 
 
 class Segmentation(Score):
-    """Mean intersection over union (mIoU), from the confusion matrix of the pixels that have a class.
+    """Mean intersection over union (mIoU) in percent, from the confusion matrix of the pixels that have a class.
 
-    K = C * C: how many pixels of each class (row) are taken for each class (column). Logits are brought to the size
-    of the label map first (bilinear), as predictions are scored at the size of the labels.
+    Logits are brought to the size of the label map first (bilinear): predictions are scored at the size of the labels.
     """
 
-    metric = Metric("miou", "mIoU", higher=True)
+    metric = Metric(
+        "miou", "mIoU", higher=True, compute=_miou,
+        columns=(Column("errors", _wrong_pixels), Column("confusion", attrgetter("confusion"), None)),
+    )  # fmt: skip
 
     def check(self, labels: Tensor, classes: int) -> None:
-        """Refuse maps with a number that is neither a class nor ignored."""
         if labels.ndim != 3:
-            raise UserError(f"label maps must be (N, H, W); got shape {tuple(labels.shape)}")
+            raise UserError(f"label maps must be (N, H, W); got shape {tuple(labels.shape)}", code="label-shape")
         wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= classes))]
         if len(wrong):
-            told = f"labels must be 0 to {classes - 1}, or {IGNORED} for none; got {int(wrong[0])}"
-            raise UserError(f"{told}: the label maps have other classes than the model")
+            message = f"labels must be 0 to {classes - 1}, or {IGNORED} for none; got {int(wrong[0])}"
+            raise UserError(f"{message}: the label maps have other classes than the model", code="label-range")
 
-    def rows(self, logits: Tensor, labels: Tensor, early: Tensor) -> Tensor:
-        """The confusion matrix of each image, flat."""
-        return torch.stack([_confusion(one[None], maps) for one, maps in zip(logits, labels, strict=True)])
-
-    def pack(self, sums: list[float]) -> dict[str, Any]:
-        """Wrong pixels, and the confusion matrix as rows."""
-        counts = np.array(sums, np.int64).reshape(math.isqrt(len(sums)), -1)
-        return {"errors": int(counts.sum() - counts.trace()), "confusion": counts.tolist()}
-
-    def unpack(self, part: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The confusion matrix, flat."""
-        return np.array(part["confusion"], np.float64).reshape(-1)
-
-    def metrics(self, sums: np.ndarray[Any, np.dtype[np.float64]], images: int) -> dict[str, Any]:
-        """Wrong pixels, mIoU and the IoU of each class, in percent; None for a class that has and gets no pixels."""
-        counts = sums.reshape(math.isqrt(len(sums)), -1)
-        right, pixels = counts.diagonal(), counts.sum()
-        union = counts.sum(0) + counts.sum(1) - right
-        overlaps = [100 * float(r / u) if u else None for r, u in zip(right, union, strict=True)]
-        known = [value for value in overlaps if value is not None]
-        return {
-            "error": 100 * float(1 - right.sum() / pixels) if pixels else 0.0,
-            "miou": sum(known) / len(known) if known else None,
-            "class_iou": overlaps,
-        }
+    def metrics(self, sums: Vector, images: int) -> dict[str, Any]:
+        """Also wrong pixels, `error`, and `class_iou`, a list with a number for each class."""
+        named = self._split(sums)
+        return {"error": _pixel_error(named), **super().metrics(sums, images), "class_iou": _class_iou(named)}
 
 
 def _confusion(logits: Tensor, labels: Tensor) -> Tensor:
-    """Pixels of each class that are taken for each class, (C * C), as whole numbers."""
+    """Pixels of each class that are predicted as each class, (C * C), as whole numbers."""
     classes = logits.shape[1]
     if logits.shape[2:] != labels.shape:
         logits = F.interpolate(logits, labels.shape, mode="bilinear", align_corners=False)
@@ -191,6 +309,9 @@ def _confusion(logits: Tensor, labels: Tensor) -> Tensor:
     places = torch.where(labels == IGNORED, classes**2, places).flatten()  # one place more, for what is ignored
     counts = torch.zeros(classes**2 + 1, dtype=torch.int64, device=logits.device)
     return counts.scatter_add_(0, places, torch.ones_like(places))[:-1]
+
+
+# Tasks
 
 
 _SCORES: dict[str, type[Score]] = {"classification": Classification, "segmentation": Segmentation}
@@ -223,15 +344,3 @@ def measure(score: Score, stream: Stream, batch: Batch, logits: Tensor) -> tuple
     sums = torch.where(member[:, :, None], rows, 0).sum(1)
     parts = [{"segment": s, "images": n} for s, n in zip(visited.tolist(), counts.tolist(), strict=True)]
     return parts, sums
-
-
-def _short(number: float) -> float | None:
-    return round(number, 6) if math.isfinite(number) else None
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None

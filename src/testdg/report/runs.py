@@ -1,4 +1,4 @@
-"""What a report is made of: run folders, and files of runs; what was changed by hand is told, not shown."""
+"""Runs of a report: read from folders and from files of runs, and checked."""
 
 import json
 import math
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testdg.errors import UserError
-from testdg.report.page.groups import row_key
-from testdg.report.record import record_lines
-from testdg.runs import DomainResult, Result, read_result
+from testdg.report.record import record_pairs
+from testdg.runs import Result, read_result
 from testdg.runs.folder import damaged
 from testdg.runs.protocol import make_visits
 from testdg.runs.stored import RUNS, read_lines
+from testdg.studies.rows import settings_of_row
 
 
 class Runs(NamedTuple):
@@ -28,25 +28,27 @@ class Runs(NamedTuple):
 
 
 def read_runs(paths: Sequence[Path]) -> Runs:
-    """Read every complete run in some folders or below them; one that cannot be used is left out, and says why."""
+    """Read every complete run in some folders or below them; one that cannot be used is left out, with the reason."""
     places = {path: [path] if path.is_file() else [*path.rglob("result.json"), *path.rglob(RUNS)] for path in paths}
     if empty := [path for path, files in places.items() if not files]:
         expected = f"holds no result.json and no {RUNS}, nor does a folder below it: name folders of complete runs"
-        raise UserError("; ".join(f"{path} {expected}" for path in empty))
+        raise UserError("; ".join(f"{path} {expected}" for path in empty), code="no-runs")
     files = {file.resolve(): file for several in places.values() for file in several}
     begun = {file.parent.resolve() for path in paths for file in path.rglob("config.toml")}
     complete = {file.parent for file in files}
     results: dict[str, Result] = {}
     unusable, copies = [], 0
-    for _, file in sorted(files.items(), key=lambda one: (one[0].name == RUNS, one)):  # the same copy stays
+    for _, file in sorted(files.items(), key=lambda one: (one[0].name == RUNS, one)):  # folders before lines of files
         for result in _read(file):
             if isinstance(result, UserError):
                 unusable.append(str(result))
-            else:
-                copies += _identity(result) in results
-                results.setdefault(_identity(result), result)
+                continue
+            record = {key: value for key, value in result.record.items() if key != "tuning"}
+            identity = json.dumps([record, row_key(result)], sort_keys=True)
+            copies += identity in results
+            results.setdefault(identity, result)
     if not results:
-        raise UserError("; ".join(few(unusable)))
+        raise UserError("; ".join(few(unusable)), code="damaged-file")
     return Runs(list(results.values()), len(begun - complete), copies, unusable)
 
 
@@ -65,52 +67,50 @@ def few(sentences: Sequence[str]) -> list[str]:
     return [*sentences[:3], *([f"{rest} more"] if rest > 0 else [])]
 
 
-def _identity(result: Result) -> str:
-    """What makes a run the same as another; how its settings came to be does not count."""
-    record = {key: value for key, value in result.record.items() if key != "tuning"}
-    return json.dumps([record, row_key(result)], sort_keys=True)
-
-
 def check_result(result: Result) -> Result | UserError:
     """The result, or why it cannot be shown: its parts are not what they should be, or do not fit together."""
+    visits = [*result.domains, *(result.held_out or [])]
     try:
         _check_names(result)
         _check_visits(result)
         metric = result.metric
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         if not (result.folder / "result.json").exists():  # a line of a file
-            return UserError(f"{result.folder} is no run that can be shown ({error}): leave it out")
+            return UserError(f"{result.folder} cannot be shown ({error}): leave it out", code="damaged-file")
         return damaged(result.folder, "result.json", error)
-    scores = [visit.scores.get(metric.key) for visit in _all(result)]
+    scores = [visit.scores.get(metric.key) for visit in visits]
     if any(score is None or not math.isfinite(score) for score in scores):
-        return UserError(f"{result.folder} has a visit without {metric.name}: leave the folder out, or run it anew")
+        message = f"{result.folder} has a visit without {metric.name}: leave the folder out, or run it again"
+        return UserError(message, code="missing-score")
     return result
 
 
 def _check_names(result: Result) -> None:
-    """The record can be put into words, and what is a name is a text."""
-    record_lines(result.record)
+    """The record can be put into words, and names are texts."""
+    record_pairs(result.record)
     {**result.method["settings"], **result.versions}
     words = [result.record[key] for key in ("benchmark", "kind", "order", "device", "tuning")]
     if not all(isinstance(word, str) for word in [*words, result.method["name"], *result.classes]):
         raise TypeError("a name must be a text")
     if not isinstance(result.record["seed"], int):
-        raise TypeError("its seed is no number")
+        raise TypeError("its seed is not a number")
 
 
 def _check_visits(result: Result) -> None:
     """The visits are those of the record, and have a number, or none, for each class."""
-    found = [(visit.name, True) for visit in result.domains] + [(visit.name, False) for visit in result.held_out or []]
+    visits = [*result.domains, *(result.held_out or [])]
+    found = [(visit.name, number < len(result.domains)) for number, visit in enumerate(visits)]
     record, severity = result.record, result.record["severity"]
     levels = tuple(severity) if isinstance(severity, list) else None if severity == "none" else severity
-    visits = make_visits(record["domains"], record["held_out"], levels, record.get("rounds", 1))
-    visits.sort(key=lambda visit: not visit.learn)  # tests may come before the end
-    if not found or found != [(visit.name, visit.learn) for visit in visits]:
+    expected = make_visits(record["domains"], record["held_out"], levels, record.get("rounds", 1))
+    expected.sort(key=lambda visit: not visit.learn)  # tests may come before the end
+    if not found or found != [(visit.name, visit.learn) for visit in expected]:
         raise ValueError("its visits are not those of its protocol")
-    for classes in (visit.class_iou for visit in _all(result) if visit.class_iou is not None):
+    for classes in (visit.class_iou for visit in visits if visit.class_iou is not None):
         if len(classes) != len(result.classes) or not all(isinstance(v, float | int | None) for v in classes):
             raise ValueError("a visit has other classes")
 
 
-def _all(result: Result) -> list[DomainResult]:
-    return [*result.domains, *(result.held_out or [])]
+def row_key(result: Result) -> str:
+    """What the results of a row have in common."""
+    return json.dumps([result.method["name"], settings_of_row(result)], sort_keys=True)
