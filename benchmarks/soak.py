@@ -33,10 +33,10 @@ from safetensors import SafetensorError
 from soak_site import ACCEPTED, REFUSED, SCENES, Case, Site, full_disk, leftovers, open_things, resident, source
 from torch import Tensor
 
-from testdg.core.guard import Guard
+from testdg.core.online import load_online
 from testdg.core.state import read_folder
 from testdg.errors import UserError
-from testdg.methods import Adapter, find_method, methods
+from testdg.methods import find_method, methods
 from testdg.models import load_model
 from testdg.runs import run
 from testdg.testing import same_state
@@ -158,8 +158,7 @@ class Life:
 
     def load(self) -> None:
         """Go on as what was saved."""
-        kind: Any = Guard if self.case.guarded else Adapter
-        self.adapter = kind.load(self.save(), self.site.models[self.case.benchmark])
+        self.adapter = load_online(self.save(), self.site.models[self.case.benchmark])
         self.count["loads"] += 1
 
     def export(self) -> None:

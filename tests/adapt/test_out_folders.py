@@ -21,6 +21,7 @@ import torch
 from PIL import Image
 
 import testdg
+from testdg.core.online import load_online
 from testdg.data.frames import Folder
 from testdg.errors import UserError
 from testdg.files import Busy, locked
@@ -252,7 +253,7 @@ def test_the_adapted_model_and_its_state_are_kept(network: Path, frames: Path, t
         save_state=tmp_path / "state", export=tmp_path / "model",
     )  # fmt: skip
     adapt_frames(wanted)
-    exported, adapter = load_model(tmp_path / "model"), testdg.core.guard.Guard.load(tmp_path / "state", str(network))
+    exported, adapter = load_model(tmp_path / "model"), load_online(tmp_path / "state", str(network))
     images = torch.rand(4, 3, 24, 24)
     torch.testing.assert_close(exported(exported.prepare(images)).logits, adapter.predict(images))
     more = request(frames, network, tmp_path / "more", "testdg_aligned", choices={"load_state": tmp_path / "state"})

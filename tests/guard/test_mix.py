@@ -78,4 +78,4 @@ def test_the_source_says_whether_it_is_the_stream(classes: list[int], learns: bo
     adapter.mix.window = [2] * 60  # what a model says that sees one class everywhere
     adapter(images[20:])
     assert adapter.learnt == learns
-    assert ("of 1.0 classes" in str(adapter.told)) != learns
+    assert ("of 1.0 classes" in adapter.decision) != learns

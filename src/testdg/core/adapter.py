@@ -61,6 +61,8 @@ class Adapter(Stateful):
     """True for a method that predicts and learns soundly while a stream shows one class for long."""
     checks_input_late: ClassVar[bool] = False
     """True for a method that calls `to_host` itself, before it changes any state."""
+    learns: ClassVar[bool] = True
+    """False for a method that predicts only."""
 
     def __init__(self, model: str | nn.Module, **settings: Any) -> None:
         super().__init__()
@@ -249,13 +251,19 @@ class Adapter(Stateful):
 
     @classmethod
     def load(cls, folder: str | Path, model: str | nn.Module) -> Adapter:
-        """Bring a saved adapter back, around the model that it was made from."""
+        """Load a saved adapter, around the model that it was made from; `load_online` loads one with a guard, too."""
         tensors, about = read_folder(Path(folder))
+        adapter = cls.like_saved(folder, about, model)
+        adapter.load_state(tensors, about["values"])
+        return adapter
+
+    @staticmethod
+    def like_saved(folder: str | Path, about: Mapping[str, Any], model: str | nn.Module) -> Adapter:
+        """Make the adapter that a state folder was saved from, as it was before its first batch."""
         if missing := {"method", "settings", "values"} - about.keys():
             raise UserError(f"{folder} is not a saved adapter: state.json has no {sorted(missing)[0]!r}")
         adapter = find_method(about["method"])(model, **about["settings"])
         adapter.check_origin(about)
-        adapter.load_state(tensors, about["values"])
         return adapter
 
     def check_origin(self, about: Mapping[str, Any]) -> None:
@@ -286,6 +294,26 @@ class Adapter(Stateful):
         if name not in cls.presets:
             raise unknown(f"preset of {cls.name}", name, cls.presets)
         return dict(cls.presets[name])
+
+    # What a guard around the adapter answers otherwise: see `OnlineModel`
+
+    guard: ClassVar[None] = None
+    guard_counts: ClassVar[None] = None
+    decision: ClassVar[str] = ""
+
+    @property
+    def adapter(self) -> Adapter:
+        """The adapter itself."""
+        return self
+
+    @property
+    def learnt(self) -> bool:
+        """Whether the adapter has learnt from the last batch."""
+        return self.learns and self.batches > 0
+
+    def event(self) -> dict[str, str | int]:
+        """What a guard would add to the event of the last batch: nothing."""
+        return {}
 
     # What a method calls
 

@@ -15,6 +15,7 @@ class Source(Adapter):
     citation = "no adaptation"
     example_error = 23.0
     tasks = ("classification", "segmentation")
+    learns = False
 
     def step(self, images: Tensor) -> Tensor:
         """Predict only."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from testdg.core.guard import Guard
+from testdg.core.online import load_online
 from testdg.core.state import read_folder, tidy
 from testdg.errors import UserError
 from testdg.files import OneWriter, checksum, replace_text, writing
@@ -163,7 +163,7 @@ def load_adapted(folder: Path, model: VisionModel) -> Adapter:
     path = folder / "state" / "state.json"
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-        note, guarded = about["note"], "guard" in about["values"]
+        note = about["note"]
         mine = note["run"] == folder.name and note["events"] == _read_values(folder)[EVENTS]
     except UserError:
         raise
@@ -172,7 +172,7 @@ def load_adapted(folder: Path, model: VisionModel) -> Adapter:
     if not mine:
         raise damaged(folder, "state", "it does not belong to the result beside it")
     state = folder / "state"
-    return Guard.load(state, model).adapter if guarded else Adapter.load(state, model)
+    return load_online(state, model).adapter
 
 
 def _read_values(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from testdg.core.guard import Guard
 from testdg.core.learner import Learner
 from testdg.data.stream import Batch, Stream
 from testdg.methods import Adapter
@@ -135,7 +134,7 @@ def _pending(
     }
     if not batch.learn:
         return Pending(event, parts, sums, {})
-    own: Event = adapter.told if isinstance(adapter, Guard) else {}
+    own: Event = adapter.event()
     told = {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in adapter.diagnostics.items()}
     skipped = torch.stack([learner.skipped for learner in learners]).sum() if learners else None
     return Pending(event | own, parts, sums, {k: v for k, v in told.items() if k not in own}, skipped)

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from testdg.core.guard import Guard
 from testdg.models import VisionModel
 
 Map = NDArray[np.uint16]
@@ -118,11 +117,7 @@ class Predictor:
     def told(self) -> tuple[bool, bool, str]:
         """Whether the last batch began a new domain, whether it was learnt from, and what the guard says."""
         change = bool(self.adapter.diagnostics.get("change", False))
-        if not isinstance(self.adapter, Guard):
-            return change, not self.still, ""
-        told = self.adapter.told
-        pause = f"learning pauses for {told['guard_pause']} more images" if "guard_pause" in told else ""
-        return change, self.adapter.learnt and not told, str(told.get("guard_reason", pause))
+        return change, self.adapter.learnt, self.adapter.decision
 
 
 def compare(own: Tensor, source: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Both]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import nn
 
-from testdg.core.guard import Guard
 from testdg.core.guard import guard as put_guard
 from testdg.core.guard.health import IMAGES
 from testdg.data.benchmarks import Benchmark, load_benchmark
@@ -123,9 +122,8 @@ def describe_tuning(preset: str | None, fixed: Mapping[str, Any], tuned: Mapping
 
 def tell_guard(adapter: Any) -> dict[str, int] | None:
     """How often a guard did what; None where there is none."""
-    if not isinstance(adapter, Guard):
-        return None
-    return {action.replace(" ", "_"): count for action, count in adapter.counts.items()}
+    found: dict[str, int] | None = adapter.guard_counts
+    return found
 
 
 @dataclass

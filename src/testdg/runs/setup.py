@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 
 from testdg.bounds import read_text
-from testdg.core.guard import Guard, guard
+from testdg.core.guard import guard
+from testdg.core.online import load_online
 from testdg.core.state import VALUES, read_folder
 from testdg.errors import UserError
 from testdg.methods import Adapter, find_method
@@ -102,11 +103,11 @@ class Setup:
         guarded, method = _kind_of_state(folder)
         if choices.method not in (None, method):
             raise UserError(f"--load-state {folder} is of {method}, not of {choices.method}: leave out --method")
+        found = load_online(folder, self.model)
         if not guarded:
-            return self._guarded(Adapter.load(folder, self.model), choices)
+            return self._guarded(found.adapter, choices)
         if self.source is not None:
             raise UserError(f"--source has no effect: --load-state {folder} knows its clean pictures; leave it out")
-        found = Guard.load(folder, self.model)
         return found if choices.guard else found.adapter
 
 

@@ -133,7 +133,7 @@ class Stream:
             self.changed = True
             self.timeline.mark("change", "the method noticed other conditions")
         if fate.reason:
-            told = self.adapter.told.get("guard", "skip") if isinstance(self.adapter, Guard) else "skip"
+            told = self.adapter.event().get("guard", "skip")
             self.timeline.mark("guard", f"{told}: {fate.reason}")
         return fate
 

@@ -2,6 +2,6 @@
 
 from testdg.core.guard.around import guard
 from testdg.core.guard.guarded import Guard
-from testdg.core.guard.state import Decision
+from testdg.core.guard.state import Decision, OnDecision
 
-__all__ = ["Decision", "Guard", "guard"]
+__all__ = ["Decision", "Guard", "OnDecision", "guard"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from testdg.bounds import require_range
 from testdg.core.adapter import Adapter
@@ -21,8 +21,6 @@ from testdg.core.guard.health import Movement, Probe, counting, learn_some
 from testdg.core.guard.inputs import REASONS, Inputs
 from testdg.core.guard.mix import MIXED, Mix, spread
 from testdg.core.guard.state import PREFIX, Action, Decision, OnDecision, copied, own_tensors, own_values, put_back
-from testdg.core.registry import find_method
-from testdg.core.state import read_folder
 from testdg.core.weights import frozen_copy
 from testdg.errors import UserError
 
@@ -56,8 +54,8 @@ class Guard:
         self.moved = 0.0  # how far weights have moved since the last look
         self.trust = health.TRUST  # how far weights may move until the next look, in parts of what is far
         self.mix.forget()
-        self.told: dict[str, Any] = {}  # of the last batch
-        self.learnt = False
+        self._event: dict[str, str | int] = {}  # of the last batch
+        self._stepped = False  # whether the adapter has seen the last batch
         self.snapshots.clear()
         self.recent: Tensor | None = None  # the last images that were worth a look
         self.inputs.forget()
@@ -76,13 +74,13 @@ class Guard:
         """Predict a batch, and learn from it if it is worth it and harms nothing."""
         self.adapter.require_source()
         images = self.adapter.accept(images)
-        self.told, self.learnt = {}, False
+        self._event, self._stepped = {}, False
         if not self.snapshots:
             self._begin(images)
         if self.pause > 0:
             logits = self._predict(images)
             self.pause -= len(images)
-            self.told = {"guard_pause": max(0, self.pause)}
+            self._event = {"guard_pause": max(0, self.pause)}
         else:
             logits = self._answer(images)
         self.batch += 1
@@ -102,6 +100,10 @@ class Guard:
                 kept.append(images)
             yield batch
 
+    def predict(self, images: Tensor) -> Tensor:
+        """Predict a batch and change nothing."""
+        return self.adapter.predict(images)
+
     def reset(self) -> None:
         """Back to the source, and learning again."""
         self.adapter.reset()
@@ -119,23 +121,38 @@ class Guard:
         whole: Any = self
         Adapter.save(whole, folder, note)
 
-    @classmethod
-    def load(cls, folder: str | Path, model: str | nn.Module, on_decision: OnDecision = None) -> Guard:
-        """Bring a saved guard and its adapter back, around the model that the adapter was made from."""
-        tensors, about = read_folder(Path(folder))
-        if "guard" not in about.get("values", {}):
-            raise UserError(f"{folder} is not a saved guard: use Adapter.load for an adapter without one")
-        adapter = find_method(about["method"])(model, **about["settings"])
-        adapter.check_origin(about)
-        own = about["values"]["guard"]
-        found = cls(adapter, None, own["patience"], own["snapshots"], on_decision)
-        found.load_state(tensors, about["values"])
-        return found
+    # What is known of the last batch
 
     @property
-    def diagnostics(self) -> dict[str, Any]:
-        """What the guard decided about the last batch, and what the adapter tells if it was learnt from."""
-        return {**(self.adapter.diagnostics if self.learnt else {}), **self.told}
+    def guard(self) -> Guard:
+        """The guard itself."""
+        return self
+
+    @property
+    def diagnostics(self) -> dict[str, Tensor | float | bool | str]:
+        """The event of the last batch, and the numbers of the adapter if it has seen the batch."""
+        return {**(self.adapter.diagnostics if self._stepped else {}), **self._event}
+
+    @property
+    def learnt(self) -> bool:
+        """Whether the adapter has learnt from the last batch, and the step was not undone."""
+        return self._stepped and not self._event
+
+    @property
+    def decision(self) -> str:
+        """Why the last batch was skipped or its step undone; empty where neither happened."""
+        if "guard_pause" in self._event:
+            return f"learning pauses for {self._event['guard_pause']} more images"
+        return str(self._event.get("guard_reason", ""))
+
+    @property
+    def guard_counts(self) -> dict[str, int]:
+        """How often the guard did what, with underscores in the names."""
+        return {action.replace(" ", "_"): count for action, count in self.counts.items()}
+
+    def event(self) -> dict[str, str | int]:
+        """The decision about the last batch, or the images left in a pause; empty where the batch was learnt from."""
+        return dict(self._event)
 
     # The three answers
 
@@ -214,7 +231,7 @@ class Guard:
 
     def _learn(self, images: Tensor, worth: Sequence[bool]) -> Tensor:
         """Learn from the images that are worth it, and predict the others."""
-        self.learnt = True
+        self._stepped = True
         if self.counted >= health.COUNTED:
             return learn_some(self.adapter, images, worth, self.probe)
         with counting(self.adapter) as passed:
@@ -300,7 +317,7 @@ class Guard:
         self.decisions.append(decision)
         if self._on_decision is not None:
             self._on_decision(decision)
-        self.told = {"guard": action, "guard_reason": reason}
+        self._event = {"guard": action, "guard_reason": reason}
 
     # State
 
