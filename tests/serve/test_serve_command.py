@@ -73,7 +73,7 @@ def test_a_kill_costs_what_was_not_saved_and_an_end_in_order_nothing(launch: Lau
     after = client.get("/state", params={"stream": "cam"}).json()
     lost = state["learnt"] - saved["learnt"]
     assert after["learnt"] == saved["learnt"]
-    assert f"the server was killed: what was learnt from {lost} pictures after" in after["lost"]
+    assert f"the server was killed: what it learnt from {lost} pictures after" in after["lost"]
     assert after["snapshots"] == [1]
 
     taught = teach(client, 2, 200)
@@ -106,8 +106,8 @@ def test_the_demonstration_shows_a_change_and_the_folder_has_one_server(launch: 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--demo", "--host", "0.0.0.0"], "there is no token"),
-        (["--model", "x", "--host", "example.com"], "there is no token"),
+        (["--demo", "--host", "0.0.0.0"], "set TESTDG_TOKEN"),
+        (["--model", "x", "--host", "example.com"], "set TESTDG_TOKEN"),
         (["--demo", "--token-file", "missing"], "cannot be read"),
         ([], "name a model with --model"),
         (["--demo", "--model", "x"], "name a model with --model"),

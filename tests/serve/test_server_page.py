@@ -103,7 +103,7 @@ def test_it_tells_of_a_full_disk_and_catches_up_after_a_lost_connection(browser:
     show(client, "clean", 2)
     page, _ = open_page(browser, client)
     playwright.expect(page.locator("#link")).to_have_text("live")
-    client.service.store.problems["states"] = "states are not being saved: No space left on device"
+    client.service.storage.problems["states"] = "states are not being saved: No space left on device"
     playwright.expect(page.locator("#problems")).to_contain_text("No space left")
     page.context.set_offline(True)
     page.evaluate("source.close(); source.onerror()")  # what the browser does once it notices

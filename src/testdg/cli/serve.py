@@ -32,8 +32,8 @@ def serve_command(
     from testdg.serve.demo import NAME, demo_factory
     from testdg.serve.factory import Factory
     from testdg.serve.limits import Limits
-    from testdg.serve.run import Place, serve
     from testdg.serve.security import find_token
+    from testdg.serve.server import Place, serve
 
     if (model is None) != demo:
         raise UserError("name a model with --model, or see the demonstration with --demo")
@@ -51,7 +51,7 @@ def serve_command(
         assert model is not None
         quieten([model])
         factory = Factory(model, choices, settings)
-    for note in factory.setup.notes:
+    for note in factory.notes:
         console.print(f"note      {visible(note)}", markup=False)
     host = f"[{where.host}]" if ":" in where.host else where.host
     console.print(f"serving   {factory.method.name} on {factory.model.name}; states in {where.out}", markup=False)

@@ -1,4 +1,4 @@
-"""Predictions at once: requests that come together share a pass, and wait for nobody else."""
+"""Predictions: requests that arrive at the same time share a pass of the model."""
 
 import math
 import queue
@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,56 +18,56 @@ from testdg.runs.predictor import Both, compare
 from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits, Refused
 from testdg.serve.pictures import Picture
-from testdg.serve.stream import Stream
+from testdg.serve.session import StreamSession, running_future
 
-_LARGE = 8  # pictures whose two passes are worth a thread each
+_LARGE = 8  # pictures whose two passes justify two threads
 
 
-@dataclass(eq=False)
-class Job:
+class Job(NamedTuple):
     """Pictures of one request."""
 
-    stream: Stream
+    session: StreamSession
     pictures: Sequence[Picture]
-    done: Future[list[Both]] = field(default_factory=Future)
+    answers: Future[list[Both]]
 
 
 class Batcher:
-    """One thread that predicts with adapted models, and one beside it for the source."""
+    """A thread that predicts with the adapted models, and a second one for the source model."""
 
     def __init__(self, factory: Factory, limits: Limits) -> None:
         self.factory, self.limits = factory, limits
-        self.coming = 0
-        """Requests that have begun and are not answered yet."""
+        self.in_flight = 0
+        """Requests that are in progress and will soon need a prediction."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._work, name="predictions", daemon=True)
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="source")  # predicts at the same time
+        self._source_thread = ThreadPoolExecutor(1, thread_name_prefix="source")
 
-    def ask(self, stream: Stream, pictures: Sequence[Picture]) -> Future[list[Both]]:
-        """Have pictures predicted."""
-        job = Job(stream, pictures)
+    def predict(self, session: StreamSession, pictures: Sequence[Picture]) -> Future[list[Both]]:
+        """Queue pictures for a prediction."""
+        job = Job(session, pictures, running_future())
         self._jobs.put(job)
-        return job.done
+        return job.answers
 
     def close(self, seconds: float) -> None:
-        """Predict what waits, and end."""
+        """Answer the queued jobs, then end the threads."""
         self._jobs.put(None)
         self.thread.join(seconds)
-        self._beside.shutdown()
+        self._source_thread.shutdown()
 
     def _work(self) -> None:
-        while (jobs := self._gathered()) is not None:
-            for _, same in groupby(sorted(jobs, key=lambda job: id(job.stream)), key=lambda job: id(job.stream)):
+        while (jobs := self._next_jobs()) is not None:
+            jobs.sort(key=lambda job: id(job.session))
+            for _, same in groupby(jobs, key=lambda job: id(job.session)):
                 self._answer(list(same))
 
-    def _gathered(self) -> list[Job] | None:
-        """The next job, and those that come within a few milliseconds, if others are on their way."""
+    def _next_jobs(self) -> list[Job] | None:
+        """The next job, and those that arrive within a few milliseconds if other requests are in flight."""
         first = self._jobs.get()
         if first is None:
             return None
         jobs, until = [first], time.monotonic() + self.limits.gather
         with suppress(queue.Empty):
-            while len(jobs) < min(self.coming, self.limits.pictures):
+            while len(jobs) < min(self.in_flight, self.limits.pictures):
                 job = self._jobs.get(timeout=max(0.0, until - time.monotonic()))
                 if job is None:
                     self._jobs.put(None)
@@ -76,58 +76,43 @@ class Batcher:
         return jobs
 
     def _answer(self, jobs: list[Job]) -> None:
-        """Predict the jobs of one stream together; where that fails, each alone, so that one harms no other."""
+        """Predict the jobs of one stream together; if that fails, each one alone, so that only the faulty one fails."""
         try:
-            found = iter(self._predict(jobs[0].stream, [one for job in jobs for one in job.pictures]))
+            answers = iter(self._predict(jobs[0].session, [one for job in jobs for one in job.pictures]))
         except Exception as error:
             if len(jobs) == 1:
-                _set(jobs[0], error)
+                jobs[0].answers.set_exception(error)
             else:
                 for job in jobs:
                     self._answer([job])
             return
         for job in jobs:
-            _set(job, list(islice(found, len(job.pictures))))
+            job.answers.set_result(list(islice(answers, len(job.pictures))))
 
-    def _predict(self, stream: Stream, pictures: Sequence[Picture]) -> list[Both]:
-        """Both answers, in passes that the memory holds."""
-        found: list[Both] = []
-        while len(found) < len(pictures):
-            left = pictures[len(found) :]
-            count = self.factory.canvas.fitting((one.image for one in left), self.limits.pass_pixels)
-            found += self._pass(stream, left[:count])
-        return found
+    def _predict(self, session: StreamSession, pictures: Sequence[Picture]) -> list[Both]:
+        """Predictions of the adapted model and of the source, in passes of a bounded number of pixels."""
+        answers: list[Both] = []
+        while len(answers) < len(pictures):
+            rest, found = pictures[len(answers) :], dict[int, Both]()
+            count = self.factory.canvas.fitting((one.image for one in rest), self.limits.pass_pixels)
+            for places, batch in self.factory.canvas.batches([one.image for one in rest[:count]]):
+                batch = batch.contiguous(memory_format=torch.channels_last)  # faster for convolutions on a CPU
+                both = compare(*self._logits(session, batch), [rest[place].size for place in places])
+                if not all(math.isfinite(one.own.confidence) for one in both):
+                    message = "the predictions of the adapted model are not finite: roll the stream back, or reset it"
+                    raise Refused(message, "not-finite", 409)
+                found.update(zip(places, both, strict=True))
+            answers += [found[place] for place in range(count)]
+        return answers
 
-    def _pass(self, stream: Stream, pictures: Sequence[Picture]) -> list[Both]:
-        found: dict[int, Both] = {}
-        for places, batch in self.factory.canvas.batches([one.image for one in pictures]):
-            batch = batch.contiguous(memory_format=torch.channels_last)  # which convolutions on a CPU like better
-            answers = compare(*self._logits(stream, batch), [pictures[place].size for place in places])
-            if not all(math.isfinite(one.own.confidence) for one in answers):
-                raise Refused(
-                    "the adapted model's answer is not a finite number: roll the stream back, or reset it", 409
-                )
-            found.update(zip(places, answers, strict=True))
-        return [found[place] for place in range(len(pictures))]
-
-    def _logits(self, stream: Stream, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of the adapted model and the source's; of small batches one after the other, as threads cost more."""
-        by_source = partial(stream.predictor.logits, self.factory.model, batch)
+    def _logits(self, session: StreamSession, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the adapted model and of the source; one after the other where the batch is small."""
+        source_pass = partial(session.predictor.logits, self.factory.model, batch)
         if not self.factory.learns:
-            return (by_source(),) * 2
-        beside = self._beside.submit(by_source) if len(batch) >= _LARGE else None
+            return (source_pass(),) * 2
+        parallel = self._source_thread.submit(source_pass) if len(batch) >= _LARGE else None
         try:
-            own = stream.predict(batch)
-        finally:  # whatever happens, the other thread is done with the source
-            source = by_source() if beside is None else beside.result()
+            own = session.predict(batch)
+        finally:  # the source model is free when this function ends, also after an error
+            source = source_pass() if parallel is None else parallel.result()
         return own, source
-
-
-def _set(job: Job, outcome: list[Both] | Exception) -> None:
-    """Tell whoever waits, if anybody still does."""
-    if not job.done.set_running_or_notify_cancel():
-        return
-    if isinstance(outcome, Exception):
-        job.done.set_exception(outcome)
-    else:
-        job.done.set_result(outcome)

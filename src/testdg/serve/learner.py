@@ -1,4 +1,4 @@
-"""Learning on a thread of its own: a bounded queue for every stream, taken in turn, behind the predictions."""
+"""Learning on a thread of low priority: a bounded queue for each stream, served in turn."""
 
 import math
 import os
@@ -15,148 +15,148 @@ from typing import NamedTuple
 from torch import Tensor
 
 from testdg.serve.limits import Limits
-from testdg.serve.stream import PUT_BACK, Fate, Stream
-from testdg.serve.streams import Streams
+from testdg.serve.session import PUT_BACK, LearningOutcome, StreamSession, running_future
+from testdg.serve.storage import SessionPool
 
 PATIENCE = 0.5
 """Seconds that pictures wait for others to fill their batch."""
 SHARE = 0.2
-"""Part of a core that learning takes, about, while predictions are waiting; all that is idle otherwise."""
-_NICE = 5  # of the thread, where the system has such: predictions go first
+"""Approximate part of a core for learning while requests are in flight; otherwise learning does not pause."""
+
+
+def lower_priority(nice: int = 5) -> None:
+    """Let other threads of this process run before the current one, where the system supports it."""
+    with suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
 class Waiting(NamedTuple):
-    """A picture that waits to be learnt from; whoever waits for it hears of its fate."""
+    """A picture in the queue, and the future of a request that waits for its outcome."""
 
     image: Tensor
     since: float
-    fate: Future[Fate] | None
-
-    def tell(self, fate: Fate) -> None:
-        """Tell whoever waits, if anybody still does."""
-        if self.fate is not None and self.fate.set_running_or_notify_cancel():
-            self.fate.set_result(fate)
+    outcome: Future[LearningOutcome] | None
 
 
 @dataclass
 class _Queue:
-    stream: Stream
+    session: StreamSession
     pictures: deque[Waiting] = field(default_factory=deque)
     served: float = 0.0
 
 
 class Learner:
-    """Takes pictures, and lets the adapters of their streams learn from them, a batch at a time."""
+    """Takes pictures from the queues, a batch at a time, and lets the adapters learn from them."""
 
-    def __init__(self, streams: Streams, limits: Limits, batch_size: int, busy: Callable[[], bool]) -> None:
-        self.streams, self.limits, self.batch_size, self.busy = streams, limits, batch_size, busy
+    def __init__(self, pool: SessionPool, limits: Limits, batch_size: int, busy: Callable[[], bool]) -> None:
+        self.pool, self.limits, self.batch_size, self.busy = pool, limits, batch_size, busy
         self._queues: dict[str, _Queue] = {}
         self._change = threading.Condition()
         self._bytes = self._length = 0
-        self._ending, self._last = False, math.inf
-        self._rest = 0.0
-        """When learning goes on, whoever waits for predictions."""
+        self._ending, self._deadline = False, math.inf
+        self._pause_until = 0.0
+        """Time until which learning pauses while requests are in flight."""
         self.thread = threading.Thread(target=self._work, name="learner", daemon=True)
 
     def __len__(self) -> int:
-        """Pictures that wait."""
+        """Pictures in all queues."""
         return self._length
 
-    def offer(self, stream: Stream, images: Sequence[Tensor], *, wait: bool = False) -> list[Future[Fate]] | None:
-        """Put pictures in the queue, if it has room for all of them; `wait` gives a future for each."""
+    def offer(
+        self, session: StreamSession, images: Sequence[Tensor], *, wait: bool = False
+    ) -> list[Future[LearningOutcome]] | None:
+        """Queue pictures if there is room for all of them, else return None; `wait` returns a future for each."""
         size = sum(image.nbytes for image in images)
         with self._change:
-            queue = self._queues.get(stream.name)
-            waiting = 0 if queue is None else len(queue.pictures)
+            queue = self._queues.get(session.name)
+            length = 0 if queue is None else len(queue.pictures)
             full = self._length + len(images) > self.limits.queue or self._bytes + size > self.limits.queue_bytes
-            if self._ending or full or waiting + len(images) > self.limits.queue_of_stream:
-                stream.counts.dropped += len(images)  # nobody else counts these
+            if self._ending or full or length + len(images) > self.limits.queue_of_stream:
+                session.counts.dropped += len(images)
                 return None
             if queue is None:
-                queue = self._queues[stream.name] = _Queue(stream)
-                self.streams.hold(stream)  # while pictures wait
-            fates: list[Future[Fate]] = [Future() for _ in images] if wait else []
+                queue = self._queues[session.name] = _Queue(session)
+                self.pool.acquire(session.name)  # the session stays in memory while pictures wait
+            outcomes: list[Future[LearningOutcome]] = [running_future() for _ in images] if wait else []
             now = time.monotonic()
-            given = fates if wait else [None] * len(images)
-            queue.pictures.extend(Waiting(image, now, fate) for image, fate in zip(images, given, strict=True))
+            for place, image in enumerate(images):
+                queue.pictures.append(Waiting(image, now, outcomes[place] if wait else None))
             self._length, self._bytes = self._length + len(images), self._bytes + size
             self._change.notify()
-        return fates
+        return outcomes
 
-    def forget(self, stream: Stream) -> int:
-        """Throw away what waits of a stream, whose model has become another; says how much it was."""
+    def clear(self, session: StreamSession) -> int:
+        """Empty the queue of a stream whose model was replaced; returns the number of pictures."""
         with self._change:
-            queue = self._queues.pop(stream.name, None)
-            thrown = [] if queue is None else self._taken(queue, len(queue.pictures))
+            queue = self._queues.pop(session.name, None)
+            removed = [] if queue is None else self._take(queue, len(queue.pictures))
         if queue is not None:
-            self.streams.leave(stream)
-        for one in thrown:
-            one.tell(Fate(False, False, PUT_BACK))
-        return len(thrown)
+            self.pool.release(session)
+        _set_outcomes(removed, [LearningOutcome(False, False, PUT_BACK)] * len(removed))
+        return len(removed)
 
     def close(self, seconds: float) -> int:
-        """Learn from what waits, for a bounded time, and end; gives the number of pictures that had to be left."""
+        """Learn from the queued pictures for a bounded time, then end; returns the number of pictures left."""
         with self._change:
-            self._ending, self._last = True, time.monotonic() + seconds
+            self._ending, self._deadline = True, time.monotonic() + seconds
             self._change.notify()
         self.thread.join()
         return self._length
 
     def _work(self) -> None:
-        with suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        lower_priority()
         while (queue := self._next()) is not None:
-            begun = time.thread_time()
+            started = time.thread_time()
             with self._change:
-                first = (one.image for one in islice(queue.pictures, self.batch_size))
-                size = queue.stream.factory.canvas.fitting(first, self.limits.pass_pixels)
-                batch, era = self._taken(queue, size), queue.stream.era
+                images = (one.image for one in islice(queue.pictures, self.batch_size))
+                size = queue.session.factory.canvas.fitting(images, self.limits.pass_pixels)
+                batch, era = self._take(queue, size), queue.session.era
             if batch:
-                self._learn(queue.stream, batch, era)
+                _set_outcomes(batch, self._learn(queue.session, batch, era))
             queue.served = time.monotonic()
-            self._rest = queue.served + (time.thread_time() - begun) * (1 / SHARE - 1)
-            self._tidy(queue)
+            self._pause_until = queue.served + (time.thread_time() - started) * (1 / SHARE - 1)
+            with self._change:
+                empty = not queue.pictures and self._queues.get(queue.session.name) is queue
+                if empty:
+                    del self._queues[queue.session.name]
+            if empty:
+                self.pool.release(queue.session)
 
     def _next(self) -> _Queue | None:
-        """Wait for a stream whose turn it is; None at the end."""
+        """Wait for a queue with a full batch, or with pictures that have waited long enough; None at the end."""
         with self._change:
-            while time.monotonic() < self._last:
-                ready = [queue for queue in self._queues.values() if self._ready(queue)]
-                now = time.monotonic()
-                if ready and (self._ending or not self.busy() or now >= self._rest):
+            while (now := time.monotonic()) < self._deadline:
+                ready = [
+                    queue
+                    for queue in self._queues.values()
+                    if len(queue.pictures) >= self.batch_size
+                    or (queue.pictures and (self._ending or queue.pictures[0].outcome is not None))
+                    or (queue.pictures and now - queue.pictures[0].since >= PATIENCE)
+                ]
+                if ready and (self._ending or not self.busy() or now >= self._pause_until):
                     return min(ready, key=lambda queue: queue.served)
                 if self._ending and not self._length:
                     return None
                 self._change.wait(0.02 if self._length else None)
         return None
 
-    def _ready(self, queue: _Queue) -> bool:
-        if not queue.pictures:
-            return False
-        first, full = queue.pictures[0], len(queue.pictures) >= self.batch_size
-        return full or self._ending or first.fate is not None or time.monotonic() - first.since >= PATIENCE
-
-    def _taken(self, queue: _Queue, most: int) -> list[Waiting]:
+    def _take(self, queue: _Queue, most: int) -> list[Waiting]:
         taken = [queue.pictures.popleft() for _ in range(min(most, len(queue.pictures)))]
         self._length -= len(taken)
         self._bytes -= sum(one.image.nbytes for one in taken)
         return taken
 
-    def _learn(self, stream: Stream, batch: Sequence[Waiting], era: int) -> None:
-        """Learn, and tell whoever waits; whatever goes wrong in one stream ends there."""
+    def _learn(self, session: StreamSession, batch: Sequence[Waiting], era: int) -> list[LearningOutcome]:
+        """Learn from a batch; an error of one stream must not end the thread."""
         try:
-            fates = stream.learn([one.image for one in batch], era)
+            return session.learn([one.image for one in batch], era)
         except Exception as error:
-            stream.counts.failures += 1
-            stream.timeline.mark("guard", f"learning failed: {type(error).__name__}: {error}"[:300])
-            fates = [Fate(False, False, "learning failed")] * len(batch)
-        for one, fate in zip(batch, fates, strict=True):
-            one.tell(fate)
+            session.counts.failures += 1
+            session.timeline.mark("guard", f"learning failed: {type(error).__name__}: {error}"[:300])
+            return [LearningOutcome(False, False, "learning failed")] * len(batch)
 
-    def _tidy(self, queue: _Queue) -> None:
-        """Let a stream go from which nothing waits."""
-        with self._change:
-            if queue.pictures or self._queues.get(queue.stream.name) is not queue:
-                return
-            del self._queues[queue.stream.name]
-        self.streams.leave(queue.stream)
+
+def _set_outcomes(batch: Sequence[Waiting], outcomes: Sequence[LearningOutcome]) -> None:
+    for one, outcome in zip(batch, outcomes, strict=True):
+        if one.outcome is not None:
+            one.outcome.set_result(outcome)
