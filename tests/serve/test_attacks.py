@@ -1,4 +1,4 @@
-"""What somebody may send who means harm: it costs little, and nobody else waits for it."""
+"""Malicious requests: they cost little, and other requests do not wait for them."""
 
 import io
 import resource
@@ -42,7 +42,7 @@ def flat(side: int, kind: str = "PNG", **options: object) -> bytes:
 
 def test_odd_heads_and_texts_are_told_in_a_sentence(listen: Listen) -> None:
     client, picture = listen(Token("a-long-secret-of-our-own")), digits(1)[0]
-    assert client.post("/login", content=b'{"token": "\\ud800"}', headers=JSON).status_code == 400
+    assert client.post("/login", content=b'{"token": "\\ud800"}', headers=JSON).status_code == 401
     client.headers["authorization"] = "Bearer a-long-secret-of-our-own"
     assert client.get("/state", headers={"origin": "http://[x"}).status_code == 403
     assert client.post("/predict?wait=perhaps", content=picture).json()["error"].startswith("wait: ")
@@ -194,3 +194,66 @@ def test_a_text_chunk_that_unfolds_is_refused(listen: Listen) -> None:
     chunk = struct.pack(">I", len(text)) + b"zTXt" + text + struct.pack(">I", zlib.crc32(b"zTXt" + text))
     reply = client.post("/predict", content=picture[:33] + chunk + picture[33:])
     assert reply.status_code == 422
+
+
+def empty_png(side: int) -> bytes:
+    """A few bytes that announce a huge picture."""
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def jpeg_of(side: int) -> bytes:
+    """A small JPEG whose header announces another size."""
+    data = bytearray(flat(64, "JPEG"))
+    place = data.index(b"\xff\xc0")
+    data[place + 5 : place + 9] = struct.pack(">HH", side, side)
+    return bytes(data)
+
+
+def test_files_of_very_many_parts_are_refused_by_their_header() -> None:
+    png, jpeg = flat(32), flat(32, "JPEG")
+    assert (refusal(png), refusal(jpeg)) == ("", "")
+    assert refusal(png[:33] + chunk(b"tEXt", b"") * 10_000 + png[33:]) == "damaged-picture"
+    for part in (b"\xff", b"\0", b"\xff\xd0", b"\xff\xfe\0\2"):
+        assert refusal(jpeg[:20] + part * 10 + jpeg[20:]) == ""  # after the first segment
+        assert refusal(jpeg[:20] + part * 10_000 + jpeg[20:]) == "damaged-picture"
+
+
+def test_bombs_are_refused_while_honest_requests_are_answered(listen: Listen) -> None:
+    """Pictures that announce too many pixels, and pictures that are small as files and expensive to decode."""
+    client, honest = listen(large=90_000, large_requests=2), digits(8)
+    service = client.service  # type: ignore[attr-defined]
+    bombs = {empty_png(60_000): 422, jpeg_of(60_000): 422, flat(1500): 200}
+    until, statuses = time.monotonic() + 3, Counter()
+
+    def attack(seed: int) -> None:
+        with httpx.Client(base_url=client.base_url, timeout=30) as bomber:
+            for turn in range(60):
+                if time.monotonic() > until:
+                    return
+                bomb, expected = list(bombs.items())[(seed + turn) % len(bombs)]
+                statuses[(expected, bomber.post("/predict", content=bomb).status_code)] += 1
+
+    with ThreadPoolExecutor(8) as pool:
+        attackers = [pool.submit(attack, seed) for seed in range(8)]
+        answers = [client.post("/predict", content=honest[number % 8]).status_code for number in range(40)]
+        for attacker in attackers:
+            attacker.result()
+    assert set(answers) == {200}
+    assert statuses.keys() <= {(422, 422), (200, 200), (200, 503)}
+    assert statuses.keys() >= {(422, 422), (200, 200), (200, 503)}
+    wait_for(lambda: (service.large_in_flight, service.batcher.in_flight, service.decoded) == (0, 0, 0))
+
+
+def test_large_pictures_that_wait_at_shutdown_are_refused(listen: Listen) -> None:
+    client = listen(large=1000)
+    service = client.service  # type: ignore[attr-defined]
+    assert client.post("/predict", content=flat(64)).status_code == 200
+    service.closing.set()
+    reply = client.post("/predict", content=flat(64))
+    assert (reply.status_code, reply.json()["code"]) == (503, "closing")
+    assert client.post("/predict", content=flat(30)).status_code == 200

@@ -24,10 +24,10 @@ SHARE = 0.2
 """Approximate part of a core for learning while requests are in flight; otherwise learning does not pause."""
 
 
-def lower_priority(nice: int = 5) -> None:
+def lower_priority() -> None:
     """Let other threads of this process run before the current one, where the system supports it."""
     with suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
 
 
 class Waiting(NamedTuple):

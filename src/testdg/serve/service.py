@@ -38,7 +38,7 @@ class Service:
         self.learner = Learner(self.pool, limits, factory.batch_size, lambda: self.batcher.in_flight > 0)
         self.decoders = ThreadPoolExecutor(4, thread_name_prefix="decoder")
         self.large_decoders = ThreadPoolExecutor(
-            max(1, (os.cpu_count() or 1) // 2), "large-decoder", initializer=lower_priority, initargs=(15,)
+            max(1, (os.cpu_count() or 1) // 2), "large-decoder", initializer=lower_priority
         )
         """Decode large pictures: these neither delay small ones nor compete with predictions."""
         self.background = ThreadPoolExecutor(4, thread_name_prefix="background")
