@@ -199,8 +199,10 @@ class LoggedIn(Answer):
     status: Literal["ok"] = "ok"
 
 
-class _PicturesRequest(BaseModel):
-    pictures: list[str]
+class PicturesRequest(BaseModel):
+    """Pictures in base64."""
+
+    pictures: list[str] = Field(examples=[["iVBORw0KGgoAAAANSUhEUg..."]])
 
 
 async def read_files(request: Request, limits: Limits) -> list[bytes]:
@@ -235,7 +237,7 @@ def _read_json(body: bytes, limits: Limits) -> list[bytes]:
     if sum(map(body.count, _JSON_MARKS)) > limits.json_parts:
         raise Refused(f"the JSON of the request has more than {limits.json_parts} parts", "too-many-parts")
     try:
-        texts = _PicturesRequest.model_validate_json(body).pictures
+        texts = PicturesRequest.model_validate_json(body).pictures
         if len(texts) > limits.pictures:
             raise Refused(f"a request may have {limits.pictures} pictures; got {len(texts)}", "too-many-pictures")
         return [base64.b64decode(text, validate=True) for text in texts]

@@ -13,14 +13,14 @@ from http import HTTPStatus
 from importlib import resources
 from typing import Any, TypeVar
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import ASGIApp
 
 import testdg
 from testdg.data.pictures import Unreadable
@@ -44,63 +44,52 @@ _ACTIONS: dict[api.Action, str] = {
     "freeze": "Predict without learning, or learn again (`frozen: false`).",
     "export": "Write the adapted model as an ordinary one into the folder of the server.",
 }
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
-
-
-def _list_of(items: dict[str, str]) -> dict[str, Any]:
-    return {"schema": {"type": "object", "properties": {"pictures": {"type": "array", "items": items}}}}
-
-
+_FILE = {"schema": {"type": "string", "format": "binary"}}
+_FILES = {"schema": {"type": "object", "properties": {"pictures": {"type": "array", "items": _FILE["schema"]}}}}
 _PICTURES = {
-    "image/png": _BINARY,
-    "image/jpeg": _BINARY,
-    "multipart/form-data": _list_of({"type": "string", "format": "binary"}),
-    "application/json": {
-        **_list_of({"type": "string", "format": "byte"}),
-        "example": {"pictures": ["iVBORw0KGgoAAAANSUhEUg..."]},
-    },
-}
-_PROBLEMS = {
-    400: "The request is not valid.",
-    401: "The token is missing or wrong.",
-    403: "Another site has sent the request.",
-    413: "The request is too large.",
-    503: "The server is overloaded: try again later.",
+    "image/png": _FILE,
+    "image/jpeg": _FILE,
+    "multipart/form-data": _FILES,
+    "application/json": {"schema": api.PicturesRequest.model_json_schema()},
 }
 
 
-def _responses(others: dict[int, str], kind: str = "", example: str = "") -> dict[int | str, dict[str, Any]]:
-    """Possible answers for the description: errors, and content that is not JSON."""
-    found: dict[int | str, dict[str, Any]] = {200: {"content": {kind: {"example": example}}}} if kind else {}
-    for status, text in (_PROBLEMS | others).items():
-        found[status] = {"model": api.Problem, "description": text}
-    return found
+def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {one: {"model": api.Problem, "description": HTTPStatus(one).phrase} for one in statuses}
 
 
 def make_app(service: Service, token: Token | None = None) -> ASGIApp:
     """The application, with its gate around it."""
-    app = FastAPI(title="testdg", version=testdg.__version__, description=api.ABOUT, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="testdg",
+        version=testdg.__version__,
+        description=api.ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        responses=_problems(400, 401, 403, 413, 503),
+    )
     routes = Routes(service, token)
     app.get("/", include_in_schema=False)(routes.page)
     app.post(
         "/predict",
         response_model=api.Predictions,
         response_model_exclude_unset=True,
-        responses=_responses({422: "No picture can be read."}, "image/png"),
+        responses={**_problems(422), 200: {"content": {"image/png": _FILE}}},
         openapi_extra={"requestBody": {"required": True, "content": _PICTURES}},
     )(routes.predict)
-    failures = _responses({404: "There is no such snapshot.", 409: "The action is not possible now."})
     for action, about in _ACTIONS.items():
-        app.post(f"/{action}", name=action, description=about, response_model_exclude_unset=True, responses=failures)(
-            routes.action(action)
-        )
-    app.get("/state", response_model_exclude_unset=True, responses=_responses({}))(routes.state)
-    event = 'id: 1a2b-17\ndata: {"seconds": [], "marks": []}\n\n'
-    app.get("/events", responses=_responses({}, "text/event-stream", event))(routes.events)
-    sample = 'testdg_pictures_total{stream="main"} 1200.0\n'
-    app.get("/metrics", responses=_responses({}, "text/plain", sample))(routes.metrics)
+        app.post(
+            f"/{action}",
+            name=action,
+            description=about,
+            response_model_exclude_unset=True,
+            responses=_problems(404, 409),
+        )(routes.action(action))
+    app.get("/state", response_model_exclude_unset=True)(routes.state)
+    app.get("/events", response_class=EventStream, dependencies=[Depends(routes.watching)])(routes.events)
+    app.get("/metrics", response_class=PlainTextResponse)(routes.metrics)
     app.get("/healthz")(routes.health)
-    app.post("/login", response_model=api.LoggedIn, responses=_responses({}))(routes.login)
+    app.post("/login")(routes.login)
     for kind in (UserError, HTTPException, TimeoutError, RequestValidationError, Exception):
         app.add_exception_handler(kind, _answer_error)
     return Gate(app, token, service.limits)
@@ -122,6 +111,12 @@ async def _answer_error(request: Request, error: BaseException) -> Response:
     else:
         status, message, code = 500, "internal error: see the log of the server", "internal"
     return JSONResponse({"error": message, "code": code}, status, {"retry-after": "1"} if status == 503 else None)
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events."""
+
+    media_type = "text/event-stream"
 
 
 class Routes:
@@ -205,16 +200,15 @@ class Routes:
 
         return act
 
-    async def login(self, request: Request, body: api.LoginRequest) -> Response:
+    async def login(self, request: Request, body: api.LoginRequest, response: Response) -> api.LoggedIn:
         """Store a cookie for the page, in exchange for the token."""
         if self.token is not None and not self.token.matches(body.token):
             await asyncio.sleep(0.3)
             raise Refused("this is not the token", "wrong-token", 401)
-        response = JSONResponse(api.LoggedIn().model_dump())
         if self.token is not None:
             secure = request.url.scheme == "https"
             response.set_cookie(COOKIE, self.token.cookie, httponly=True, samesite="strict", secure=secure)
-        return response
+        return api.LoggedIn()
 
     # State
 
@@ -238,14 +232,22 @@ class Routes:
         problems = self.service.problems()
         return api.Health(status="degraded" if problems else "ok", problems=problems)
 
+    async def watching(self) -> AsyncIterator[None]:
+        """Count the pages that receive events, from their admission to their end."""
+        if self.watchers >= self.service.limits.watchers:
+            raise Refused(f"{self.watchers} pages receive events, which is the limit", "overloaded", 503)
+        self.watchers += 1
+        try:
+            yield
+        finally:
+            self.watchers -= 1
+
     async def events(self, request: Request, stream: str = MAIN) -> Response:
         """Server-sent events, one per second: what is new since `Last-Event-ID`, and the state."""
         check_name(stream)
-        if self.watchers >= self.service.limits.watchers:
-            raise Refused(f"{self.watchers} pages receive events, which is the limit", "overloaded", 503)
         boot, _, number = request.headers.get("last-event-id", "")[:40].rpartition("-")
         last = int(number) if boot == self.boot and number.isdecimal() else 0
-        return _Events(self, self._events(stream, last), media_type="text/event-stream")
+        return EventStream(self._events(stream, last))
 
     async def _events(self, name: str, number: int) -> AsyncIterator[str]:
         first = number == 0
@@ -255,22 +257,6 @@ class Routes:
             yield f"id: {self.boot}-{number}\ndata: {json.dumps({**event, 'first': first})}\n\n"
             first = False
             await asyncio.sleep(_TICK)
-
-
-class _Events(StreamingResponse):
-    """Counts the pages that receive events, from their admission to their end."""
-
-    def __init__(self, routes: Routes, content: AsyncIterator[str], media_type: str) -> None:
-        super().__init__(content, media_type=media_type)
-        self.routes = routes
-        routes.watchers += 1
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the client disconnects."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self.routes.watchers -= 1
 
 
 class Metrics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,7 +74,9 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service, place: Place) -> None:
         self.service = service
-        self._silence = _Silence(place.limits.head_seconds)
+        self._head_seconds = place.limits.head_seconds
+        self._waiting: dict[Any, tuple[Any, float]] = {}
+        """Connections between requests, with their last request and the time since when they wait."""
         config = uvicorn.Config(
             make_app(service, place.token),
             host=place.host,
@@ -85,6 +87,7 @@ class Server(uvicorn.Server):
             limit_concurrency=2 * place.limits.requests,
             timeout_keep_alive=15,
             timeout_graceful_shutdown=_GRACE,
+            http="h11",  # whose connections `on_tick` understands
             ws="none",
             lifespan="off",
         )
@@ -114,27 +117,19 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called by uvicorn every tenth of a second."""
-        self._silence.close_silent(self.server_state.connections)
-        return await super().on_tick(counter)
+        """Close connections that do not finish the head of a request in time, for which uvicorn would wait forever.
 
-
-class _Silence:
-    """Closes connections that do not finish the head of a request in time, for which uvicorn would wait forever."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._since: dict[Any, tuple[Any, float]] = {}
-
-    def close_silent(self, connections: Iterable[Any]) -> None:
-        """Check all connections; `cycle` is the last request of a connection."""
+        Uvicorn calls this every tenth of a second. `cycle` is the last request of a connection.
+        """
         now, waiting = time.monotonic(), {}
-        for one in list(connections):
+        connections: list[Any] = list(self.server_state.connections)
+        for one in connections:
             request = one.cycle
             if request is None or request.response_complete:
-                last, since = self._since.get(one, (None, now))
+                last, since = self._waiting.get(one, (None, now))
                 waiting[one] = (request, since if last is request else now)
-        self._since = waiting
+        self._waiting = waiting
         for one, (_, since) in waiting.items():
-            if now - since > self.seconds:
+            if now - since > self._head_seconds:
                 one.transport.close()
+        return await super().on_tick(counter)

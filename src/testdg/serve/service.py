@@ -14,13 +14,12 @@ from testdg.data.pictures import Unreadable
 from testdg.errors import visible
 from testdg.runs.predictor import Both
 from testdg.serve.api import Action, ActionRequest, Done, Learning, ServerState, StreamState
-from testdg.serve.batcher import Batcher
 from testdg.serve.factory import Factory
-from testdg.serve.learner import Learner, lower_priority
 from testdg.serve.limits import Limits, Refused
 from testdg.serve.pictures import Picture, check_header, open_picture
 from testdg.serve.session import LearningOutcome, StreamSession
 from testdg.serve.storage import SessionPool, Storage
+from testdg.serve.workers import Batcher, Learner, lower_priority
 
 LOG = logging.getLogger("testdg.serve")
 _SAMPLE_EVERY = 0.25  # seconds between two pictures on the page

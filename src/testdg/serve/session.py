@@ -4,10 +4,9 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, Field
 from torch import Tensor
@@ -23,14 +22,6 @@ from testdg.serve.timeline import Timeline
 
 FROZEN = "the stream is frozen"
 PUT_BACK = "the model was replaced in the meantime"
-T = TypeVar("T")
-
-
-def running_future() -> "Future[T]":
-    """A future that cannot be cancelled, so that its result can be set at any time."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-    return future
 
 
 class Counts(BaseModel):
