@@ -108,13 +108,13 @@ def trace_serve(folder: Path, places: dict[str, Path]) -> Callable[[], None]:
     """One JPEG through the routes of the server, which waits until it was learnt from."""
     from fastapi.testclient import TestClient
 
-    from testdg.runs.setup import Choices
+    from testdg.runs.session import PictureOptions
     from testdg.serve.app import make_app
     from testdg.serve.factory import Factory
     from testdg.serve.limits import Limits
     from testdg.serve.service import Service
 
-    choices = Choices(method="testdg_aligned", source=places["source"])
+    choices = PictureOptions(method="testdg_aligned", source=places["source"])
     factory = Factory(places["model"], choices, {"source_images": 64})
     service = Service(factory, folder / "serve", Limits())
     service.start()

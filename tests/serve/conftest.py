@@ -12,8 +12,8 @@ from serving_tools import free_port
 from testdg.serve.demo import demo_factory
 from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits
-from testdg.serve.run import Place, make_server
 from testdg.serve.security import Token
+from testdg.serve.server import Place, Server
 from testdg.serve.service import Service
 
 
@@ -41,7 +41,7 @@ def start(factory: Factory, tmp_path: Path) -> Iterator[Callable[..., Service]]:
 
     yield make
     for service in begun:
-        if service.workers._shutdown is False:  # not closed yet
+        if service.decoders._shutdown is False:  # not closed yet
             service.close()
 
 
@@ -52,7 +52,7 @@ def listen(start: Callable[..., Service]) -> Iterator[Callable[..., httpx.Client
 
     def make(token: Token | None = None, **limits: float) -> httpx.Client:
         service, port = start(**limits), free_port()
-        server = make_server(service, Place(out=service.store.folder, port=port, token=token, limits=service.limits))
+        server = Server(service, Place(out=service.storage.folder, port=port, token=token, limits=service.limits))
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         while not server.started:

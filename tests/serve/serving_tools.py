@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import pytest
-
+from support import errors
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
+from testdg.serve.api import Action, ActionRequest, Done
 from testdg.serve.demo import BENCHMARK, png
 from testdg.serve.limits import Refused
 from testdg.serve.pictures import Picture
@@ -32,11 +32,22 @@ def digits(count: int, scene: str = "clean", start: int = 0) -> list[bytes]:
 
 
 @contextmanager
-def refused(status: int, match: str) -> Iterator[None]:
-    """Something that is refused with this status and in these words."""
-    with pytest.raises(Refused, match=match) as caught:
+def refused(status: int, code: str, *values: object) -> Iterator[None]:
+    """Expect a refusal with this status and code, whose message has the values."""
+    with errors.refused(code, *values) as caught:
         yield
+    assert isinstance(caught.value, Refused)
     assert caught.value.status == status
+
+
+def read(service: Service, files: list[bytes]) -> list[Picture]:
+    """Decoded pictures."""
+    found = [future.result(30) for future in service.decode(files, service.check(files))]
+    return [one for one in found if isinstance(one, Picture)]
+
+
+def act(service: Service, name: str, action: Action, reason: str = "", **values: object) -> Done:
+    return service.act(name, action, ActionRequest.model_validate({"reason": reason, **values}))
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
@@ -48,12 +59,10 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
 
 def send(service: Service, name: str, files: list[bytes], *, learn: bool = True) -> list[int]:
     """Predict pictures as a request does, and wait until they were learnt from."""
-    with service.admitted(), service.streams.using(name, make=True) as stream:
-        read = service.read(files)
-        pictures = [one for one in read if isinstance(one, Picture)]
-        answers = service.batcher.ask(stream, pictures).result(30)
-        service.let_go(read)
-        service.note(stream, pictures, answers)
+    with service.admitted(), service.pool.using(name, make=True) as stream:
+        pictures = read(service, files)
+        answers = service.batcher.predict(stream, pictures).result(30)
+        service.count(stream, pictures, answers)
         if learn:
             for fate in service.learn(stream, pictures, wait=True)[1]:
                 fate.result(30)

@@ -1,4 +1,4 @@
-"""What somebody may send who means harm: it costs little, and nobody else waits for it."""
+"""Malicious requests: they cost little, and other requests do not wait for them."""
 
 import io
 import resource
@@ -10,19 +10,21 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 import torch
 from PIL import Image
-from serving_tools import digits, refused, send, wait_for
+from serving_tools import digits, read, refused, send, wait_for
 
 from testdg.data.pictures import Unreadable
 from testdg.models import Preprocessing, load_model
-from testdg.models.canvas import Canvas
 from testdg.models.tiny import TinyCNN
+from testdg.runs.session import PictureOptions
+from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits
-from testdg.serve.pictures import open_picture
+from testdg.serve.pictures import check_header
 from testdg.serve.security import Token
 from testdg.serve.service import Service
 
@@ -54,24 +56,34 @@ def test_json_is_counted_before_it_is_read(listen: Listen) -> None:
     client = listen()
     for text in ("[]," * 1000 + "[]", '"a",' * 700 + "1", "1," * 2000 + "1"):
         reply = client.post("/predict", content=f'{{"pictures": [{text}]}}', headers=JSON)
-        assert (reply.status_code, reply.json()["error"]) == (400, "the JSON of the request has too many parts")
+        assert (reply.status_code, reply.json()["code"]) == (400, "too-many-parts")
 
 
 def test_a_jpeg_of_very_many_scans_is_refused() -> None:
-    model = load_model(TinyCNN(4), preprocessing=Preprocessing((32, 32)))
     data = flat(64, "JPEG", progressive=True)
     scan = data[data.rfind(b"\xff\xda") : -2]
-    open_picture(data, Limits(), Canvas(model.preprocessing), model)
-    with pytest.raises(Unreadable, match="more than 64 scans"):
-        open_picture(data[:-2] + scan * 64 + data[-2:], Limits(), Canvas(model.preprocessing), model)
+    assert refusal(data) == ""
+    assert refusal(data[:-2] + scan * 64 + data[-2:]) == "picture-scans"
+    assert refusal(data[:-2] + scan * 9 + data[-2:], scanned=64 * 64 * 10) == "picture-scans"
 
 
-def test_a_picture_that_a_model_sees_whole_has_a_smaller_bound() -> None:
-    small, whole = (load_model(TinyCNN(4), preprocessing=Preprocessing(size)) for size in ((32, 32), None))
-    limits = Limits(pixels=10_000, pass_pixels=1000)
-    assert open_picture(flat(90), limits, Canvas(small.preprocessing), small).size == (90, 90)
-    with pytest.raises(Unreadable, match="at most 1000 pixels"):
-        open_picture(flat(40), limits, Canvas(whole.preprocessing), whole)
+def test_pictures_that_are_not_resized_have_a_lower_limit(start: Start, tmp_path: Path) -> None:
+    limits = {"pixels": 10_000, "pass_pixels": 1000}
+    for size, cost in (((32, 32), 40 * 40), (None, None)):
+        model = load_model(TinyCNN(4), preprocessing=Preprocessing(size))
+        factory = Factory(model, PictureOptions(method="source", device="cpu"))
+        (found,) = start(tmp_path / str(size), factory, **limits).check([flat(40)])
+        if cost is None:
+            assert isinstance(found, Unreadable)
+            assert found.code == "picture-pixels"
+        else:
+            assert found == cost
+
+
+def refusal(data: bytes, **limits: int) -> str:
+    """Code of the reason why a header is refused, or nothing."""
+    found = check_header(data, Limits(**limits), Limits().pixels)
+    return found.code if isinstance(found, Unreadable) else ""
 
 
 def test_passes_and_steps_are_bounded_and_answers_the_same(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +91,14 @@ def test_passes_and_steps_are_bounded_and_answers_the_same(start: Start, monkeyp
     service, files = start(pass_pixels=7 * pixels), digits(30, "frost")
     assert service.factory.canvas.size == (32, 32)
     passed, stepped = [], []
-    with service.streams.using("a", make=True) as stream:
+    with service.pool.using("a", make=True) as stream:
         predict, learn = stream.predict, stream._learn
         monkeypatch.setattr(stream, "predict", lambda batch: passed.append(len(batch)) or predict(batch))
         monkeypatch.setattr(stream, "_learn", lambda batch: stepped.append(len(batch)) or learn(batch))
         assert len(send(service, "a", files)) == 30
-        read = service.read(files)
-        answers = service.batcher.ask(stream, read).result(30)  # type: ignore[arg-type]
-        images = torch.stack([one.image for one in read]) / 255  # type: ignore[union-attr]
+        pictures = read(service, files)
+        answers = service.batcher.predict(stream, pictures).result(30)
+        images = torch.stack([one.image for one in pictures]) / 255
         expected = stream.predictor.logits(service.factory.model, images).argmax(1).tolist()
     assert [one.source.class_index for one in answers] == expected
     assert passed == [7, 7, 7, 7, 2] * 2
@@ -98,24 +110,14 @@ def test_what_is_decoded_is_bounded_and_given_back(listen: Listen) -> None:
     service = client.service  # type: ignore[attr-defined]
     assert client.post("/predict", content=digits(1)[0]).status_code == 200
     reply = client.post("/predict", files=[("p", flat(100))] * 9)
-    assert (reply.status_code, service.refused) == (503, 1)
+    assert (reply.status_code, reply.json()["code"], service.refused) == (503, "overloaded", 1)
     assert service.decoded == 0
-    with refused(503, "too large together"):
-        service.read([flat(150), flat(150)])
+    with service.admitted() as reserve:
+        reserve(60_000)
+        with refused(503, "overloaded"):
+            reserve(60_000)
+        assert service.decoded == 60_000
     assert service.decoded == 0
-
-
-def test_what_is_decoded_is_given_back_after_a_failure_that_nobody_expects(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service, files = start(), digits(2)
-    read = iter([service.read(files[:1])[0]])
-    service.let_go(service.read(files))
-    held = service.decoded
-    monkeypatch.setattr(service, "_read", lambda _: next(read))
-    with pytest.raises(StopIteration):
-        service.read(files)
-    assert service.decoded == held > 0
 
 
 def test_a_form_needs_no_room_on_disk(listen: Listen) -> None:
@@ -167,21 +169,21 @@ def test_a_stream_that_is_being_loaded_keeps_nobody_waiting(listen: Listen, monk
     client, picture = listen(seconds=5.0), digits(1)[0]
     service = client.service  # type: ignore[attr-defined]
     assert client.post("/predict?stream=ready", content=picture).status_code == 200
-    load, loaded = service.store.load, threading.Event()
+    load, loaded = service.storage.load, threading.Event()
 
     def slowly(name: str) -> object:
         loaded.wait(30)
         return load(name)
 
-    monkeypatch.setattr(service.store, "load", slowly)
+    monkeypatch.setattr(service.storage, "load", slowly)
     with ThreadPoolExecutor(6) as pool:
         slow = [pool.submit(client.post, "/predict?stream=slow", content=picture) for _ in range(6)]
-        wait_for(lambda: service.batcher.coming == 6)
+        wait_for(lambda: service.batcher.in_flight == 6)
         assert client.post("/predict?stream=ready", content=picture).status_code == 200
-        assert {one.result().status_code for one in slow} == {503}  # it took too long
+        assert {one.result().status_code for one in slow} == {503}
     loaded.set()
-    wait_for(lambda: "slow" in [stream.name for stream in service.streams.resident()])
-    wait_for(lambda: all(stream.users == 0 for stream in service.streams.resident()))
+    wait_for(lambda: "slow" in [stream.name for stream in service.pool.resident()])
+    wait_for(lambda: all(stream.users == 0 for stream in service.pool.resident()))
     assert service.decoded == 0
     assert client.post("/predict?stream=slow", content=picture).status_code == 200
 
@@ -192,3 +194,66 @@ def test_a_text_chunk_that_unfolds_is_refused(listen: Listen) -> None:
     chunk = struct.pack(">I", len(text)) + b"zTXt" + text + struct.pack(">I", zlib.crc32(b"zTXt" + text))
     reply = client.post("/predict", content=picture[:33] + chunk + picture[33:])
     assert reply.status_code == 422
+
+
+def empty_png(side: int) -> bytes:
+    """A few bytes that announce a huge picture."""
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def jpeg_of(side: int) -> bytes:
+    """A small JPEG whose header announces another size."""
+    data = bytearray(flat(64, "JPEG"))
+    place = data.index(b"\xff\xc0")
+    data[place + 5 : place + 9] = struct.pack(">HH", side, side)
+    return bytes(data)
+
+
+def test_files_of_very_many_parts_are_refused_by_their_header() -> None:
+    png, jpeg = flat(32), flat(32, "JPEG")
+    assert (refusal(png), refusal(jpeg)) == ("", "")
+    assert refusal(png[:33] + chunk(b"tEXt", b"") * 10_000 + png[33:]) == "damaged-picture"
+    for part in (b"\xff", b"\0", b"\xff\xd0", b"\xff\xfe\0\2"):
+        assert refusal(jpeg[:20] + part * 10 + jpeg[20:]) == ""  # after the first segment
+        assert refusal(jpeg[:20] + part * 10_000 + jpeg[20:]) == "damaged-picture"
+
+
+def test_bombs_are_refused_while_honest_requests_are_answered(listen: Listen) -> None:
+    """Pictures that announce too many pixels, and pictures that are small as files and expensive to decode."""
+    client, honest = listen(large=90_000, large_requests=2), digits(8)
+    service = client.service  # type: ignore[attr-defined]
+    bombs = {empty_png(60_000): 422, jpeg_of(60_000): 422, flat(1500): 200}
+    until, statuses = time.monotonic() + 3, Counter()
+
+    def attack(seed: int) -> None:
+        with httpx.Client(base_url=client.base_url, timeout=30) as bomber:
+            for turn in range(60):
+                if time.monotonic() > until:
+                    return
+                bomb, expected = list(bombs.items())[(seed + turn) % len(bombs)]
+                statuses[(expected, bomber.post("/predict", content=bomb).status_code)] += 1
+
+    with ThreadPoolExecutor(8) as pool:
+        attackers = [pool.submit(attack, seed) for seed in range(8)]
+        answers = [client.post("/predict", content=honest[number % 8]).status_code for number in range(40)]
+        for attacker in attackers:
+            attacker.result()
+    assert set(answers) == {200}
+    assert statuses.keys() <= {(422, 422), (200, 200), (200, 503)}
+    assert statuses.keys() >= {(422, 422), (200, 200), (200, 503)}
+    wait_for(lambda: (service.large_in_flight, service.batcher.in_flight, service.decoded) == (0, 0, 0))
+
+
+def test_large_pictures_that_wait_at_shutdown_are_refused(listen: Listen) -> None:
+    client = listen(large=1000)
+    service = client.service  # type: ignore[attr-defined]
+    assert client.post("/predict", content=flat(64)).status_code == 200
+    service.closing.set()
+    reply = client.post("/predict", content=flat(64))
+    assert (reply.status_code, reply.json()["code"]) == (503, "closing")
+    assert client.post("/predict", content=flat(30)).status_code == 200

@@ -1,4 +1,4 @@
-"""`testdg serve` as a process of its own: kills, an end in order, and mistakes of the user."""
+"""`testdg serve` as a process: kills, shutdown, signals, and invalid arguments."""
 
 import os
 import signal
@@ -19,14 +19,15 @@ Launch = Callable[..., tuple[subprocess.Popen[str], httpx.Client]]
 
 @pytest.fixture
 def launch(shared_cache: Path, tmp_path: Path) -> Iterator[Launch]:
-    """Starts `testdg serve` and waits until it answers."""
+    """Start `testdg serve` and wait until it answers."""
     begun: list[subprocess.Popen[str]] = []
 
-    def start(*options: str, **environment: str) -> tuple[subprocess.Popen[str], httpx.Client]:
+    def start(*options: str, shell: str = "", **environment: str) -> tuple[subprocess.Popen[str], httpx.Client]:
         port = free_port()
-        command = [sys.executable, "-c", "from testdg.cli import main; main()", "serve", "--demo", "--port", str(port)]
+        prefix = ["sh", "-c", shell] if shell else []
+        command = [*prefix, sys.executable, "-c", "from testdg.cli import main; main()", "serve", "--demo"]
         process = subprocess.Popen(
-            [*command, "--out", str(tmp_path / "out"), *options],
+            [*command, "--port", str(port), "--out", str(tmp_path / "out"), *options],
             env={**os.environ, **environment},
             stderr=subprocess.PIPE,
             text=True,
@@ -58,14 +59,14 @@ def teach(client: httpx.Client, batches: int, start: int = 0) -> dict:
 
 
 @pytest.mark.slow
-def test_a_kill_costs_what_was_not_saved_and_an_end_in_order_nothing(launch: Launch) -> None:
+def test_a_kill_loses_unsaved_learning_and_a_shutdown_loses_nothing(launch: Launch) -> None:
     process, client = launch()
     teach(client, 2)
     client.post("/snapshot", params={"stream": "cam"}, json={"reason": "now"})  # saves, too
     saved = client.get("/state", params={"stream": "cam"}).json()
     state = teach(client, 3, 64)
     assert state["learnt"] > saved["learnt"]
-    time.sleep(1.5)  # a sign of life
+    time.sleep(1.5)  # until the counts are written
     process.send_signal(signal.SIGKILL)
     process.wait()
 
@@ -73,7 +74,7 @@ def test_a_kill_costs_what_was_not_saved_and_an_end_in_order_nothing(launch: Lau
     after = client.get("/state", params={"stream": "cam"}).json()
     lost = state["learnt"] - saved["learnt"]
     assert after["learnt"] == saved["learnt"]
-    assert f"the server was killed: what was learnt from {lost} pictures after" in after["lost"]
+    assert f"the server was killed: what it learnt from {lost} pictures after" in after["lost"]
     assert after["snapshots"] == [1]
 
     taught = teach(client, 2, 200)
@@ -87,7 +88,21 @@ def test_a_kill_costs_what_was_not_saved_and_an_end_in_order_nothing(launch: Lau
     }
 
 
-def test_the_demonstration_shows_a_change_and_the_folder_has_one_server(launch: Launch, tmp_path: Path) -> None:
+def test_a_server_in_the_background_ignores_sigint_and_shuts_down_on_sigterm(launch: Launch) -> None:
+    process, client = launch(shell='trap "" INT; exec "$0" "$@"')  # as nohup or & in a script start it
+    before = teach(client, 2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert client.get("/healthz").json()["status"] == "ok"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(40) == 0
+    assert process.stderr is not None
+    assert "everything is saved" in process.stderr.read()
+    _, client = launch()
+    assert client.get("/state", params={"stream": "cam"}).json()["learnt"] == before["learnt"]
+
+
+def test_the_demonstration_plays_and_a_folder_has_one_server(launch: Launch, tmp_path: Path) -> None:
     secret = "a-long-secret-of-our-own"
     process, client = launch(TESTDG_TOKEN=secret)
     assert client.get("/state").status_code == 401
@@ -98,31 +113,33 @@ def test_the_demonstration_shows_a_change_and_the_folder_has_one_server(launch: 
     process.send_signal(signal.SIGINT)
     assert process.wait(40) == 0
     assert process.stderr is not None
-    told = process.stderr.read()
-    assert "everything is saved" in told
-    assert secret not in told
+    log = process.stderr.read()
+    assert "everything is saved" in log
+    assert secret not in log
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "value"),
     [
-        (["--demo", "--host", "0.0.0.0"], "there is no token"),
-        (["--model", "x", "--host", "example.com"], "there is no token"),
-        (["--demo", "--token-file", "missing"], "cannot be read"),
-        ([], "name a model with --model"),
-        (["--demo", "--model", "x"], "name a model with --model"),
-        (["--demo", "--source", "."], "brings its own"),
+        (["--demo", "--host", "0.0.0.0"], "TESTDG_TOKEN"),
+        (["--model", "x", "--host", "example.com"], "TESTDG_TOKEN"),
+        (["--demo", "--token-file", "missing"], "missing"),
+        ([], "--model"),
+        (["--demo", "--model", "x"], "--model"),
+        (["--demo", "--source", "."], "--source"),
         (["--model", "./missing"], "missing"),
-        (["--demo", "--method", "nonsense"], "unknown method"),
+        (["--demo", "--method", "nonsense"], "nonsense"),
     ],
 )
-def test_mistakes_are_one_sentence(
-    options: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_invalid_arguments_are_reported_in_one_sentence(
+    options: list[str], value: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TESTDG_TOKEN", raising=False)
     monkeypatch.chdir(tmp_path)
     assert execute(["serve", *options]) == 2
-    assert told in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert value in message
+    assert message.count("\n") == 1
 
 
 def test_a_folder_of_another_server_is_refused(
@@ -130,4 +147,4 @@ def test_a_folder_of_another_server_is_refused(
 ) -> None:
     (tmp_path / "server.json").write_text('{"method": "tent"}')
     assert execute(["serve", "--demo", "--out", str(tmp_path), "--port", str(free_port())]) == 2
-    assert "belongs to a server with another method" in capsys.readouterr().err
+    assert "method" in capsys.readouterr().err

@@ -40,7 +40,7 @@ def show(client: httpx.Client, scene: str, batches: int, start: int = 0) -> None
         assert client.post("/predict", params={"wait": True}, files=files).status_code == 200
 
 
-def test_a_change_and_a_decision_appear_and_a_state_is_taken_back(browser: Any, listen: Listen) -> None:
+def test_the_page_shows_changes_and_decisions_and_rolls_back(browser: Any, listen: Listen) -> None:
     client = listen()
     show(client, "clean", 3)
     page, complaints = open_page(browser, client)
@@ -52,7 +52,7 @@ def test_a_change_and_a_decision_appear_and_a_state_is_taken_back(browser: Any, 
     show(client, "fog", 3)
     show(client, "fog", 1, 64)  # the same frames
     log = page.locator("#log")
-    playwright.expect(log).to_contain_text("the method noticed other conditions")
+    playwright.expect(log).to_contain_text("the method detected new conditions")
     playwright.expect(log).to_contain_text("skip: the same frame again")
     playwright.expect(log).to_contain_text("snapshot 1: <b>before</b>")
     playwright.expect(page.locator("#pictures figure").first).to_be_visible()
@@ -65,7 +65,7 @@ def test_a_change_and_a_decision_appear_and_a_state_is_taken_back(browser: Any, 
     assert complaints == []
 
 
-def test_the_token_is_asked_for_once(browser: Any, listen: Listen) -> None:
+def test_the_page_asks_for_the_token_once(browser: Any, listen: Listen) -> None:
     client = listen(Token(SECRET))
     client.headers["authorization"] = f"Bearer {SECRET}"
     show(client, "clean", 1)
@@ -85,7 +85,7 @@ def test_the_token_is_asked_for_once(browser: Any, listen: Listen) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone_in_light_and_dark(browser: Any, listen: Listen, scheme: str) -> None:
+def test_the_page_fits_a_phone_in_light_and_dark_mode(browser: Any, listen: Listen, scheme: str) -> None:
     client = listen()
     show(client, "clean", 1)
     page, complaints = open_page(browser, client, viewport={"width": 360, "height": 700}, color_scheme=scheme)
@@ -98,17 +98,17 @@ def test_it_fits_a_phone_in_light_and_dark(browser: Any, listen: Listen, scheme:
     assert complaints == []
 
 
-def test_it_tells_of_a_full_disk_and_catches_up_after_a_lost_connection(browser: Any, listen: Listen) -> None:
+def test_the_page_shows_a_full_disk_and_catches_up_after_a_lost_connection(browser: Any, listen: Listen) -> None:
     client = listen()
     show(client, "clean", 2)
     page, _ = open_page(browser, client)
     playwright.expect(page.locator("#link")).to_have_text("live")
-    client.service.store.problems["states"] = "states are not being saved: No space left on device"
+    client.service.storage.problems["states"] = "states are not being saved: No space left on device"
     playwright.expect(page.locator("#problems")).to_contain_text("No space left")
     page.context.set_offline(True)
-    page.evaluate("source.close(); source.onerror()")  # what the browser does once it notices
+    page.evaluate("source.close(); source.onerror()")  # what the browser does when it detects this
     show(client, "fog", 3)
     playwright.expect(page.locator("#link")).to_contain_text("lost")
     page.context.set_offline(False)
     playwright.expect(page.locator("#link")).to_have_text("live", timeout=15000)
-    playwright.expect(page.locator("#log")).to_contain_text("the method noticed other conditions")
+    playwright.expect(page.locator("#log")).to_contain_text("the method detected new conditions")

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from serving_tools import digits, refused, send, wait_for
+from serving_tools import act, digits, read, refused, send, wait_for
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.models import load_model
-from testdg.serve.pictures import Picture
 from testdg.serve.service import Service
-from testdg.serve.stream import Stream
+from testdg.serve.session import StreamSession
 
 Start = Callable[..., Service]
 
@@ -25,8 +24,8 @@ def feed(service: Service, name: str, scene: str, batches: int, start: int = 0) 
         send(service, name, digits(32, scene, start + 32 * number))
 
 
-def weights(stream: Stream) -> dict[str, torch.Tensor]:
-    return {key: value.clone() for key, value in stream.adapter.tensors().items()}
+def weights(stream: StreamSession) -> dict[str, torch.Tensor]:
+    return {key: value.clone() for key, value in stream.online.tensors().items()}
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -37,14 +36,14 @@ def test_predictions_come_from_what_was_learnt(start: Start) -> None:
     service = start()
     files = digits(64, "frost")
     feed(service, "a", "frost", 8)
-    with service.streams.using("a") as stream:
+    with service.pool.using("a") as stream:
         assert stream.counts.learnt > 100
         assert stream.counts.changes >= 1
         assert any(mark.kind == "change" for mark in stream.timeline.marks)
-        pictures = [one for one in service.read(files) if isinstance(one, Picture)]
+        pictures = read(service, files)
         images = torch.stack([one.image for one in pictures]) / 255
-        assert torch.allclose(stream.predict(images), stream.adapter.predict(images), atol=1e-4)
-        answers = service.batcher.ask(stream, pictures).result(20)
+        assert torch.allclose(stream.predict(images), stream.online.predict(images), atol=1e-4)
+        answers = service.batcher.predict(stream, pictures).result(20)
     labels = load_benchmark("digits-c").test().labels[:64].tolist()
     both = [(one.own.class_index, one.source.class_index) for one in answers]
     right, by_source = (sum(a == b for a, b in zip(found, labels, strict=True)) for found in zip(*both, strict=True))
@@ -56,23 +55,23 @@ def test_predictions_prefer_the_classes_of_a_bunched_stream(start: Start) -> Non
     test = benchmark.test()
     threes = torch.nonzero(test.labels == 3).flatten().tolist()
     send(service, "a", digits(32))
-    with service.streams.using("a") as stream:
+    with service.pool.using("a") as stream:
         images = test.images[:16].float() / 255
-        assert torch.allclose(stream.predict(images), stream.adapter.predict(images), atol=1e-4)
+        assert torch.allclose(stream.predict(images), stream.online.predict(images), atol=1e-4)
     for part in (threes[:24], threes[24:48]):
         send(service, "a", [file for number in part for file in digits(1, start=number)])
-    with service.streams.using("a") as stream:
-        shift = stream.adapter.stream_shift()
+    with service.pool.using("a") as stream:
+        shift = stream.online.adapter.stream_shift()
         assert int(shift.argmax()) == 3
         assert float(shift[3]) > 1
-        plain = stream.adapter.predict(images)
+        plain = stream.online.predict(images)
         assert torch.allclose(stream.predict(images), plain + shift, atol=1e-4)
-        service.act("a", "freeze", {}, "")  # from here on nobody knows which classes are shown
+        act(service, "a", "freeze")  # from here on nobody knows which classes are shown
         assert torch.allclose(stream.predict(images), plain, atol=1e-4)
-        service.act("a", "freeze", {"frozen": False}, "")
+        act(service, "a", "freeze", frozen=False)
         assert torch.allclose(stream.predict(images), plain + shift, atol=1e-4)
-        service.act("a", "reset", {}, "")
-        assert torch.allclose(stream.predict(images), stream.adapter.predict(images), atol=1e-4)
+        act(service, "a", "reset")
+        assert torch.allclose(stream.predict(images), stream.online.predict(images), atol=1e-4)
 
 
 def test_streams_do_not_touch_each_other_nor_the_source(start: Start) -> None:
@@ -80,7 +79,7 @@ def test_streams_do_not_touch_each_other_nor_the_source(start: Start) -> None:
     files = digits(16, "frost")
     before = {key: value.clone() for key, value in service.factory.model.state_dict().items()}
     send(service, "quiet", files, learn=False)
-    with service.streams.using("quiet") as quiet:
+    with service.pool.using("quiet") as quiet:
         untouched = weights(quiet)
         feed(service, "busy", "frost", 4)
         assert same(weights(quiet), untouched)
@@ -90,7 +89,7 @@ def test_streams_do_not_touch_each_other_nor_the_source(start: Start) -> None:
 def test_a_prediction_does_not_wait_for_learning(start: Start) -> None:
     service = start()
     send(service, "a", digits(8), learn=False)
-    with service.streams.using("a") as stream, stream.lock:  # as if a long step were under way
+    with service.pool.using("a") as stream, stream.lock:  # as if a long step were under way
         found: list[list[int]] = []
         asking = threading.Thread(target=lambda: found.append(send(service, "a", digits(8), learn=False)))
         asking.start()
@@ -101,12 +100,12 @@ def test_a_prediction_does_not_wait_for_learning(start: Start) -> None:
 def test_a_full_queue_drops_learning_and_never_predictions(start: Start) -> None:
     service = start(queue=40, queue_of_stream=40)
     send(service, "a", digits(8), learn=False)
-    with service.streams.using("a") as stream, stream.lock:  # nothing is learnt
-        pictures = [one for one in service.read(digits(16)) if isinstance(one, Picture)]
+    with service.pool.using("a") as stream, stream.lock:  # nothing is learnt
+        pictures = read(service, digits(16))
         told = [service.learn(stream, pictures)[0] for _ in range(8)]
         assert "dropped" in told
         assert stream.counts.dropped == 16 * told.count("dropped")
-        assert len(service.batcher.ask(stream, pictures).result(20)) == 16
+        assert len(service.batcher.predict(stream, pictures).result(20)) == 16
     wait_for(lambda: len(service.learner) == 0)
 
 
@@ -114,8 +113,8 @@ def test_a_stream_may_not_take_the_whole_queue(start: Start) -> None:
     service = start(queue=200, queue_of_stream=32)
     for name in ("a", "b"):
         send(service, name, digits(1), learn=False)
-    pictures = [one for one in service.read(digits(32)) if isinstance(one, Picture)]
-    with service.streams.using("a") as a, service.streams.using("b") as b, a.lock, b.lock:
+    pictures = read(service, digits(32))
+    with service.pool.using("a") as a, service.pool.using("b") as b, a.lock, b.lock:
         told = [service.learn(a, pictures)[0] for _ in range(5)]
         assert told.count("queued") <= 2  # one batch may be at work
         assert service.learn(b, pictures)[0] == "queued"
@@ -124,75 +123,75 @@ def test_a_stream_may_not_take_the_whole_queue(start: Start) -> None:
 def test_the_least_recently_used_goes_to_disk_and_comes_back(start: Start) -> None:
     service = start(resident=2)
     feed(service, "a", "frost", 4)
-    with service.streams.using("a") as stream:
+    with service.pool.using("a") as stream:
         kept, counts = weights(stream), stream.counts
     for name in ("b", "c"):
         send(service, name, digits(4), learn=False)
-    assert sorted(stream.name for stream in service.streams.resident()) == ["b", "c"]
-    with service.streams.using("a") as stream:
+    assert sorted(stream.name for stream in service.pool.resident()) == ["b", "c"]
+    with service.pool.using("a") as stream:
         assert same(weights(stream), kept)
         assert stream.counts == counts
-    assert service.streams.names() == ["a", "b", "c"]
-    wait_for(lambda: not any(stream.users for stream in service.streams.resident()))  # saving holds a stream, too
-    with service.streams.using("a"), service.streams.using("b"), refused(503, "in use"):
-        service.streams.enter("c")
+    assert service.pool.names() == ["a", "b", "c"]
+    wait_for(lambda: not any(stream.users for stream in service.pool.resident()))  # saving holds a stream, too
+    with service.pool.using("a"), service.pool.using("b"), refused(503, "overloaded", 2):
+        service.pool.load("c")
 
 
 def test_bounds_and_names(start: Start) -> None:
     service = start(streams=1, requests=1)
     send(service, "a", digits(1), learn=False)
-    with refused(503, "1 streams already"):
-        service.streams.enter("b")
+    with refused(503, "too-many-streams", 1):
+        service.pool.load("b")
     for name in ("", "..", "A", "a/b", "a" * 49, "ä", "-a", "<b>"):
-        with refused(400, "a stream is named"):
-            service.streams.enter(name)
-    with service.admitted(), refused(503, "come again"), service.admitted():
+        with refused(400, "stream-name"):
+            service.pool.load(name)
+    with service.admitted(), refused(503, "overloaded", 1), service.admitted():
         pass
 
 
 def test_actions_change_the_model_and_are_logged(start: Start) -> None:
     service = start()
     send(service, "a", digits(8), learn=False)
-    with refused(409, "no snapshot and no healthy state"):
-        service.act("a", "rollback", {}, "")
-    with service.streams.using("a") as stream:
+    with refused(409, "nothing-to-roll-back", "a"):
+        act(service, "a", "rollback")
+    with service.pool.using("a") as stream:
         fresh = weights(stream)
         feed(service, "a", "frost", 3)
-        assert service.act("a", "snapshot", {}, "before the night")["number"] == 1
+        assert act(service, "a", "snapshot", "before the night").number == 1
         kept = weights(stream)
         feed(service, "a", "fog", 3)
         assert not same(weights(stream), kept)
-        service.act("a", "rollback", {"to": 1}, "worse")
+        act(service, "a", "rollback", "worse", to=1)
         assert same(weights(stream), kept)
         feed(service, "a", "fog", 2)
-        assert service.act("a", "rollback", {"to": "healthy"}, "")["done"] == "back to the last healthy state"
-        service.act("a", "reset", {}, "a new camera")
+        assert act(service, "a", "rollback", to="healthy").done == "back to the last healthy state"
+        act(service, "a", "reset", "a new camera")
         assert same({k: v for k, v in weights(stream).items() if "guard." not in k and "generator" not in k},
                     {k: v for k, v in fresh.items() if "guard." not in k and "generator" not in k})  # fmt: skip
-        service.act("a", "freeze", {}, "")
+        act(service, "a", "freeze")
         assert service.learn(stream, [])[0] == "frozen"
-        service.act("a", "freeze", {"frozen": False}, "")
-        done = service.act("a", "export", {}, "for the others")
-        assert load_model(service.store.folder / done["folder"]).classes == 10
-    log = [json.loads(line) for line in (service.store.folder / "actions.jsonl").read_text().splitlines()]
+        act(service, "a", "freeze", frozen=False)
+        done = act(service, "a", "export", "for the others")
+        assert load_model(service.storage.folder / done.folder).classes == 10
+    log = [json.loads(line) for line in (service.storage.folder / "actions.jsonl").read_text().splitlines()]
     assert [one["action"] for one in log] == ["snapshot", "rollback", "rollback", "reset", "freeze", "freeze", "export"]
     assert log[0]["reason"] == "before the night"
     for _ in range(7):
-        service.act("a", "snapshot", {}, "")
-    assert len(service.store.numbers("a", "snapshots")) == service.limits.snapshots
+        act(service, "a", "snapshot")
+    assert len(service.storage.numbers("a", "snapshots")) == service.limits.snapshots
 
 
 def test_an_end_in_order_loses_nothing(start: Start, tmp_path: Path) -> None:
     service = start()
     feed(service, "a", "frost", 4)
-    with service.streams.using("a") as stream:
-        pictures = [one for one in service.read(digits(20, "frost", 200)) if isinstance(one, Picture)]
+    with service.pool.using("a") as stream:
+        pictures = read(service, digits(20, "frost", 200))
         service.learn(stream, pictures)  # waits in the queue
         stream.frozen = False
     service.close()
     assert len(service.learner) == 0
     again = start()
-    with again.streams.using("a") as other:
+    with again.pool.using("a") as other:
         assert same(weights(other), weights(stream))
         assert other.counts == stream.counts
         assert other.saved.lost == ""
@@ -202,17 +201,17 @@ def test_an_end_in_order_loses_nothing(start: Start, tmp_path: Path) -> None:
 def test_after_a_kill_the_last_state_goes_on_and_the_loss_is_told(start: Start, tmp_path: Path) -> None:
     service = start(save_every=1000.0)
     feed(service, "a", "frost", 4)
-    with service.streams.using("a") as stream:
-        assert service.store.save(stream)
+    with service.pool.using("a") as stream:
+        assert service.storage.save(stream)
         kept, learnt = weights(stream), stream.counts.learnt
         feed(service, "a", "fog", 3)
-        service.store.sign(service.streams.resident())
+        service.storage.write_counts(service.pool.resident())
         lost = stream.counts.learnt - learnt
-    shutil.copytree(service.store.folder, tmp_path / "killed")  # what a kill leaves
+    shutil.copytree(service.storage.folder, tmp_path / "killed")  # what a kill leaves
     again = start(tmp_path / "killed")
-    with again.streams.using("a") as other:
+    with again.pool.using("a") as other:
         assert same(weights(other), kept)
-        assert f"what was learnt from {lost} pictures after" in other.saved.lost
+        assert f"what it learnt from {lost} pictures after" in other.saved.lost
         assert other.timeline.marks[-1].kind == "note"
 
 
@@ -220,11 +219,11 @@ def test_a_damaged_state_is_put_aside(start: Start, tmp_path: Path) -> None:
     service = start()
     send(service, "a", digits(4))
     service.close()
-    path = service.store.path("a") / "state" / "state.safetensors"
+    path = service.storage.path("a") / "state" / "state.safetensors"
     path.write_bytes(path.read_bytes()[:-9] + b"x" * 9)
-    with start().streams.using("a") as stream:
+    with start().pool.using("a") as stream:
         assert "damaged" in stream.saved.lost
-    assert list(service.store.path("a").glob("damaged-*"))
+    assert list(service.storage.path("a").glob("damaged-*"))
 
 
 def test_a_poisoned_stream_harms_no_other(start: Start) -> None:
@@ -233,56 +232,56 @@ def test_a_poisoned_stream_harms_no_other(start: Start) -> None:
     black = digits(1, "clean")[0]
     for _ in range(4):
         send(service, "bad", [black] * 32)  # a stuck camera
-    with service.streams.using("bad") as bad, bad.lock, torch.no_grad():
-        bad.adapter.model.network.head.weight.fill_(float("nan"))
-        bad.adapter.teacher.network.head.weight.fill_(float("nan"))
+    with service.pool.using("bad") as bad, bad.lock, torch.no_grad():
+        bad.online.adapter.model.network.head.weight.fill_(float("nan"))
+        bad.online.adapter.teacher.network.head.weight.fill_(float("nan"))
         bad.refresh()
-    with pytest.raises(ValueError, match="not a finite number"):
+    with refused(409, "not-finite"):
         send(service, "bad", digits(4))
     assert len(send(service, "good", digits(16))) == 16
-    service.act("bad", "reset", {}, "poisoned")
+    act(service, "bad", "reset", "poisoned")
     assert len(send(service, "bad", digits(4))) == 4
 
 
 def test_a_failing_step_is_told_and_the_worker_lives(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     service = start()
     feed(service, "a", "clean", 2)
-    with service.streams.using("a") as stream:
+    with service.pool.using("a") as stream:
 
         def fail(images: torch.Tensor) -> torch.Tensor:
             raise RuntimeError("out of memory")
 
-        monkeypatch.setattr(stream.adapter.adapter, "step", fail)
+        monkeypatch.setattr(stream.online.adapter, "step", fail)
         feed(service, "a", "clean", 1, start=100)
         assert stream.counts.failures == 1
         assert "out of memory" in stream.timeline.marks[-1].text
     feed(service, "b", "clean", 2)
-    with service.streams.using("b") as other:
+    with service.pool.using("b") as other:
         assert other.counts.learnt > 0
 
 
 def test_a_full_disk_is_told_and_all_goes_on_in_memory(start: Start) -> None:
     service = start(resident=1)
     feed(service, "a", "frost", 2)
-    wait_for(lambda: "a" in service.store.known())
+    wait_for(lambda: "a" in service.storage.names())
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # as good as a full disk
     try:
         feed(service, "a", "frost", 2)
-        with service.streams.using("a") as stream:
-            assert not service.store.save(stream)
+        with service.pool.using("a") as stream:
+            assert not service.storage.save(stream)
         (problem,) = service.problems()
         assert "not being saved" in problem
-        assert str(service.store.folder) not in problem
+        assert str(service.storage.folder) not in problem
         assert len(send(service, "a", digits(8))) == 8
-        with refused(507, "no room for another stream"):
+        with refused(507, "disk-full"):
             send(service, "b", digits(1))
-        with refused(409, "could not be written"):
-            service.act("a", "snapshot", {}, "")
+        with refused(409, "not-written"):
+            act(service, "a", "snapshot")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    with service.streams.using("a") as stream:
-        assert service.store.save(stream)
+    with service.pool.using("a") as stream:
+        assert service.storage.save(stream)
     assert service.problems() == []
     assert len(send(service, "b", digits(1))) == 1
 
@@ -305,8 +304,8 @@ def test_many_at_once(start: Start) -> None:
     for thread in threads:
         thread.join(60)
     assert wrong == []
-    assert sum(stream.counts.pictures for stream in service.streams.resident()) == 8 * 6 * 8
-    assert [stream.users for stream in service.streams.resident()] == [0, 0, 0]
+    assert sum(stream.counts.pictures for stream in service.pool.resident()) == 8 * 6 * 8
+    assert [stream.users for stream in service.pool.resident()] == [0, 0, 0]
 
 
 def test_a_stream_that_begins_while_others_predict_is_a_clean_copy(start: Start) -> None:
@@ -321,9 +320,9 @@ def test_a_stream_that_begins_while_others_predict_is_a_clean_copy(start: Start)
     asking = threading.Thread(target=ask)
     asking.start()
     try:
-        made = [service.factory.fresh() for _ in range(5)]
+        made = [service.factory.session.fresh() for _ in range(5)]
     finally:
         over.set()
         asking.join(60)
-    hooks = [hook for one in made for layer in one.model.modules() for hook in layer._forward_hooks.values()]
+    hooks = [hook for one in made for layer in one.adapter.model.modules() for hook in layer._forward_hooks.values()]
     assert [hook for hook in hooks if "watching" in hook.__qualname__] == []

@@ -130,17 +130,18 @@ class Session:
         self.online.load_state(tensors, about["values"])
         return dict(about.get("note", {}))
 
-    def fresh(self) -> OnlineModel:
-        """Another adapter like this one before its first batch, with a guard of its own if this one has one."""
-        first = self.adapter
-        adapter = type(first)(self._untouched, **asdict(first.settings))
+    def fresh(self) -> Session:
+        """Another session like this one before its first batch, around the same source model."""
+        first, watched = self.adapter, self.online.guard
+        adapter = type(first)(self.untouched, **asdict(first.settings))
         if first.warm:
             adapter.load_warm(first.warm)
-        return adapter if self.online.guard is None else guard(adapter, self.online.guard.health.probe.images)
+        online = adapter if watched is None else guard(adapter, watched.health.probe.images)
+        return Session(self.model, online, self.source, self.names)
 
     @cached_property
-    def _untouched(self) -> VisionModel:
-        # a copy that never predicts: a pass leaves its hooks in copies that other threads make meanwhile
+    def untouched(self) -> VisionModel:
+        """A copy of the source model that never predicts: a copy that is made during a pass contains its hooks."""
         return copy.deepcopy(self.model)
 
 

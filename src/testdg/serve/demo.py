@@ -1,4 +1,4 @@
-"""The embedded stream, played through a server: clean digits, fog that comes and goes, a black camera, frost."""
+"""The demonstration: clean digits, fog, a black camera, frost and brightness, sent to a server."""
 
 import logging
 import time
@@ -16,7 +16,7 @@ from testdg.data.stream import Samples, to_float
 from testdg.files import writing
 from testdg.methods import find_method
 from testdg.runs import source_model
-from testdg.runs.setup import DEFAULT_METHOD, Choices
+from testdg.runs.session import DEFAULT_METHOD, PictureOptions
 from testdg.serve.factory import Factory
 from testdg.serve.limits import Refused
 from testdg.serve.pictures import Picture, encoded
@@ -25,16 +25,16 @@ from testdg.serve.service import Service
 NAME = "demo"
 BENCHMARK = "digits-c"
 SCENES = (("clean", 8), ("fog", 20), ("clean", 8), ("black", 4), ("frost", 16), ("clean", 6), ("brightness", 14))
-"""What is shown, and for how many seconds."""
+"""Scenes and their durations in seconds."""
 SEVERITY = {"fog": 3}
-"""Of what would be too much for a small model at 5."""
+"""Of corruptions that are too strong for a small model at 5."""
 RATE = 40
-"""Pictures a second."""
+"""Pictures per second."""
 _CLEAN = 256
 
 
-class Shown(NamedTuple):
-    """A picture of the demonstration, with its label, for the curve of right answers alone."""
+class Frame(NamedTuple):
+    """A picture of the demonstration. Its label is for the curve of correct predictions only."""
 
     scene: str
     data: bytes
@@ -42,18 +42,18 @@ class Shown(NamedTuple):
 
 
 def demo_factory(out: Path, method: str | None, settings: dict[str, Any] | None, device: str) -> Factory:
-    """The small model of the embedded benchmark, trained once, with clean digits in a folder as its source."""
+    """The small model of the embedded benchmark, trained once, with a folder of clean digits as its source data."""
     benchmark = load_benchmark(BENCHMARK)
     folder = write_clean(benchmark, out / "demo-clean")
     chosen = find_method(method or DEFAULT_METHOD)
     preset = chosen.presets.get(BENCHMARK, {})
     clean = folder if chosen.name != "source" else None
-    choices = Choices(method=chosen.name, source=clean, device=device, classes=benchmark.classes)
-    return Factory(source_model(benchmark), choices, {**preset, **(settings or {})})
+    options = PictureOptions(method=chosen.name, source=clean, device=device, classes=benchmark.classes)
+    return Factory(source_model(benchmark), options, {**preset, **(settings or {})})
 
 
 def write_clean(benchmark: Benchmark, folder: Path) -> Path:
-    """Write clean digits, once."""
+    """Write a folder of clean digits if it does not exist yet."""
     samples = benchmark.train()
     with writing(folder):
         for number in range(_CLEAN):
@@ -69,14 +69,14 @@ def png(image: Tensor) -> bytes:
     return encoded(to_pil(image), "PNG")
 
 
-def scenes(benchmark: Benchmark) -> Iterator[Shown]:
-    """One picture after the other, for ever."""
+def scenes(benchmark: Benchmark) -> Iterator[Frame]:
+    """An endless sequence of pictures."""
     test = benchmark.test()
     for number, (scene, seconds) in enumerate(chain.from_iterable(repeat(SCENES))):
         order = torch.randperm(len(test), generator=torch.Generator().manual_seed(number)).tolist()
         for place in islice(cycle(order), seconds * RATE):
             label = None if scene == "black" else int(test.labels[place])
-            yield Shown(scene, png(_picture(benchmark, test, scene, place)), label)
+            yield Frame(scene, png(_picture(benchmark, test, scene, place)), label)
 
 
 def _picture(benchmark: Benchmark, test: Samples, scene: str, place: int) -> Tensor:
@@ -88,28 +88,25 @@ def _picture(benchmark: Benchmark, test: Samples, scene: str, place: int) -> Ten
 
 
 def play(service: Service) -> None:
-    """Play the scenes through a server at an even pace, until it is asked to end; what it refuses is left out."""
+    """Send the scenes to a server at an even pace until it shuts down; refused pictures are left out."""
     scene, due = "", time.monotonic()
-    for shown in scenes(load_benchmark(BENCHMARK)):
+    for frame in scenes(load_benchmark(BENCHMARK)):
         due = max(due + 1 / RATE, time.monotonic() - 1)
         if service.closing.wait(max(0.0, due - time.monotonic())):
             return
         try:
-            _show(service, shown, begins=shown.scene != scene)
-            scene = shown.scene
+            _send(service, frame, starts=frame.scene != scene)
+            scene = frame.scene
         except Refused as error:
             logging.getLogger(__name__).warning("the demonstration: %s", error)
 
 
-def _show(service: Service, shown: Shown, *, begins: bool) -> None:
-    with service.admitted(), service.streams.using(NAME, make=True) as stream:
-        if begins:
-            stream.timeline.mark("scene", f"the demonstration shows: {shown.scene}")
-        read = service.read([shown.data])
-        pictures = [one for one in read if isinstance(one, Picture)]
-        try:
-            answers = service.batcher.ask(stream, pictures).result(service.limits.seconds)
-        finally:
-            service.let_go(read)
-        service.note(stream, pictures, answers, shown.label)
-        service.learn(stream, pictures)
+def _send(service: Service, frame: Frame, *, starts: bool) -> None:
+    with service.admitted(), service.pool.using(NAME, make=True) as session:
+        if starts:
+            session.timeline.mark("scene", f"the demonstration shows: {frame.scene}")
+        picture = service.decode([frame.data], [0])[0].result()
+        if isinstance(picture, Picture):
+            answers = service.batcher.predict(session, [picture]).result(service.limits.seconds)
+            service.count(session, [picture], answers, frame.label)
+            service.learn(session, [picture])

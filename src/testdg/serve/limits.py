@@ -1,4 +1,4 @@
-"""Bounds of a server: whatever comes from outside has one; and how what is out of them is refused."""
+"""Limits of a server, and the error for requests that exceed them."""
 
 from dataclasses import dataclass
 
@@ -6,54 +6,62 @@ from testdg.errors import UserError
 
 
 class Refused(UserError):
-    """A request that is not answered: why, and the status of HTTP that says so."""
+    """A request that the server refuses, with the HTTP status of the answer."""
 
-    def __init__(self, reason: str, status: int = 400) -> None:
-        super().__init__(reason)
+    def __init__(self, message: str, code: str, status: int = 400) -> None:
+        super().__init__(message, code)
         self.status = status
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much of everything there may be at most."""
+    """Maximum values for everything that comes from outside."""
 
     body: int = 16 << 20
-    """Bytes of a request."""
+    """Bytes of a request for predictions."""
+    control_body: int = 64 << 10
+    """Bytes of any other request."""
     bodies: int = 256 << 20
-    """Bytes of all requests that are being read or answered."""
+    """Bytes of all requests in progress."""
     pixels: int = 1 << 24
-    """Pixels of a picture that the model sees smaller than it is."""
+    """Pixels of a picture that the model resizes."""
     pass_pixels: int = 1 << 22
-    """Pixels that pass the model at one time; and of a picture that it sees, or answers for, as large as it is."""
+    """Pixels of one pass of the model, and of a picture that is not resized or has a segmentation map."""
     scans: int = 64
-    """Scans of a JPEG, each of which costs as much as the whole picture."""
+    """Scans of a JPEG. Decoding one scan costs as much as the whole picture."""
+    scanned: int = 1 << 28
+    """Pixels times scans of a JPEG."""
+    large: int = 1 << 21
+    """Pixels (times scans) of a request above which separate threads of low priority decode it."""
+    large_requests: int = 16
+    """Requests in progress that are larger than that; others are refused with 503."""
     decoded: int = 1 << 30
     """Bytes of the decoded pictures of all requests."""
     pictures: int = 64
-    """Pictures of one request."""
+    """Pictures of a request."""
     requests: int = 256
-    """Requests for predictions at one time; more are told to come again."""
+    """Requests for predictions in progress; others are refused with 503."""
     streams: int = 1000
-    """Named streams, those on disk included."""
+    """Streams, including those on disk."""
     resident: int = 8
-    """Streams in memory; the least recently used ones wait on disk."""
+    """Streams in memory. The least recently used ones are moved to disk."""
     queue: int = 512
-    """Pictures that wait to be learnt from; others are predicted and not learnt from."""
+    """Pictures that wait for learning. Others are predicted and not learnt from."""
     queue_of_stream: int = 64
-    """The part of the queue that one stream may take."""
+    """Pictures of one stream that wait for learning."""
     queue_bytes: int = 256 << 20
-    """Memory of the pictures that wait to be learnt from."""
+    """Bytes of the pictures that wait for learning."""
     json_parts: int = 2000
-    """Values in the JSON of a request, which cost far more than their bytes."""
+    """Values in the JSON of a request: parsed values cost far more memory than their text."""
     seconds: float = 30.0
-    """Time that a request may take, and that its body may take to arrive."""
+    """Duration of a request, and of receiving its body."""
     head_seconds: float = 10.0
-    """Time that a connection may take to begin a request."""
+    """Duration until a connection has sent the head of a request."""
     gather: float = 0.004
-    """Seconds that a prediction waits for others to share a batch with, if others are on their way."""
+    """Seconds that a prediction waits for others to share a batch with, if others are in flight."""
     watchers: int = 32
-    """Pages that are watching at one time."""
+    """Pages that receive events."""
     save_every: float = 30.0
     """Seconds between two saved states of a stream that learns."""
     snapshots: int = 5
-    """Snapshots and exports that are kept of a stream; the oldest makes room."""
+    """Snapshots and exports of a stream. The oldest ones are deleted."""

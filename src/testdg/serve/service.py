@@ -1,260 +1,291 @@
-"""The server without its address: streams, predictions, learning, saving and actions."""
+"""The server without HTTP: admission, decoding, learning, actions, saving and state."""
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from testdg.data.pictures import Unreadable
 from testdg.errors import visible
 from testdg.runs.predictor import Both
-from testdg.serve.batcher import Batcher
+from testdg.serve.api import Action, ActionRequest, Done, Learning, ServerState, StreamState
 from testdg.serve.factory import Factory
-from testdg.serve.learner import Learner
 from testdg.serve.limits import Limits, Refused
-from testdg.serve.pictures import Picture, open_picture
-from testdg.serve.store import Store
-from testdg.serve.stream import Fate, Stream
-from testdg.serve.streams import Streams
+from testdg.serve.pictures import Picture, check_header, open_picture
+from testdg.serve.session import LearningOutcome, StreamSession
+from testdg.serve.storage import SessionPool, Storage
+from testdg.serve.workers import Batcher, Learner, lower_priority
 
 LOG = logging.getLogger("testdg.serve")
-_SHOWN_EVERY = 0.25  # seconds between two pictures on the page
-_LAST_LEARNING = 20.0  # seconds that the end waits for learning
+_SAMPLE_EVERY = 0.25  # seconds between two pictures on the page
+_LAST_LEARNING = 20.0  # seconds of learning while the server shuts down
 
 
 class Service:
-    """Everything behind the address; used from any thread."""
+    """Everything behind the HTTP interface. Thread-safe."""
 
     def __init__(self, factory: Factory, folder: Path, limits: Limits) -> None:
         self.factory, self.limits = factory, limits
-        self.store = Store(folder, factory)
-        self.streams = Streams(self.store, limits)
+        self.storage = Storage(folder, factory)
+        self.pool = SessionPool(self.storage, limits)
         self.batcher = Batcher(factory, limits)
-        self.learner = Learner(self.streams, limits, factory.setup.batch_size, lambda: self.batcher.coming > 0)
-        self.workers = ThreadPoolExecutor(4, thread_name_prefix="decoder")
-        self.errands = ThreadPoolExecutor(4, thread_name_prefix="errand")
-        """Load, act and tell, which may wait for a step; decoding waits for nobody."""
-        self.begun = time.time()
+        self.learner = Learner(self.pool, limits, factory.batch_size, lambda: self.batcher.in_flight > 0)
+        self.decoders = ThreadPoolExecutor(4, thread_name_prefix="decoder")
+        self.large_decoders = ThreadPoolExecutor(
+            max(1, (os.cpu_count() or 1) // 2), "large-decoder", initializer=lower_priority
+        )
+        """Decode large pictures: these neither delay small ones nor compete with predictions."""
+        self.background = ThreadPoolExecutor(4, thread_name_prefix="background")
+        """Loads sessions, applies actions and collects states, which may wait for a step of learning."""
+        self.started = time.time()
         self.refused = 0
-        """Requests that were turned away, as there were too many."""
+        """Requests that were refused because of overload."""
+        self.large_in_flight = 0
         self.decoded = 0
-        """Bytes of the pictures of all requests."""
-        self._counting, self._shown = threading.Lock(), 0.0
+        """Bytes of the decoded pictures of all requests."""
+        self._lock, self._sampled = threading.Lock(), 0.0
         self.closing = threading.Event()
-        """Set when the server is asked to end, so that pages let go."""
+        """Set when the server is about to shut down: event streams end, and large requests are refused."""
         self._over = threading.Event()
-        self._saver = threading.Thread(target=self._keep_saving, name="saver", daemon=True)
+        self._saver = threading.Thread(target=self._save_regularly, name="saver", daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the threads."""
         for thread in (self.batcher.thread, self.learner.thread, self._saver):
             thread.start()
 
     def close(self) -> list[str]:
-        """Finish what waits, save everything, and end; says what had to be left, nothing where all went well."""
+        """Finish queued work, save everything and end; returns sentences about what was lost."""
+        self.closing.set()
         self.batcher.close(_LAST_LEARNING)
         left = self.learner.close(_LAST_LEARNING)
         self._over.set()
         self._saver.join()
-        for pool in (self.workers, self.errands):
-            pool.shutdown()
-        streams = self.streams.resident()
-        unsaved = [stream.name for stream in streams if stream.dirty and not self.store.save(stream)]
-        self.store.sign(streams, ended=not unsaved)
-        lost = [f"{left} pictures were not learnt from, as that took too long"] if left else []
+        for executor in (self.decoders, self.large_decoders, self.background):
+            executor.shutdown(cancel_futures=True)
+        sessions = self.pool.resident()
+        unsaved = [one.name for one in sessions if one.dirty and not self.storage.save(one)]
+        self.storage.write_counts(sessions, ended=not unsaved)
+        lost = [f"there was no time to learn from {left} pictures"] if left else []
         return lost + [f"{name} could not be saved: {self.problems()[0]}" for name in unsaved]
 
     # Predictions
 
+    def check(self, files: Sequence[bytes]) -> list[int | Unreadable]:
+        """Cost of decoding each picture, by its header, or why it is refused."""
+        limits = self.limits
+        most = min(limits.pixels, limits.pass_pixels) if self.factory.whole_pictures else limits.pixels
+        return [check_header(data, limits, most) for data in files]
+
     @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Let a request in, if there are not too many."""
-        with self._counting:
-            if self.batcher.coming >= self.limits.requests:
+    def admitted(self, pixels: int = 0) -> Iterator[Callable[[int], None]]:
+        """Admit a request with pictures of so many pixels, or refuse it.
+
+        The value is a function that reserves bytes for decoded pictures; they are released at the end of the request.
+        Large requests have a limit of their own, so that they do not use up the places of small ones.
+        """
+        large, limits, reserved = pixels > self.limits.large, self.limits, 0
+        with self._lock:
+            most, what = (limits.large_requests, "large requests") if large else (limits.requests, "requests")
+            if (self.large_in_flight if large else self.batcher.in_flight) >= most:
                 self.refused += 1
-                raise Refused(f"{self.limits.requests} requests are waiting, which is the most: come again", 503)
-            self.batcher.coming += 1
+                raise Refused(f"{most} {what} are in progress, which is the limit: try again later", "overloaded", 503)
+            self.batcher.in_flight += not large
+            self.large_in_flight += large
+
+        def reserve(size: int) -> None:
+            nonlocal reserved
+            with self._lock:
+                if self.decoded + size > limits.decoded:
+                    self.refused += 1
+                    raise Refused("the pictures of all requests take too much memory: try later", "overloaded", 503)
+                self.decoded, reserved = self.decoded + size, reserved + size
+
         try:
-            yield
+            yield reserve
         finally:
-            with self._counting:
-                self.batcher.coming -= 1
+            with self._lock:
+                self.batcher.in_flight -= not large
+                self.large_in_flight -= large
+                self.decoded -= reserved
 
-    def read(self, files: Sequence[bytes]) -> list[Picture | str]:
-        """Decode pictures, to be `let_go`; of those that cannot be read, the reason."""
-        read: list[Picture | str] = []
-        try:
-            for data in files:
-                one = self._read(data)
-                self._hold(_bytes([one]))
-                read.append(one)
-        except BaseException:  # whatever it is, nobody else can let go of the others
-            self.let_go(read)
-            raise
-        return read
+    def decode(self, files: Sequence[bytes], costs: Sequence[int | Unreadable]) -> list[Future[Picture | Unreadable]]:
+        """Decode the pictures of a request whose headers were checked."""
+        large = sum(cost for cost in costs if isinstance(cost, int)) > self.limits.large
+        executor = self.large_decoders if large else self.decoders
+        return [executor.submit(self._decode, *one, large) for one in zip(files, costs, strict=True)]
 
-    def _read(self, data: bytes) -> Picture | str:
-        try:
-            return open_picture(data, self.limits, self.factory.canvas, self.factory.model)
-        except Unreadable as error:
-            return str(error)
+    def _decode(self, data: bytes, cost: int | Unreadable, large: bool) -> Picture | Unreadable:
+        if large and self.closing.is_set():  # the queue may be worth many seconds
+            raise Refused("the server is shutting down", "closing", 503)
+        return (
+            cost
+            if isinstance(cost, Unreadable)
+            else open_picture(data, self.factory.canvas, self.factory.model.channels)
+        )
 
-    def let_go(self, read: Sequence[Picture | str]) -> None:
-        """Note that pictures are no longer needed for an answer."""
-        self._hold(-_bytes(read))
-
-    def _hold(self, size: int) -> None:
-        with self._counting:
-            if size > 0 and self.decoded + size > self.limits.decoded:
-                self.refused += 1
-                raise Refused("the pictures of all requests are too large together: come again, with smaller ones", 503)
-            self.decoded += size
-
-    def note(
-        self, stream: Stream, pictures: Sequence[Picture], answers: Sequence[Both], label: int | None = None
+    def count(
+        self, session: StreamSession, pictures: Sequence[Picture], answers: Sequence[Both], label: int | None = None
     ) -> None:
-        """Count predictions, and show one now and then; a demonstration knows the label of its picture."""
-        with self._counting:
-            stream.counts.pictures += len(answers)
-            stream.counts.changed_by_adaptation += sum(one.differs for one in answers)
-            show = time.monotonic() - self._shown >= _SHOWN_EVERY
-            self._shown = time.monotonic() if show else self._shown
-        stream.timeline.add(answers, label)
+        """Count predictions, and show one on the page now and then; the demonstration knows the label."""
+        with self._lock:
+            session.counts.pictures += len(answers)
+            session.counts.changed_by_adaptation += sum(one.differs for one in answers)
+            show = time.monotonic() - self._sampled >= _SAMPLE_EVERY
+            self._sampled = time.monotonic() if show else self._sampled
+        session.timeline.add(answers, label)
         if show:
             place = max(range(len(answers)), key=lambda place: answers[place].differs)
-            self.workers.submit(stream.timeline.show, pictures[place].image, answers[place], self.factory.names)
+            names = self.factory.names
+            self.decoders.submit(session.timeline.add_sample, pictures[place].image, answers[place], names)
 
     def learn(
-        self, stream: Stream, pictures: Sequence[Picture], *, wait: bool = False
-    ) -> tuple[str, list[Future[Fate]]]:
-        """Have pictures learnt from, later; says what becomes of them, with a future for each to `wait` for."""
-        if not self.factory.learns or stream.frozen:
-            return "frozen" if stream.frozen else "off", []
-        fates = self.learner.offer(stream, [one.image for one in pictures], wait=wait)
-        return ("queued", fates) if fates is not None else ("dropped", [])
+        self, session: StreamSession, pictures: Sequence[Picture], *, wait: bool = False
+    ) -> tuple[Learning, list[Future[LearningOutcome]]]:
+        """Queue pictures for learning; `wait` returns a future for each."""
+        if not self.factory.learns or session.frozen:
+            return "frozen" if session.frozen else "off", []
+        outcomes = self.learner.offer(session, [one.image for one in pictures], wait=wait)
+        return ("queued", outcomes) if outcomes is not None else ("dropped", [])
 
     # Actions
 
-    def act(self, name: str, action: str, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        """Do something to the model of a stream, and log it."""
-        with self.streams.using(name) as stream, stream.lock:  # no step is under way, and no other action
-            told = getattr(self, f"_{action}")(stream, values, reason)
-            stream.timeline.mark("action", f"{told['done']}{f': {reason}' if reason else ''}")
-            record = {"time": time.time(), "stream": name, "action": action, "reason": reason, **told}
-            self.store.log(record)
-            self.store.save(stream)  # a kill must not bring back what somebody has undone
-            LOG.info("%s %s: %s (%s)", name, action, told["done"], visible(reason) or "no reason given")
-            return {"stream": name, "action": action, **told}
+    def act(self, name: str, action: Action, request: ActionRequest) -> Done:
+        """Apply an action to a stream, log it and save the stream."""
+        apply = {
+            "reset": self._reset,
+            "rollback": self._roll_back,
+            "snapshot": self._snapshot,
+            "freeze": self._freeze,
+            "export": self._export,
+        }[action]
+        with self.pool.using(name) as session, session.lock:  # no step of learning and no other action meanwhile
+            result = apply(session, request)
+            done, reason = result["done"], request.reason
+            session.timeline.mark("action", f"{done}: {reason}" if reason else done)
+            self.storage.log({"time": time.time(), "stream": name, "action": action, "reason": reason, **result})
+            self.storage.save(session)  # so that a kill does not undo the action
+            LOG.info("%s %s: %s (%s)", name, action, done, visible(reason) or "no reason given")
+            return Done(stream=name, action=action, **result)
 
-    def _reset(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        forgotten = self.learner.forget(stream)
-        stream.reset()
+    def _reset(self, session: StreamSession, request: ActionRequest) -> dict[str, Any]:
+        forgotten = self.learner.clear(session)
+        session.reset()
         return {"done": "back to the source", "forgotten": forgotten}
 
-    def _rollback(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        numbers = self.store.numbers(stream.name, "snapshots")
-        number = values.get("to", numbers[-1] if numbers else None)
-        if number == "healthy":
-            number = None
-        elif number is not None and number not in numbers:
+    def _roll_back(self, session: StreamSession, request: ActionRequest) -> dict[str, Any]:
+        numbers = self.storage.numbers(session.name, "snapshots")
+        number = request.to if request.to is not None else max(numbers, default="healthy")
+        if number != "healthy" and number not in numbers:
             known = ", ".join(map(str, numbers)) or "none"
-            raise Refused(f"{stream.name} has no snapshot {number}; it has {known}", 404)
-        forgotten = self.learner.forget(stream)
-        folder = None if number is None else self.store.path(stream.name) / "snapshots" / str(number)
-        told = stream.roll_back(folder, reason or "somebody asked for it")
-        return {"done": f"back to {told}", "forgotten": forgotten}
+            raise Refused(f"{session.name} has no snapshot {number}; it has {known}", "no-such-snapshot", 404)
+        forgotten = self.learner.clear(session)
+        folder = None if number == "healthy" else self.storage.path(session.name) / "snapshots" / str(number)
+        target = session.roll_back(folder, request.reason or "requested by a user")
+        return {"done": f"back to {target}", "forgotten": forgotten}
 
-    def _snapshot(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        with self.store.place(stream.name, "snapshots", self.limits.snapshots) as folder:
-            stream.adapter.save(folder, stream.note())
-        stream.saved.snapshot = time.time()
-        stream.version += 1
+    def _snapshot(self, session: StreamSession, request: ActionRequest) -> dict[str, Any]:
+        with self.storage.new_folder(session.name, "snapshots", self.limits.snapshots) as folder:
+            session.online.save(folder, session.note())
+        session.saved.snapshot = time.time()
+        session.version += 1
         return {"done": f"snapshot {folder.name}", "number": int(folder.name)}
 
-    def _freeze(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        stream.frozen = values.get("frozen", True)
-        stream.version += 1
-        return {"done": "frozen: it predicts and learns nothing" if stream.frozen else "learning again"}
+    def _freeze(self, session: StreamSession, request: ActionRequest) -> dict[str, Any]:
+        session.frozen = request.frozen
+        session.version += 1
+        return {"done": "frozen: predicting without learning" if session.frozen else "learning again"}
 
-    def _export(self, stream: Stream, values: dict[str, Any], reason: str) -> dict[str, Any]:
-        with self.store.place(stream.name, "exports", self.limits.snapshots) as folder:
-            stream.export(folder)
-        place = folder.relative_to(self.store.folder).as_posix()
+    def _export(self, session: StreamSession, request: ActionRequest) -> dict[str, Any]:
+        with self.storage.new_folder(session.name, "exports", self.limits.snapshots) as folder:
+            session.export(folder)
+        place = folder.relative_to(self.storage.folder).as_posix()
         return {"done": f"exported to {place} in the folder of the server", "folder": place}
 
-    # Health
+    # State
 
     def problems(self) -> list[str]:
-        """What is wrong with the server as a whole, in words; nothing where all is well."""
-        threads = {"predicting": self.batcher.thread, "learning": self.learner.thread}
+        """Problems of the server as sentences."""
+        threads = {"prediction": self.batcher.thread, "learning": self.learner.thread}
         dead = [] if self.closing.is_set() else [what for what, one in threads.items() if not one.is_alive()]
-        return [*self.store.problems.values(), *(f"{what} has ended: restart, and see the log" for what in dead)]
+        return [*self.storage.problems.values(), *(f"the {what} thread has ended: restart the server" for what in dead)]
 
-    def state(self, name: str | None) -> dict[str, Any]:
-        """The server, and one of its streams."""
-        state: dict[str, Any] = {
+    def state(self, name: str | None) -> ServerState:
+        """State of the server, and of one of its streams."""
+        with nullcontext() if name is None else self.pool.using(name) as session:
+            return self._state(session)
+
+    def _state(self, session: StreamSession | None) -> ServerState:
+        server: dict[str, Any] = {
             "model": self.factory.model.name,
             "method": self.factory.method.name,
-            "guard": self.factory.guarded,
             "classes": self.factory.names,
-            "streams": self.streams.names(),
-            "in_memory": [stream.name for stream in self.streams.resident()],
+            "streams": self.pool.names(),
+            "in_memory": [one.name for one in self.pool.resident()],
             "queue": len(self.learner),
-            "uptime": round(time.time() - self.begun, 1),
+            "uptime": round(time.time() - self.started, 1),
             "problems": self.problems(),
         }
-        if name is None:
-            return state
-        with self.streams.using(name) as stream:
-            return {**state, **self._about(stream)}
+        if session is None:
+            return ServerState(**server, guard=self.factory.guarded)
+        guard, saved = session.online.guard, session.saved
+        return StreamState(
+            **server,
+            **session.counts.model_dump(),
+            guard=None if guard is None else {str(action): count for action, count in guard.counts.items()},
+            stream=session.name,
+            settings=self.factory.describe()["settings"],
+            frozen=session.frozen,
+            rate=round(session.timeline.rate(), 2),
+            pause=0 if guard is None else guard.pause,
+            state_bytes=saved.bytes,
+            saved=saved.time,
+            snapshot=saved.snapshot,
+            lost=saved.lost,
+            snapshots=self.storage.numbers(session.name, "snapshots"),
+            exports=self.storage.numbers(session.name, "exports"),
+        )
 
-    def _about(self, stream: Stream) -> dict[str, Any]:
-        kept = {kind: self.store.numbers(stream.name, kind) for kind in ("snapshots", "exports")}
-        return {"settings": self.factory.describe()["settings"], **stream.state(), **kept}
+    def events(self, name: str, number: int, *, load: bool = False) -> dict[str, Any]:
+        """What happened in a stream after an event number, ready for JSON, and the state.
 
-    def news(self, name: str, number: int, *, load: bool = False) -> dict[str, Any]:
-        """What a page does not know yet of a stream, and the state; it watches without keeping a stream in memory."""
-        if name not in self.streams.names():
-            return {"state": self.state(None), "number": number}  # it begins with its first picture
-        stream = self._seen(name, load)
-        if stream is None:
-            return {"state": {**self.state(None), "on_disk": True}, "number": number}
+        Watching keeps no stream in memory; `load` loads it from disk if there is room.
+        """
+        session = self.pool.acquire(name, use=False)
+        if session is None and load and name in self.pool.names():
+            try:
+                self.pool.load(name, make=False)
+                session = self.pool.acquire(name, use=False)
+            except Refused:
+                pass
         try:
-            return {"state": {**self.state(None), **self._about(stream)}, **stream.timeline.since(number)}
+            state = self._state(session)
+            if session is None and name in state.streams:
+                state.on_disk = True
+            news = {"number": number} if session is None else session.timeline.since(number)
+            return {"state": state.model_dump(exclude_unset=True), **news}
         finally:
-            self.streams.leave(stream)
+            if session is not None:
+                self.pool.release(session)
 
-    def _seen(self, name: str, load: bool) -> Stream | None:
-        """A stream to look at, which is brought back from disk only where there is room."""
-        try:
-            return self.streams.at_hand(name, use=False) or (self.streams.enter(name, make=False) if load else None)
-        except Refused:
-            return None
-
-    def _keep_saving(self) -> None:
-        """Once a second a sign of life; states when it is time."""
+    def _save_regularly(self) -> None:
         while not self._over.wait(1.0):
-            streams = self.streams.resident()
-            self.store.sign(streams)
+            sessions = self.pool.resident()
+            self.storage.write_counts(sessions)
             now = time.monotonic()
-            due = [one.name for one in streams if one.dirty and now - one.tried >= self.limits.save_every]
+            due = [one.name for one in sessions if one.dirty and now - one.save_tried >= self.limits.save_every]
             for name in due:
-                if (stream := self.streams.at_hand(name, use=False)) is not None:
-                    self._save_quietly(stream)
-
-    def _save_quietly(self, stream: Stream) -> None:
-        try:
-            self.store.save(stream)
-        except Exception:  # the others must be saved all the same
-            LOG.exception("%s could not be saved", stream.name)
-            self.store.problems["states"] = "states are not being saved: see the log of the server"
-        finally:
-            self.streams.leave(stream)
-
-
-def _bytes(read: Sequence[Picture | str]) -> int:
-    return sum(one.image.nbytes for one in read if isinstance(one, Picture))
+                if (session := self.pool.acquire(name, use=False)) is None:
+                    continue
+                try:
+                    self.storage.save(session)
+                except Exception:  # the other streams must be saved all the same
+                    LOG.exception("%s could not be saved", name)
+                    self.storage.problems["states"] = "states are not being saved: see the log of the server"
+                finally:
+                    self.pool.release(session)

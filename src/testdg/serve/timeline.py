@@ -1,5 +1,6 @@
-"""What happened in a stream, second by second, in bounded memory: for the page, which asks for all that is new."""
+"""What happened in a stream, second by second, in bounded memory. Pages fetch what is new since their last request."""
 
+import base64
 import threading
 import time
 from collections import Counter, deque
@@ -10,17 +11,20 @@ from typing import Any
 
 from torch import Tensor
 
+from testdg.data.pictures import to_pil
 from testdg.runs.predictor import Both
-from testdg.serve.pictures import thumbnail
+from testdg.serve.pictures import encoded
 
 SECONDS = 900
-"""Seconds of the curve that are kept."""
+"""Length of the curve."""
 MARKS = 200
 SAMPLES = 12
 MIX = 200
-"""Predictions whose classes are a mix."""
-_SAME = 10.0  # seconds within which a decision that comes again is the same one
-_numbers = count(1)  # of everything that a page may not know yet
+"""Number of predictions from which the mix of classes is counted."""
+_SIDE = 72  # pixels of the longer side of a sample
+_SAME = 10.0  # seconds within which a repeated decision is the same mark
+_DIGITS = str.maketrans("", "", "0123456789.%")
+_numbers = count(1)  # numbers of seconds, marks and samples, in the order of their changes
 
 
 @dataclass
@@ -40,7 +44,7 @@ class Second:
 
 @dataclass
 class Mark:
-    """A change, a decision or an action, with its reason; `times` it came again at once."""
+    """A change, a decision or an action, with its reason; `times` counts immediate repetitions."""
 
     kind: str
     text: str
@@ -51,7 +55,11 @@ class Mark:
 
 
 class Timeline:
-    """Seconds, marks, samples and the mix of classes of one stream; safe to use from several threads."""
+    """Seconds, marks, samples and class mix of one stream. Thread-safe.
+
+    Every second, mark and sample gets a new number when it changes, so that `since(number)` returns what a page does
+    not know yet. The current second has none until it is over.
+    """
 
     def __init__(self) -> None:
         self.seconds: deque[Second] = deque(maxlen=SECONDS)
@@ -60,15 +68,19 @@ class Timeline:
         """Small pictures with both predictions, by whether these differ."""
         self.mix: deque[int] = deque(maxlen=MIX)
         self.before: list[int] = []
-        """Classes of the pictures before the last change; of the first ones, where there was none."""
+        """Classes of the pictures before the last change; of the first pictures until there is one."""
         self.changed = False
         self._lock = threading.Lock()
-        self._now: Second | None = None
+        self._current: Second | None = None
 
     def add(self, answers: Sequence[Both], label: int | None = None) -> None:
         """Count predictions."""
         with self._lock:
-            second = self._second()
+            now = int(time.time())
+            if self._current is None or self._current.time != now:
+                self._finish_second()
+                self._current = Second(now)
+            second = self._current
             for own, source, differs in answers:
                 second.pictures += 1
                 second.confidence += own.confidence
@@ -82,38 +94,36 @@ class Timeline:
                 if not self.changed and len(self.before) < MIX:
                     self.before.append(own.class_index)
 
-    def _second(self) -> Second:
-        """The second that it is; the one before is done, and gets its number."""
-        now = int(time.time())
-        if self._now is None or self._now.time != now:
-            self._close()
-            self._now = Second(now)
-        return self._now
-
-    def _close(self) -> None:
-        if self._now is not None and self._now.pictures:
-            self._now.number = next(_numbers)
-            self.seconds.append(self._now)
-        self._now = None
+    def _finish_second(self) -> None:
+        if self._current is not None and self._current.pictures:
+            self._current.number = next(_numbers)
+            self.seconds.append(self._current)
+        self._current = None
 
     def mark(self, kind: str, text: str) -> None:
-        """Note that something happened; a guard that skips again and again is noted once."""
+        """Add a mark. A decision of the guard that repeats the last mark, except for its numbers, is counted there."""
         with self._lock:
             if kind == "change":
                 self.before, self.changed = list(self.mix), True
-            last = self.marks[-1] if self.marks else None
-            now = time.time()
-            if last is not None and _same(last, kind, text) and now - last.time < _SAME * last.times:
+            now, last = time.time(), self.marks[-1] if self.marks else None
+            if (
+                last is not None
+                and kind == last.kind == "guard"
+                and last.text.translate(_DIGITS) == text.translate(_DIGITS)
+                and now - last.time < _SAME * last.times
+            ):
                 last.times, last.text, last.number = last.times + 1, text, next(_numbers)
                 return
             number = next(_numbers)
             self.marks.append(Mark(kind, text, now, number, number))
 
-    def show(self, image: Tensor, answer: Both, names: Sequence[str]) -> None:
-        """Keep a picture; those whose prediction adaptation has changed have a place of their own."""
+    def add_sample(self, image: Tensor, answer: Both, names: Sequence[str]) -> None:
+        """Add a picture. Pictures whose prediction differs from the source's have a queue of their own."""
         own, source, differs = answer
+        picture = to_pil(image)
+        picture.thumbnail((_SIDE, _SIDE))
         sample = {
-            "picture": thumbnail(image),
+            "picture": f"data:image/jpeg;base64,{base64.b64encode(encoded(picture, 'JPEG')).decode()}",
             "before": names[source.class_index],
             "after": names[own.class_index],
             "confidence": own.confidence,
@@ -125,11 +135,11 @@ class Timeline:
             self.samples[changed].append({"number": next(_numbers), "time": time.time(), **sample})
 
     def since(self, number: int) -> dict[str, Any]:
-        """Everything after that number, ready for JSON, and the number to ask with the next time."""
+        """Everything with a higher number, ready for JSON, and the number for the next call."""
         with self._lock:
-            if self._now is not None and self._now.time != int(time.time()):
-                self._close()
-            samples = [one for kept in self.samples.values() for one in kept if one["number"] > number]
+            if self._current is not None and self._current.time != int(time.time()):
+                self._finish_second()
+            samples = [one for queue in self.samples.values() for one in queue if one["number"] > number]
             found = {
                 "seconds": [asdict(one) for one in self.seconds if one.number > number],
                 "marks": [asdict(one) for one in self.marks if one.number > number],
@@ -140,11 +150,11 @@ class Timeline:
             return {**found, "number": last, "mix": mixes}
 
     def rate(self, seconds: int = 5) -> float:
-        """Pictures a second, over the last few."""
+        """Pictures per second over the last few seconds."""
         with self._lock:
             now = int(time.time())
-            kept = [*list(self.seconds)[-seconds:], *([] if self._now is None else [self._now])]
-            return sum(one.pictures for one in kept if now - seconds <= one.time < now) / seconds
+            recent = [*list(self.seconds)[-seconds:], *([] if self._current is None else [self._current])]
+            return sum(one.pictures for one in recent if now - seconds <= one.time < now) / seconds
 
     def values(self) -> list[dict[str, Any]]:
         """The last marks, for a saved state."""
@@ -152,13 +162,7 @@ class Timeline:
             return [{"kind": one.kind, "text": one.text, "time": one.time} for one in list(self.marks)[-50:]]
 
     def load(self, values: Sequence[dict[str, Any]]) -> None:
-        """Put back what `values` gave, before anything else happens."""
+        """Restore what `values` returned."""
         for value in values:
             number = next(_numbers)
             self.marks.append(Mark(str(value["kind"]), str(value["text"]), float(value["time"]), number, number))
-
-
-def _same(last: Mark, kind: str, text: str) -> bool:
-    """Whether a decision is the last one again, but for the numbers in it."""
-    plain = [one.translate(str.maketrans("", "", "0123456789.%")) for one in (last.text, text)]
-    return kind == last.kind == "guard" and plain[0] == plain[1]

@@ -1,0 +1,204 @@
+"""One named stream: its adapter, a copy of the adapted model for predictions, its counts and its timeline."""
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from testdg.core.online import OnlineModel
+from testdg.files import writing
+from testdg.models import VisionModel
+from testdg.runs.session import Session
+from testdg.serve.factory import Factory
+from testdg.serve.limits import Refused
+from testdg.serve.timeline import Timeline
+
+FROZEN = "the stream is frozen"
+PUT_BACK = "the model was replaced in the meantime"
+
+
+class Counts(BaseModel):
+    """Totals of a stream since its first picture."""
+
+    pictures: int = Field(default=0, description="Pictures that were predicted.")
+    changed_by_adaptation: float = Field(
+        default=0.0, description="Predictions that adaptation changed; for segmentation, shares of pixels."
+    )
+    learnt: int = Field(default=0, description="Pictures that were learnt from.")
+    not_learnt: int = Field(default=0, description="Pictures that the guard excluded from learning.")
+    dropped: int = Field(default=0, description="Pictures that were not learnt from because the queue was full.")
+    steps: int = Field(default=0, description="Batches that were learnt from.")
+    changes: int = Field(default=0, description="Detected changes of conditions.")
+    failures: int = Field(default=0, description="Batches for which learning failed.")
+
+
+class LearningOutcome(NamedTuple):
+    """Result of learning from a batch."""
+
+    change: bool
+    learnt: bool
+    reason: str
+
+
+@dataclass
+class Saved:
+    """The state on disk."""
+
+    time: float | None = None
+    pictures: int = -1
+    version: int = -1
+    snapshot: float | None = None
+    bytes: int = 0
+    lost: str = ""
+    """What was lost when the last server was killed, or with a damaged state."""
+
+
+@dataclass(eq=False)
+class StreamSession:
+    """An online model that learns under `lock`.
+
+    Predictions come from a copy of the adapted model, so that they do not wait for learning. The copy is never
+    changed: `refresh` replaces it by a new one, and a prediction in progress continues with the old one.
+    """
+
+    name: str
+    session: Session
+    factory: Factory
+    counts: Counts = field(default_factory=Counts)
+    timeline: Timeline = field(default_factory=Timeline)
+    saved: Saved = field(default_factory=Saved)
+    frozen: bool = False
+    era: int = 0
+    """Number of times that the model was replaced: pictures that were queued in an earlier era are not learnt from."""
+    save_tried: float = -math.inf
+    """Monotonic time of the last attempt to save."""
+    users: int = 0
+    """Requests and queues that need the session in memory."""
+    version: int = 0
+    """Number of changes to what a saved state depends on."""
+    last: LearningOutcome | None = None
+    """Outcome of the last batch."""
+    changed: bool = False
+    """Whether a change was detected that no answer has reported yet."""
+
+    def __post_init__(self) -> None:
+        self.lock = threading.RLock()
+        self.refresh()
+
+    @property
+    def online(self) -> OnlineModel:
+        """The adapter, with its guard if there is one."""
+        return self.session.online
+
+    def refresh(self) -> None:
+        """Let predictions come from the adapter as it is now."""
+        adapter = self.online.adapter
+        copied = self.factory.learns and adapter.why_not_exportable() is None
+        self._front: VisionModel | None = adapter.adapted_model() if copied else None
+        self._shift: Tensor | None = adapter.stream_shift() if self.factory.learns else None
+        self.version += 1
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Logits of the adapted model. Waits for learning only if the method is more than one model."""
+        if (front := self._front) is not None:
+            logits = self.session.predict_by(front, images)
+        else:
+            with self.lock:
+                logits = self.online.predict(images)
+        # the class mix of a frozen stream is no longer estimated
+        return logits if (shift := self._shift) is None or self.frozen else logits + shift
+
+    def learn(self, images: Sequence[Tensor], era: int) -> list[LearningOutcome]:
+        """Learn from pictures that were queued in an era. If a step fails, the model stays as it was."""
+        with self.lock:
+            outcomes = [LearningOutcome(False, False, FROZEN if self.frozen else PUT_BACK)] * len(images)
+            if self.frozen or era != self.era:
+                return outcomes
+            for places, batch in self.factory.canvas.batches(images):
+                self.last = outcome = self._learn(batch)
+                for place in places:
+                    outcomes[place] = outcome
+            self.refresh()
+        return outcomes
+
+    def _learn(self, batch: Tensor) -> LearningOutcome:
+        try:
+            event = self.session.step(batch)
+        except Exception as error:
+            return self._failure(len(batch), error)
+        outcome = LearningOutcome(event.change, event.learnt, event.reason)
+        self.counts.steps += outcome.learnt
+        self.counts.learnt += len(batch) * outcome.learnt
+        self.counts.not_learnt += len(batch) * (not outcome.learnt)
+        if outcome.change:
+            self.counts.changes += 1
+            self.changed = True
+            self.timeline.mark("change", "the method detected new conditions")
+        if outcome.reason:
+            self.timeline.mark("guard", f"{event.guard.get('guard', 'skip')}: {outcome.reason}")
+        return outcome
+
+    def _failure(self, pictures: int, error: Exception) -> LearningOutcome:
+        self.counts.failures += 1
+        self.counts.not_learnt += pictures
+        reason = f"learning failed: {type(error).__name__}: {error}"[:300]
+        self.timeline.mark("guard", reason)
+        if self.online.adapter._torn:
+            self.online.reset()
+            self.timeline.mark("guard", "the weights were partly written: reset to the source")
+        return LearningOutcome(False, False, reason)
+
+    # Actions, under the lock
+
+    def reset(self) -> None:
+        """Return to the source model."""
+        self.online.reset()
+        self.era += 1
+        self.refresh()
+
+    def roll_back(self, snapshot: Path | None, reason: str) -> str:
+        """Return to a snapshot, or if None to the last state that the guard found healthy; returns its name."""
+        guard = self.online.guard
+        if snapshot is not None:
+            self.session.restore(snapshot)
+        elif guard is not None and guard.snapshots:
+            guard.roll_back(reason)
+        else:
+            message = f"{self.name} has no snapshot and no healthy state to go back to: take a snapshot first"
+            raise Refused(message, "nothing-to-roll-back", 409)
+        self.era += 1
+        self.refresh()
+        return "the last healthy state" if snapshot is None else f"snapshot {snapshot.name}"
+
+    def export(self, folder: Path) -> None:
+        """Write the adapted model as an ordinary one."""
+        adapter = self.online.adapter
+        if (reason := adapter.why_not_exportable()) is not None:
+            raise Refused(f"{adapter.name} cannot be exported: {reason}; take a snapshot", "not-exportable", 409)
+        with writing(folder):
+            adapter.export(folder)
+
+    # State
+
+    def note(self) -> dict[str, Any]:
+        """Values that are saved with the adapter."""
+        about = {"counts": self.counts.model_dump(), "marks": self.timeline.values(), "snapshot": self.saved.snapshot}
+        return {**about, "frozen": self.frozen, "time": time.time()}
+
+    def load_note(self, note: dict[str, Any]) -> None:
+        """Restore what `note` returned."""
+        self.counts = Counts(**note["counts"])
+        self.timeline.load(note["marks"])
+        self.frozen = bool(note["frozen"])
+        self.saved = Saved(note["time"], self.counts.pictures, self.version, note["snapshot"])
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the session differs from its saved state."""
+        return (self.version, self.counts.pictures) != (self.saved.version, self.saved.pictures)
