@@ -289,7 +289,7 @@ def _class_sheet(table: BenchTable, learnt: Sequence[Number]) -> Table:
 
 
 def published_sheet(table: Published) -> Table:
-    """What a paper published; `fog (2)` stands below `round 2`."""
+    """What a paper published; `fog (2)` goes below `round 2`."""
     titles = [_plain(name).removesuffix(")").partition(" (") for name in (*table.columns, "mean")]
     columns = [
         Column.of(table.metric, title, over=f"round {number}" if number else "", summary=title == "mean")
