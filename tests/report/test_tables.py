@@ -181,9 +181,9 @@ def test_a_pivot_has_the_values_of_each_run_by_any_fields() -> None:
 
 
 def test_a_class_that_one_run_lacks_has_no_mean_over_runs() -> None:
-    def maps(overlaps: list[float | None]) -> Result:
+    def maps(overlaps: list[float | None] | None) -> Result:
         found = [DomainResult("fog", 4, {"error": 10.0, "miou": 50.0}, class_iou=overlaps)]
         return Result({"task": "segmentation"}, {}, found, None, 1.0, {}, Path("run"), classes=("road", "train"))
 
-    numbers = long_table([("TENT", [maps([40.0, 60.0]), maps([44.0, None])])])
-    assert pivot(numbers, ("metric",), ())[("IoU of train",)] == [[60.0], [None]]
+    numbers = long_table([("TENT", [maps([40.0, 60.0]), maps([44.0, None]), maps(None)])])
+    assert pivot(numbers, ("metric",), ())[("IoU of train",)] == [[60.0], [None], [None]]
