@@ -1,4 +1,4 @@
-"""Runs that are kept as lines of one file: read as if they were folders, written by every report."""
+"""Runs stored as lines of one file: read as if they were folders, written by every report."""
 
 import json
 from pathlib import Path
@@ -12,9 +12,9 @@ from testdg.report.page import make_report
 from testdg.report.runs import read_runs
 
 COMMON = {
-    "benchmark": "cifar10-c", "task": "classification", "kind": "continual", "data": "kept", "data_fingerprint": "no",
+    "benchmark": "cifar10-c", "task": "classification", "kind": "continual", "data": "stored", "data_fingerprint": "no",
     "domains": ["snow", "fog"], "severity": 5, "batch_size": 40, "images_per_domain": 100, "model": "vit",
-    "model_fingerprint": "not kept", "preprocessing": "112 px, bicubic", "precision": "bf16", "device": "cuda",
+    "model_fingerprint": "not stored", "preprocessing": "112 px, bicubic", "precision": "bf16", "device": "cuda",
 }  # fmt: skip
 
 
@@ -22,7 +22,7 @@ def line(method: str, scores: Any, **more: Any) -> dict[str, Any]:
     return {"experiment": "best", "name": method, "method": method, "seed": 0, "scores": scores, **more}
 
 
-def keep(folder: Path, *lines: Any) -> Path:
+def store(folder: Path, *lines: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "runs.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in ({"common": COMMON}, *lines)))
@@ -50,9 +50,9 @@ def test_a_folder_and_its_line_are_one_run(tmp_path: Path) -> None:
     assert all((result.folder / "events.jsonl").exists() for result in runs.results)
 
 
-def test_essentials_are_enough(tmp_path: Path) -> None:
+def test_a_line_with_only_the_essentials_is_a_run(tmp_path: Path) -> None:
     tent = line("tent", [30.0, 20.0], name="at 1e-3", preset="cifar10-c", settings={"learning_rate": 1e-3})
-    keep(tmp_path, line("source", [40.0, 30.0], name="Source"), tent)
+    store(tmp_path, line("source", [40.0, 30.0], name="Source"), tent)
     (group,) = groups_of(tmp_path)
     assert [(row.name, row.adapted.value.mean) for row in group.table.rows] == [
         ("Source", 35.0),
@@ -67,7 +67,7 @@ def test_essentials_are_enough(tmp_path: Path) -> None:
 
 def test_rounds_and_a_fork_are_read(tmp_path: Path) -> None:
     cyclic = {"kind": "cyclic", "domains": ["fog", "night"], "rounds": 2}
-    keep(
+    store(
         tmp_path,
         line("tent", [[30.0, 20.0], [28.0, 18.0]], protocol=cyclic),
         line("tent", [30.0, 20.0], fork=1, held_out=[25.0], images=50),
@@ -92,8 +92,8 @@ def test_rounds_and_a_fork_are_read(tmp_path: Path) -> None:
         (line("tent", [1.0, 2.0], protocol={"preprocessing": None}), "subscriptable"),
     ],
 )
-def test_a_line_that_holds_less_is_left_out_and_counted(tmp_path: Path, wrong: Any, reason: str) -> None:
-    keep(tmp_path, line("source", [40.0, 30.0]), wrong)
+def test_an_incomplete_line_is_left_out_and_counted(tmp_path: Path, wrong: Any, reason: str) -> None:
+    store(tmp_path, line("source", [40.0, 30.0]), wrong)
     runs = read_runs([tmp_path])
     assert len(runs.results) == 1
     (sentence,) = runs.damaged
@@ -101,6 +101,6 @@ def test_a_line_that_holds_less_is_left_out_and_counted(tmp_path: Path, wrong: A
     assert reason in sentence
 
 
-def test_many_lines_that_hold_less_are_one_short_sentence(tmp_path: Path) -> None:
+def test_many_incomplete_lines_are_one_short_sentence(tmp_path: Path) -> None:
     with refused("damaged-file", "line 2 ", "line 3 ", "line 4 ", "6 more"):
-        read_runs([keep(tmp_path, *([{}] * 9))])
+        read_runs([store(tmp_path, *([{}] * 9))])
