@@ -68,7 +68,7 @@ def corrupt_uint8(
     values = parameters_of(name, severity, parameters, min(images.shape[-2:]))
     positions = [int(index) for index in (indices.tolist() if isinstance(indices, Tensor) else indices)]
     if len(positions) != len(images):
-        message = f"indices must name one position per image; got {len(positions)} for {len(images)} images"
+        message = f"indices must be one per image; got {len(positions)} for {len(images)} images"
         raise UserError(message, code="wrong-indices")
     function = _FUNCTIONS[name]
     if name == "frost":
