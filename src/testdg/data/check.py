@@ -196,6 +196,14 @@ def _check_split(data: Path, pictures: PictureSet, split: str) -> Check | None:
 
 def _count(check: Check, folder: Path, paths: Mapping[str, str], classes: Sequence[str]) -> int:
     """Count the images of a folder; check for empty files, empty classes, and the first header of each class."""
+
+    def readable(path: Path) -> bool:
+        try:
+            with open_image_file(path):
+                return True
+        except UserError:
+            return False
+
     firsts: dict[str, str] = {}
     for name in paths:
         firsts.setdefault(name.split("/")[0], name)
@@ -203,17 +211,9 @@ def _count(check: Check, folder: Path, paths: Mapping[str, str], classes: Sequen
     filled = [name for name in firsts.values() if name not in empty_files]
     check.report(folder, "class folders without images", [name for name in classes if name not in firsts])
     check.report(folder, "empty files", empty_files)
-    unreadable = [name for name in filled if not _has_header(folder / paths[name])]
+    unreadable = [name for name in filled if not readable(folder / paths[name])]
     check.report(folder, "files without a readable header", unreadable)
     return len(paths)
-
-
-def _has_header(path: Path) -> bool:
-    try:
-        with open_image_file(path):
-            return True
-    except UserError:
-        return False
 
 
 LAYOUTS = "rgb_anon and gt (ACDC), leftImg8bit and gtFine (Cityscapes), images and masks, test and testannot (CamVid)"

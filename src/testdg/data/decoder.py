@@ -160,49 +160,34 @@ class Decoder:
         return [self._threads.submit(self._ask, share, pixels) for share in shares]
 
     def _ask(self, paths: list[str], pixels: bool) -> list[bytes | str]:
-        worker = self._worker()
-        try:
-            return list(_answers(worker, paths, self.crop, pixels))
-        except UserError:
-            self._own.worker = None
-            raise
-
-    def _worker(self) -> subprocess.Popen[bytes]:
-        if getattr(self._own, "worker", None) is None:
+        """Send a request to the worker of this thread and read its answers; if it dies, the error names the file."""
+        worker = getattr(self._own, "worker", None)
+        if worker is None:
             command = [sys.executable, "-P", "-m", "testdg.data.decoder"]
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            pipe = subprocess.PIPE
-            self._own.worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment)
-            self._started.append(self._own.worker)
-        worker: subprocess.Popen[bytes] = self._own.worker
-        return worker
-
-
-def _answers(worker: subprocess.Popen[bytes], paths: list[str], crop: Crop, pixels: bool) -> Iterator[bytes | str]:
-    """Send a request and read its answers; if the worker dies, the error names the file."""
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    try:
-        worker.stdin.write(json.dumps({"paths": paths, "crop": crop, "pixels": pixels}).encode() + b"\n")
-        worker.stdin.flush()
-    except BrokenPipeError:
-        raise _died(worker, paths[0]) from None
-    for path in paths:
-        line = worker.stdout.readline()
-        why = json.loads(line) if line.endswith(b"\n") else None
-        size = crop.image_bytes if pixels and why is None else 0
-        content = worker.stdout.read(size)
-        if not line.endswith(b"\n") or len(content) < size:
-            raise _died(worker, path)
-        yield content if why is None else why
-
-
-def _died(worker: subprocess.Popen[bytes], path: str) -> UserError:
-    worker.kill()
-    remedy = "check the file and the free memory, and start the run again"
-    return UserError(
-        f"a decoding process died (exit code {worker.wait()}) while it read {path}: {remedy}", code="worker-died"
-    )
+            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+            self._own.worker = worker
+            self._started.append(worker)
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        answers: list[bytes | str] = []
+        with suppress(BrokenPipeError):  # then there is no answer to the first path
+            worker.stdin.write(json.dumps({"paths": paths, "crop": self.crop, "pixels": pixels}).encode() + b"\n")
+            worker.stdin.flush()
+        for path in paths:
+            line = worker.stdout.readline()
+            why = json.loads(line) if line.endswith(b"\n") else None
+            size = self.crop.image_bytes if pixels and why is None else 0
+            content = worker.stdout.read(size)
+            if not line.endswith(b"\n") or len(content) < size:
+                self._own.worker = None
+                worker.kill()
+                message = (
+                    f"a decoding process died (exit code {worker.wait()}) while it read {path}: check the file and"
+                )
+                raise UserError(f"{message} the free memory, and start the run again", code="worker-died")
+            answers.append(content if why is None else why)
+        return answers
 
 
 def _close(threads: ThreadPoolExecutor, started: list[subprocess.Popen[bytes]]) -> None:

@@ -171,14 +171,13 @@ def _start(function: Callable[..., Any], shared: Any) -> None:
 def depend_on_parent() -> None:
     """Ignore Ctrl-C, which the parent handles, and end with the parent, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
+    def end_with_parent() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _call(task: Any) -> Any:
@@ -289,10 +288,17 @@ def write_pictures(
     inside = data_set.split_folder(data, data_set.test).is_dir()
     clean = data_set.list_test(data) if inside else Pictures(data, list_images(data))
     names = spread(list(clean.paths), images)
-    _check_names(names)
+    seen: dict[str, str] = {}
+    for name in names:  # all are written as JPEG
+        if (twin := seen.setdefault(_as_jpeg(name), name)) != name:
+            message = f"{twin} and {name} would both become {_as_jpeg(name)}: rename one"
+            raise UserError(message, code="duplicate")
     photographs = (data if inside else data.resolve().parent) / "frost"
     frost = FrostTextures.from_folder(photographs) if photographs.is_dir() else None
-    about = options.describe(_identify(clean, names), len(names), frost, data_set.parameters)
+    digest = hashlib.blake2b(digest_size=6)  # of class, name and size: reading all pictures would take too long
+    for name in names:
+        digest.update(f"{name} {(clean.folder / clean.paths[name]).stat().st_size}\n".encode())
+    about = options.describe(digest.hexdigest(), len(names), frost, data_set.parameters)
     corrupt = partial(corrupt_uint8, seed=options.seed, parameters=data_set.parameters, frost=frost)
     places_of = {name: place for place, name in enumerate(clean.paths)}  # noise does not depend on the choice
     source = _Files(clean, names, [places_of[name] for name in names], data_set.crop, corrupt)
@@ -312,24 +318,8 @@ def write_pictures(
                 manifest.add(name)
 
 
-def _check_names(names: list[str]) -> None:
-    """Refuse pictures whose names only differ in the suffix: all are written as JPEG."""
-    seen: dict[str, str] = {}
-    for name in names:
-        if (twin := seen.setdefault(_as_jpeg(name), name)) != name:
-            raise UserError(f"{twin} and {name} would both become {_as_jpeg(name)}: rename one", code="duplicate")
-
-
 def _as_jpeg(name: str) -> str:
     return str(Path(name).with_suffix(".JPEG").as_posix())
-
-
-def _identify(clean: Pictures, names: list[str]) -> str:
-    """Fingerprint of class, name and size of pictures; reading all of them would take too long."""
-    digest = hashlib.blake2b(digest_size=6)
-    for name in names:
-        digest.update(f"{name} {(clean.folder / clean.paths[name]).stat().st_size}\n".encode())
-    return digest.hexdigest()
 
 
 def _make_files(source: _Files, piece: _Piece) -> list[str]:
@@ -339,17 +329,14 @@ def _make_files(source: _Files, piece: _Piece) -> list[str]:
     for index, name in zip(source.positions[part], names, strict=True):
         target = piece.folder / _as_jpeg(name)
         if not target.exists():
-            image = _read(source.clean.folder / source.clean.paths[name], source.crop)
-            made = source.corrupt(image[None], piece.name, piece.severity, indices=[index])[0]
+            path, side = source.clean.folder / source.clean.paths[name], source.crop.side
+            pixels = decode_file(path, source.crop)
+            if isinstance(pixels, str):
+                message = f"{path} cannot be read as an image: {pixels}; replace or delete it"
+                raise UserError(message, code="unreadable-picture")
+            image = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(1, 3, side, side)
+            made = source.corrupt(image, piece.name, piece.severity, indices=[index])[0]
             target.parent.mkdir(parents=True, exist_ok=True)
             with replacing(target) as fresh:
                 Image.fromarray(made.permute(1, 2, 0).contiguous().numpy()).save(fresh, "JPEG", quality=QUALITY)
     return names
-
-
-def _read(path: Path, crop: Crop) -> Tensor:
-    """Read a picture at the size of the set: uint8, (3, side, side)."""
-    pixels = decode_file(path, crop)
-    if isinstance(pixels, str):
-        raise UserError(f"{path} cannot be read as an image: {pixels}; replace or delete it", code="unreadable-picture")
-    return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(3, crop.side, crop.side)

@@ -1,5 +1,6 @@
 """Pictures of any kind as tensors."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,23 +62,17 @@ def to_pil(image: Tensor) -> Image.Image:
 
 
 def _from_pil(picture: Image.Image, channels: int) -> Tensor:
-    picture = _upright(picture)
+    turn = None
+    with suppress(Exception):  # damaged Exif data are ignored, damaged pixels below are not
+        turn = _TURNS.get(picture.getexif().get(_ORIENTATION, 1))
+    picture = picture if turn is None else picture.transpose(turn)
     if picture.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip at 255
         return _from_values(np.asarray(picture).clip(0, 65535).astype(np.uint16), channels)
     if picture.mode == "F":
         raise Unreadable("its pixels are floating-point numbers of unknown scale", "picture-kind")
-    wanted = _MODES[channels]
-    levels = np.array(picture if picture.mode == wanted else picture.convert(wanted))
+    mode = _MODES[channels]
+    levels = np.array(picture if picture.mode == mode else picture.convert(mode))
     return torch.from_numpy(levels.reshape(*levels.shape[:2], channels)).permute(2, 0, 1).contiguous()
-
-
-def _upright(picture: Image.Image) -> Image.Image:
-    """Turn a picture by its Exif orientation."""
-    try:
-        turn = _TURNS.get(picture.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged Exif data are ignored
-        return picture
-    return picture if turn is None else picture.transpose(turn)
 
 
 def _from_values(values: Any, channels: int) -> Tensor:

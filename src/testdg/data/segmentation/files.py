@@ -104,25 +104,22 @@ class PairFiles:
 
 def readable(pairs: Sequence[Pair], workers: int | None = None) -> tuple[list[Pair], list[str]]:
     """Read all pairs; return those whose files are readable, and the names of the others."""
+
+    def is_readable(pair: Pair) -> bool:
+        try:
+            size = size_of(pair.image)
+            read_picture(pair, size)
+            read_mask(pair, size)
+        except UserError:
+            return False
+        return True
+
     with ThreadPoolExecutor(workers or _THREADS) as threads:
-        good = list(threads.map(_can_read, pairs))
-    left = [pair for pair, is_good in zip(pairs, good, strict=True) if is_good]
-    if not left:
-        raise UserError(
-            f"none of {len(pairs)} pictures with label maps can be read, first {pairs[0].image}",
-            code="unreadable-picture",
-        )
-    return left, [pair.name for pair, is_good in zip(pairs, good, strict=True) if not is_good]
-
-
-def _can_read(pair: Pair) -> bool:
-    try:
-        size = size_of(pair.image)
-        read_picture(pair, size)
-        read_mask(pair, size)
-    except UserError:
-        return False
-    return True
+        results = list(zip(pairs, threads.map(is_readable, pairs), strict=True))
+    if not any(good for _, good in results):
+        message = f"none of {len(pairs)} pictures with label maps can be read, first {pairs[0].image}"
+        raise UserError(message, code="unreadable-picture")
+    return [pair for pair, good in results if good], [pair.name for pair, good in results if not good]
 
 
 def room() -> int:
