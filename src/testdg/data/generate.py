@@ -36,7 +36,7 @@ from testdg.version import __version__
 
 Images = TypeVar("Images", bound=Sized)
 ALL = (*STANDARD_ORDER, *EXTRA)
-Tell = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """Progress: the current corruption, the number of images that this command has made so far, and their total."""
 
 
@@ -78,13 +78,13 @@ class CorruptOptions:
 class Count:
     """Counts images while they are made, and reports the progress."""
 
-    def __init__(self, tell: Tell, total: int) -> None:
-        self.tell, self.done, self.total = tell, 0, total
+    def __init__(self, on_progress: OnProgress, total: int) -> None:
+        self.on_progress, self.done, self.total = on_progress, 0, total
 
     def passed(self, name: str, images: Images) -> Images:
         """Count images of a corruption and return them."""
         self.done += len(images)
-        self.tell(name, self.done, self.total)
+        self.on_progress(name, self.done, self.total)
         return images
 
 
@@ -213,7 +213,9 @@ class _Files(NamedTuple):
     corrupt: Corrupt
 
 
-def write_set(benchmark: str, data: Path, out: Path, images: int | None, options: CorruptOptions, tell: Tell) -> Path:
+def write_set(
+    benchmark: str, data: Path, out: Path, images: int | None, options: CorruptOptions, on_progress: OnProgress
+) -> Path:
     """Make the set of a benchmark from its clean images in the folder `out`; return the folder of the set."""
     benchmark_class, data_set = look_up("corrupted data set", benchmark, corrupted_sets())
     if images is not None and images < 1:
@@ -224,10 +226,10 @@ def write_set(benchmark: str, data: Path, out: Path, images: int | None, options
         )
     folder = out / data_set.stored
     if isinstance(data_set, PictureSet):
-        write_pictures(folder, data_set, data, images, options, tell)
+        write_pictures(folder, data_set, data, images, options, on_progress)
     else:
         bench = benchmark_class(data, Options(images=images))
-        write_arrays(folder, bench.clean, bench.frost, options, tell, data_set.parameters)
+        write_arrays(folder, bench.clean, bench.frost, options, on_progress, data_set.parameters)
     return folder
 
 
@@ -236,7 +238,7 @@ def write_arrays(
     clean: Samples,
     frost: FrostTextures | None,
     options: CorruptOptions,
-    tell: Tell,
+    on_progress: OnProgress,
     parameters: ParameterSet = CIFAR,
 ) -> None:
     """Write `<corruption>.npy`, uint8 (5 N, H, W, 3), and `labels.npy`; existing corruptions are not made again."""
@@ -251,7 +253,7 @@ def write_arrays(
     with claimed(folder, about) as manifest, workers(options.jobs, _make_rows, source) as make:
         _write_array(folder / "labels.npy", (5 * len(clean),), [np.tile(clean.labels.numpy().astype(np.uint8), 5)])
         todo = [name for name in options.corruptions if not (folder / f"{name}.npy").exists()]
-        count = Count(tell, 5 * len(clean) * len(todo))
+        count = Count(on_progress, 5 * len(clean) * len(todo))
         starts = range(0, len(clean), _ARRAY_CHUNK)
         for name in options.corruptions:
             if name in todo:
@@ -278,7 +280,7 @@ def _write_array(path: Path, shape: tuple[int, ...], pieces: Iterable[Array]) ->
 
 
 def write_pictures(
-    folder: Path, data_set: PictureSet, data: Path, images: int | None, options: CorruptOptions, tell: Tell
+    folder: Path, data_set: PictureSet, data: Path, images: int | None, options: CorruptOptions, on_progress: OnProgress
 ) -> None:
     """Write `<corruption>/<severity>/<class>/<file>`, JPEG; a severity gets its name when it is complete.
 
@@ -306,7 +308,7 @@ def write_pictures(
         levels = {severity: data_set.severities[severity - 1] for severity in options.severities}
         places = {(name, s): folder / name / level for name in options.corruptions for s, level in levels.items()}
         todo = {key: place for key, place in places.items() if not place.exists()}
-        count = Count(tell, len(names) * len(todo))
+        count = Count(on_progress, len(names) * len(todo))
         for name, severity in places:
             if place := todo.get((name, severity)):
                 part = place.with_name(f"{place.name}.part")
