@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from support.errors import refused
 from testdg.data.frames import Frame, Frames, PictureFolder, PictureList, RemainingPictures, open_frames
-from testdg.errors import UserError
 from testdg.models import Preprocessing
 from testdg.models.canvas import Canvas
 from testdg.runs.ahead import Loader
@@ -48,14 +48,19 @@ def test_a_list_may_name_pictures_beside_it_or_from_here(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
-    [("nothing", "does not exist"), ("empty", "holds no pictures"), ("empty.txt", "is empty"), ("bad.txt", "list")],
+    ("name", "code"),
+    [
+        ("nothing", "no-such-file"),
+        ("empty", "no-images"),
+        ("empty.txt", "empty-list"),
+        ("bad.txt", "unreadable-list"),
+    ],
 )
-def test_what_holds_no_pictures_is_told(tmp_path: Path, name: str, told: str) -> None:
+def test_paths_without_pictures_are_refused(tmp_path: Path, name: str, code: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\0")
-    with pytest.raises(UserError, match=told):
+    with refused(code, tmp_path / name):
         open_frames(tmp_path / name)
 
 
@@ -123,7 +128,7 @@ def test_a_video_that_ends_early_says_so(tmp_path: Path) -> None:
 def test_what_is_no_video_is_told(tmp_path: Path) -> None:
     pytest.importorskip("av")
     (tmp_path / "v.mp4").write_bytes(b"no video at all")
-    with pytest.raises(UserError, match="neither a list of pictures nor a video"):
+    with refused("unreadable-video", tmp_path / "v.mp4"):
         open_frames(tmp_path / "v.mp4")
 
 

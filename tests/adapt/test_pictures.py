@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from support.errors import refused
 from testdg.data.pictures import Unreadable, decode, read_picture
 from testdg.models import Preprocessing
 from testdg.models.canvas import Canvas
@@ -68,24 +69,25 @@ def test_pictures_stand_upright(levels: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("picture", "reason"),
+    ("picture", "code", "value"),
     [
-        (b"", "no image format"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no image format"),
-        (np.zeros((4, 4, 3), np.int64), "uint8"),
-        (np.full((4, 4, 3), 2.0), "divide by 255"),
-        (np.full((4, 4, 3), np.nan), "finite"),
-        (np.zeros((4, 4, 5), np.uint8), "channels"),
-        (np.zeros((0, 4, 3), np.uint8), "must be"),
-        (np.zeros((4, 4, 3), object), "uint8"),
-        (torch.zeros(2, 3, 4, 4), "must be"),
-        (np.zeros((2, 500, 3), np.uint8), "times the short one"),
-        (42, "int is not a picture"),
+        (b"", "unreadable-picture", ""),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "unreadable-picture", ""),
+        (np.zeros((4, 4, 3), np.int64), "image-type", "int64"),
+        (np.full((4, 4, 3), 2.0), "image-range", 2),
+        (np.full((4, 4, 3), np.nan), "image-range", "NaN"),
+        (np.zeros((4, 4, 5), np.uint8), "image-shape", "(4, 4, 5)"),
+        (np.zeros((0, 4, 3), np.uint8), "image-shape", "(0, 4, 3)"),
+        (np.zeros((4, 4, 3), object), "image-type", "object"),
+        (torch.zeros(2, 3, 4, 4), "image-shape", "(2, 3, 4, 4)"),
+        (np.zeros((2, 500, 3), np.uint8), "unreadable-picture", "500 x 2"),
+        (42, "image-type", "int"),
     ],
 )
-def test_what_is_no_picture_is_told(picture: object, reason: str) -> None:
-    with pytest.raises(Unreadable, match=reason):
+def test_other_values_than_pictures_are_refused(picture: object, code: str, value: object) -> None:
+    with refused(code, value) as caught:
         decode(picture)
+    assert isinstance(caught.value, Unreadable)
 
 
 def test_damaged_files_are_told(levels: np.ndarray, tmp_path: Path) -> None:

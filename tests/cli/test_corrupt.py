@@ -68,7 +68,7 @@ def test_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--data", "nowhere"], "data folder nowhere does not exist"),
         (["--benchmark", "cifar-10-c"], "unknown corrupted data set 'cifar-10-c'; did you mean 'cifar10-c'?"),
         (["--benchmark", "cifar100-c"], "missing"),
-        (["--benchmark", "imagenet-c"], "holds no images: expected <class>/<file>.JPEG"),
+        (["--benchmark", "imagenet-c"], "contains no images: expected <class>/<file>.JPEG"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_nothing_is_written(

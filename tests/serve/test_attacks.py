@@ -99,7 +99,7 @@ def test_passes_and_steps_are_bounded_and_answers_the_same(start: Start, monkeyp
         pictures = read(service, files)
         answers = service.batcher.predict(stream, pictures).result(30)
         images = torch.stack([one.image for one in pictures]) / 255
-        expected = stream.predictor.logits(service.factory.model, images).argmax(1).tolist()
+        expected = stream.session.predict_by(service.factory.model, images).argmax(1).tolist()
     assert [one.source.class_index for one in answers] == expected
     assert passed == [7, 7, 7, 7, 2] * 2
     assert (max(stepped), sum(stepped)) == (7, 30)

@@ -183,7 +183,7 @@ def test_a_data_folder_is_not_for_the_embedded_among_several(tmp_path: Path) -> 
     values = {"method": ["tent"], "benchmark": ["digits-c", "imagenet-c"], "data": str(tmp_path), "images": 1}
     cells = expand(Grid.from_options({**values, "domains": ["fog"]}, []))
     assert {cell.benchmark: cell.data for cell in cells} == {"digits-c": None, "imagenet-c": str(tmp_path)}
-    with pytest.raises(UserError, match="digits-c brings its own images: leave out --data"):
+    with pytest.raises(UserError, match="digits-c contains its own images: leave out --data"):
         expand(Grid.from_options({**values, "benchmark": ["digits-c"]}, []))
 
 
