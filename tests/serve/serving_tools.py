@@ -66,7 +66,7 @@ def send(service: Service, name: str, files: list[bytes], *, learn: bool = True)
         answers = service.batcher.predict(stream, pictures).result(30)
         service.count(stream, pictures, answers)
         if learn:
-            for fate in service.learn(stream, pictures, wait=True)[1]:
+            for fate in service.learner.offer(stream, pictures, wait=True)[1]:
                 fate.result(30)
         return [one.own.class_index for one in answers]
 

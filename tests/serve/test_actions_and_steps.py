@@ -31,7 +31,7 @@ def pictures(service: Service, count: int = 8) -> list[Picture]:
 
 def taken(service: Service, stream: StreamSession) -> list:
     """Queue pictures for a stream whose lock we hold, and wait until the learner has taken them."""
-    fates = service.learn(stream, pictures(service), wait=True)[1]
+    fates = service.learner.offer(stream, pictures(service), wait=True)[1]
     wait_for(lambda: len(service.learner) == 0)
     return fates
 
@@ -95,7 +95,7 @@ def test_a_dead_thread_is_reported(start: Start, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(service.learner, "_learn", end)
     with service.pool.using("a", make=True) as stream:
-        service.learn(stream, pictures(service))
+        service.learner.offer(stream, pictures(service))
     wait_for(lambda: service.problems() == ["the learning thread has ended: restart the server"])
     assert len(send(service, "a", digits(2), learn=False)) == 2
 
@@ -119,7 +119,7 @@ def test_shutdown_reports_pictures_that_were_not_learnt_from(start: Start, monke
     with service.pool.using("a") as stream:
         with stream.lock:
             taken(service, stream)
-            service.learn(stream, pictures(service, 5))
+            service.learner.offer(stream, pictures(service, 5))
             lost: list[str] = []
             closing = threading.Thread(target=lambda: lost.extend(service.close()))
             closing.start()

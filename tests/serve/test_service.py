@@ -102,7 +102,7 @@ def test_a_full_queue_drops_learning_and_never_predictions(start: Start) -> None
     send(service, "a", digits(8), learn=False)
     with service.pool.using("a") as stream, stream.lock:  # nothing is learnt
         pictures = read(service, digits(16))
-        found = [service.learn(stream, pictures)[0] for _ in range(8)]
+        found = [service.learner.offer(stream, pictures)[0] for _ in range(8)]
         assert "dropped" in found
         assert stream.counts.dropped == 16 * found.count("dropped")
         assert len(service.batcher.predict(stream, pictures).result(20)) == 16
@@ -115,9 +115,9 @@ def test_a_stream_may_not_take_the_whole_queue(start: Start) -> None:
         send(service, name, digits(1), learn=False)
     pictures = read(service, digits(32))
     with service.pool.using("a") as a, service.pool.using("b") as b, a.lock, b.lock:
-        found = [service.learn(a, pictures)[0] for _ in range(5)]
+        found = [service.learner.offer(a, pictures)[0] for _ in range(5)]
         assert found.count("queued") <= 2  # one batch may be at work
-        assert service.learn(b, pictures)[0] == "queued"
+        assert service.learner.offer(b, pictures)[0] == "queued"
 
 
 def test_the_least_recently_used_stream_moves_to_disk_and_back(start: Start) -> None:
@@ -169,7 +169,7 @@ def test_actions_change_the_model_and_are_logged(start: Start) -> None:
         assert same({k: v for k, v in weights(stream).items() if "guard." not in k and "generator" not in k},
                     {k: v for k, v in fresh.items() if "guard." not in k and "generator" not in k})  # fmt: skip
         act(service, "a", "freeze")
-        assert service.learn(stream, [])[0] == "frozen"
+        assert service.learner.offer(stream, [])[0] == "frozen"
         act(service, "a", "freeze", frozen=False)
         done = act(service, "a", "export", "for the others")
         assert load_model(service.storage.folder / done.folder).classes == 10
@@ -186,7 +186,7 @@ def test_shutdown_loses_nothing(start: Start, tmp_path: Path) -> None:
     feed(service, "a", "frost", 4)
     with service.pool.using("a") as stream:
         pictures = read(service, digits(20, "frost", 200))
-        service.learn(stream, pictures)  # waits in the queue
+        service.learner.offer(stream, pictures)  # waits in the queue
         stream.frozen = False
     service.close()
     assert len(service.learner) == 0
