@@ -180,9 +180,9 @@ class Alignment(nn.Module):
         gap = float(self.propose(output.logits)) if self.sites and self.reads == "batch" else 0.0
         if gap <= self.threshold:
             return output
-        kept = self.stream()
+        before = self.stream()
         output, _ = self._again(lambda: run(images), output, gap)
-        self._put_back(kept)
+        self._put_back(before)
         return output
 
     def _put_back(self, stream: list[Statistics]) -> None:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from testdg.models.alignment import Alignment
 
 STRETCH = 2.0
-"""The most that a deviation is stretched or shrunk by."""
+"""Largest factor by which a deviation is stretched or shrunk."""
 RECENT = 20.0
-"""Images that are held against the memory to notice a change; fewer would be noise."""
+"""Recent images that are compared with the memory to detect a change; fewer would be noise."""
 SHRINKAGE = 10.0
 """Images of a class with which its mean in the source counts as half known."""
 FARTHEST = 0.4
-"""How far a class is taken to be from all others where no class of the source has enough images to tell."""
+"""Assumed distance of a class from all others if no class of the source has enough images to measure it."""
 
 
 class Statistics(NamedTuple):
@@ -39,7 +39,7 @@ class Statistics(NamedTuple):
 
 
 class Site(nn.Module):
-    """What stands after one block. Its state is a handful of vectors, changed in place."""
+    """The alignment after one block. Its state is a few vectors, changed in place."""
 
     owner: Alignment
     offsets: Tensor
