@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.models.blocks import holding, width_of
-from testdg.models.norm_sites import NormSite
-from testdg.models.sites import RECENT, Site, Statistics
+from testdg.models.sites import RECENT, NormSite, Site, Statistics
 from testdg.models.untrusted import first_line
 
 if TYPE_CHECKING:
