@@ -48,7 +48,7 @@ class MeanLogits(Adapter):
     def centred(self, logits: Tensor) -> Tensor:
         return logits - self.settings.strength * (self.mean - self.mean.mean())
 
-    def beyond_weights(self) -> str:
+    def why_not_exportable(self) -> str:
         return "the mean of the logits lies outside of the model"
 
 

@@ -14,7 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-from testdg.methods import Adapter, first_things_first, methods
+from testdg.methods import Adapter, methods, order_for_display
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)]*)?\)")
@@ -121,7 +121,7 @@ def code_part(kind: type[Adapter]) -> str:
     shown = f"## Example\n\n```pycon\n{_dedent(example)}\n```\n\n" if example else ""
     rows = [
         [f"`{one['name']}`", _value(one["default"]), one["type"], one["help"]]
-        for one in first_things_first(kind.Settings)
+        for one in order_for_display(kind.Settings)
     ]
     settings = _table(["setting", "default", "values", "meaning"], rows)
     presets = [

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import testdg
+from support.errors import refused
 from testdg import adapt, load_benchmark
 from testdg.core.guard import Decision, Guard, guard
 from testdg.core.online import load_online
@@ -130,7 +131,7 @@ def test_it_begins_to_learn_again_after_a_pause(digits: Digits) -> None:
     while not adapter.counts["fall back"]:
         adapter(next(stream))
     first = adapter.pause
-    adapter.pause = 10
+    adapter.counters.pause = 10
     adapter(next(stream))
     assert adapter.pause <= 0
     while adapter.counts["fall back"] < 2:
@@ -183,7 +184,7 @@ def test_reset_begins_anew(digits: Digits) -> None:
 
 def test_a_healthy_state_comes_back_on_request(digits: Digits) -> None:
     adapter = digits.guarded("tent", learning_rate=1e-4)
-    with pytest.raises(UserError, match="no healthy state"):
+    with refused("no-healthy-state"):
         adapter.roll_back("too early")
     before = {name: value.clone() for name, value in adapter.adapter.tensors().items()}
     for images in digits.shuffled(3):
@@ -210,16 +211,18 @@ def test_a_batch_that_is_refused_changes_nothing(digits: Digits) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "code", "values"),
     [
-        ({"patience": 0}, "patience of a guard must be 1 or more; got 0"),
-        ({"snapshots": 0}, "snapshots of a guard must be 1 or more; got 0"),
-        ({"probe": torch.zeros(3, 3, 32, 32, dtype=torch.uint8)}, "images must be float in .0, 1.; got torch.uint8"),
-        ({"probe": torch.full((3, 3, 32, 32), 9.0)}, "images must be in .0, 1.; got 9 to 9"),
+        ({"patience": 0}, "guard-option", ("patience", 0)),
+        ({"snapshots": 0}, "guard-option", ("snapshots", 0)),
+        ({"probe": torch.zeros(3, 3, 32, 32, dtype=torch.uint8)}, "image-type", ("uint8",)),
+        ({"probe": torch.full((3, 3, 32, 32), 9.0)}, "image-range", ("9",)),
     ],
 )
-def test_wrong_options_are_a_sentence(options: dict[str, Any], told: str, digits: Digits) -> None:
-    with pytest.raises(UserError, match=told):
+def test_wrong_options_are_refused(
+    options: dict[str, Any], code: str, values: tuple[object, ...], digits: Digits
+) -> None:
+    with refused(code, *values):
         guard(adapt(digits.model, "tent"), **options)
 
 
@@ -245,7 +248,7 @@ def test_load_online_finds_whether_a_guard_was_saved(digits: Digits, tmp_path: P
 
 
 def test_a_guard_is_not_lost_on_the_way_to_a_device(digits: Digits) -> None:
-    with pytest.raises(UserError, match="bring the model to its device"):
+    with refused("guard-device"):
         digits.guarded("tent").to("cpu")
 
 
@@ -253,14 +256,14 @@ def test_a_pause_is_told_and_tells_nothing_old(digits: Digits) -> None:
     adapter, stream = digits.guarded("testdg_aligned"), digits.shuffled(3)
     adapter(next(stream))
     assert "gap" in adapter.diagnostics
-    adapter.pause = 50
+    adapter.counters.pause = 50
     adapter(next(stream))
     assert adapter.diagnostics == {"guard_pause": 30}
 
 
 def test_a_guard_that_was_made_before_the_warm_up_knows_what_that_made_of_the_model(digits: Digits) -> None:
     adapter = guard(adapt(digits.model, "ecotta", source_images=64), digits.train[-100:])
-    with pytest.raises(UserError, match="warm_up"):
+    with refused("no-source-data", "ecotta"):
         adapter(digits.images[:20])
     assert not adapter.snapshots
     adapter.warm_up([(digits.train[:64], digits.train_labels[:64])])
@@ -269,7 +272,7 @@ def test_a_guard_that_was_made_before_the_warm_up_knows_what_that_made_of_the_mo
     assert adapter.counts["roll back"] == 0
     images = digits.images[:20]
     adapter.adapter.reset()
-    assert torch.equal(adapter._source(images), adapter.adapter.predict(images))
+    assert torch.equal(adapter.health.source_logits(images), adapter.adapter.predict(images))
 
 
 def test_dear_methods_are_looked_at_more_often(digits: Digits) -> None:
@@ -278,7 +281,7 @@ def test_dear_methods_are_looked_at_more_often(digits: Digits) -> None:
         adapter = digits.guarded(method)
         for images in digits.shuffled(2):
             adapter(images)
-        passes[method] = adapter.passes
+        passes[method] = adapter.health.checks.passes
     assert passes["align"] == 1
     assert passes["tent"] == 3  # there and back
     assert passes["testdg"] > 3

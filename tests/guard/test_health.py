@@ -7,12 +7,19 @@ import torch
 from torch import Tensor
 
 from testdg import Preprocessing, adapt, guard, load_model
-from testdg.core.guard.health import ALIKE, LEARNT_BY_HEART, LENIENT, STRICT, Probe
+from testdg.core.guard.health import (
+    LENIENT,
+    MAX_UNCERTAINTY_RATIO,
+    STRICT,
+    TRAIN_SET_CONFIDENCE_BONUS,
+    Probe,
+)
 from testdg.models import TinyViT
 from testdg.models.alignment import confidence
 from testdg.testing import stream
 
 DOUBT = 0.05  # of the probe
+FOREIGN = MAX_UNCERTAINTY_RATIO * (DOUBT + TRAIN_SET_CONFIDENCE_BONUS)
 
 
 def logits_of(doubt: float) -> Tensor:
@@ -32,8 +39,8 @@ def probe(origin: str = "source") -> Probe:
         (0.98, 0.0, False),
         (0.98, 0.9, False),
         (1 - STRICT["classification"] - 0.01, DOUBT, True),
-        (1 - STRICT["classification"] - 0.01, ALIKE * (DOUBT + LEARNT_BY_HEART) - 0.01, True),
-        (1 - STRICT["classification"] - 0.01, ALIKE * (DOUBT + LEARNT_BY_HEART) + 0.01, False),
+        (1 - STRICT["classification"] - 0.01, FOREIGN - 0.01, True),
+        (1 - STRICT["classification"] - 0.01, FOREIGN + 0.01, False),
         (1 - LENIENT - 0.01, 0.4, True),
     ],
 )
@@ -61,10 +68,10 @@ def test_how_sure_the_source_is_does_not_depend_on_how_a_method_puts_its_predict
     images = torch.rand(20, 3, 32, 32)
     guarded = guard(adapt(model, "roid"), images)
     guarded(next(iter(stream(guarded.adapter, 1, 8))))
-    assert guarded.probe.sureness is not None
+    assert guarded.probe.confidence is not None
     with torch.no_grad():
         expected = confidence(model(model.prepare(images)).logits)
-    torch.testing.assert_close(guarded.probe.sureness, expected)
+    torch.testing.assert_close(guarded.probe.confidence, expected)
     assert abs(float(confidence(guarded.adapter.predict(images)) - expected)) > 1e-3
 
 

@@ -71,7 +71,7 @@ def test_a_frame_is_forgotten_after_a_while() -> None:
     inputs.look(images)
     inputs.look(smooth(RECENT, seed=1))
     assert against(images, inputs) == [set()]
-    inputs.forget()
+    inputs.clear()
     assert against(smooth(1, seed=1), inputs) == [set()]
 
 

@@ -26,21 +26,21 @@ def test_spread_is_between_one_class_and_all(found: list[int]) -> None:
 
 def test_after_one_class_two_are_no_mix_yet() -> None:
     mix, three = Mix(10), [0, 1, 2] * 20
-    mix.add(three)
-    assert not mix.look()
-    mix.add([0] * 60)
-    assert mix.look()
-    mix.add(three)
-    assert mix.look()
-    mix.add(list(range(5)) * 12)
-    assert not mix.look()
+    mix.add_classes(three)
+    assert not mix.check()
+    mix.add_classes([0] * 60)
+    assert mix.check()
+    mix.add_classes(three)
+    assert mix.check()
+    mix.add_classes(list(range(5)) * 12)
+    assert not mix.check()
 
 
 def test_few_predictions_say_nothing() -> None:
     mix = Mix(10)
-    mix.add([1] * (LEAST_SEEN - 1))
+    mix.add_classes([1] * (LEAST_SEEN - 1))
     assert not mix.known
-    mix.add([1])
+    mix.add_classes([1])
     assert mix.known
 
 

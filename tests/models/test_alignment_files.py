@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods.align import site_names
 from testdg.methods.parts.blocks import prefix_tokens
 from testdg.models import VisionModel, load_model
@@ -110,7 +110,7 @@ def text_for_number(tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
 def test_a_file_that_does_not_fit_is_named(change: Any, tmp_path: Path) -> None:
     adapted().save(tmp_path)
     rewrite(tmp_path / FILE, change)
-    with pytest.raises(UserError, match=FILE):
+    with refused("damaged-model", FILE):
         load_model(tmp_path)
 
 
@@ -118,7 +118,7 @@ def test_a_file_that_does_not_fit_is_named(change: Any, tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(content: bytes, tmp_path: Path) -> None:
     adapted().save(tmp_path)
     (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(UserError, match=FILE):
+    with refused("damaged-model", FILE):
         load_model(tmp_path)
 
 
@@ -127,5 +127,5 @@ def test_a_file_without_settings_is_named(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / FILE)
     for about in (None, {"alignment": "[1]"}, {"alignment": "{"}):
         save_file(tensors, tmp_path / FILE, about)
-        with pytest.raises(UserError, match=FILE):
+        with refused("damaged-model", FILE):
             load_model(tmp_path)

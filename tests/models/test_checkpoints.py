@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from support.errors import refused
 from testdg import Preprocessing, adapt, load_model
 from testdg.cli.app import execute
-from testdg.errors import UserError
 from testdg.models import TinyViT
 from testdg.models.checkpoints import read_checkpoint
 from testdg.models.timm_models import misfit
@@ -44,11 +44,9 @@ def test_what_export_wrote_of_an_own_module_is_opened_with_it(tmp_path: Path) ->
     torch.testing.assert_close(again(again.prepare(IMAGES)).logits, adapter.predict(IMAGES))
     assert (again.preprocessing, again.class_names, again.head) == (SIZED, ("ant", "bee", "cat"), "fc")
     assert all(torch.equal(value, before[name]) for name, value in given.state_dict().items())
-    with pytest.raises(
-        UserError, match=r"the weights of MyNet, a module that only its own code can make: load_model\("
-    ):
+    with refused("no-network", "MyNet", "load_model"):
         load_model(tmp_path / "mine")
-    with pytest.raises(UserError, match=r"does not fit MyNet: fc\.bias and 1 more of another shape \(\(3,\), not"):
+    with refused("wrong-weights", "MyNet", "fc.bias", "(3,)", "(5,)"):
         load_model(tmp_path / "mine", module=MyNet(classes=5))
 
 
@@ -85,9 +83,9 @@ def test_the_options_of_a_training_may_lie_beside_its_tensors(tmp_path: Path) ->
 def test_a_file_of_tensors_without_preprocessing_is_told(tmp_path: Path) -> None:
     file = tmp_path / "weights.pth"
     torch.save(MyNet().state_dict(), file)
-    with pytest.warns(UserWarning, match=r"weights gets images as they are.*preprocessing=Preprocessing") as told:
+    with pytest.warns(UserWarning, match="weights") as caught:
         load_model(file, module=MyNet())
-    assert told[0].filename == __file__
+    assert caught[0].filename == __file__
 
 
 class Harmful:
@@ -102,11 +100,11 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path, capsys: pytest.CaptureFix
     torch.save({"epoch": 3}, empty)
     broken.write_bytes(whole.read_bytes()[:200])
     for file in (whole, harmful):
-        with pytest.raises(UserError, match=r"holds more than tensors.*save the state_dict\(\) of the module alone"):
+        with refused("unsafe-pickle", "state_dict"):
             read_checkpoint(file)
-    with pytest.raises(UserError, match="holds no weights"):
+    with refused("no-weights", "empty"):
         read_checkpoint(empty)
-    with pytest.raises(UserError, match="broken"):
+    with refused("damaged-model", "broken"):
         read_checkpoint(broken)
     assert "executed" not in capsys.readouterr().out
 
@@ -137,28 +135,28 @@ def test_a_published_checkpoint_becomes_a_folder(tmp_path: Path, capsys: pytest.
     file, out = tmp_path / "published.pth", tmp_path / "converted"
     torch.save({"model": {**published(other), "mu": torch.zeros(3)}}, file)
     assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", str(out)]) == 0
-    told = capsys.readouterr().out
-    assert "7 classes" in told
-    assert "4 tensors of branches beside layers are in branches.safetensors" in told
-    assert "the network has no place for them: mu" in told
+    output = capsys.readouterr().out
+    assert "7 classes" in output
+    assert "branches.safetensors" in output
+    assert "mu" in output
     model = load_model(out)
     torch.testing.assert_close(model(IMAGES).logits, other(model.normalise(IMAGES)))
     assert set(load_file(out / "branches.safetensors")) == {
         f"blocks.{k}.attention.qkv.vida_{part}.weight" for k in range(2) for part in ("down", "up")
     }
     assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", str(out)]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert str(out) in capsys.readouterr().err
 
 
-def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network, file, out = tiny(tmp_path / "like"), tmp_path / "file.pth", str(tmp_path / "out")
     weights = network.state_dict()
     del weights["norm.weight"]
     torch.save(weights, file)
     assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", out, "--json"]) == 2
-    assert "does not fit like: it lacks norm.weight" in capsys.readouterr().err
+    assert "norm.weight" in capsys.readouterr().err
     assert execute(["convert", str(file), "--out", out]) == 2
-    assert "name the network of the weights: --timm NAME" in capsys.readouterr().err
+    assert "--timm" in capsys.readouterr().err
     torch.save(network.state_dict(), file)
     assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unknown"] == []
@@ -168,12 +166,12 @@ def test_a_file_of_tensors_as_a_model_points_to_convert(tmp_path: Path, capsys: 
     file = tmp_path / "weights.pt"
     torch.save(MyNet().state_dict(), file)
     assert execute(["run", "--model", str(file), "--out", str(tmp_path / "runs")]) == 2
-    assert f"holds weights without their network: testdg convert {file} --timm NAME" in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"nowhere\.pt does not exist"):
+    assert f"testdg convert {file}" in capsys.readouterr().err
+    with refused("no-such-file", "nowhere.pt"):
         load_model(tmp_path / "nowhere.pt")
 
 
-def test_a_torchvision_that_does_not_fit_is_one_sentence() -> None:
-    told = misfit("timm:x needs timm, which does not import", RuntimeError("operator torchvision::nms does not exist"))
-    assert "torchvision does not fit torch" in told
-    assert told.endswith("install the one that does")
+def test_a_torchvision_for_another_torch_is_named() -> None:
+    message = misfit("timm:x needs timm", RuntimeError("operator torchvision::nms does not exist"))
+    assert message.startswith("timm:x needs timm")
+    assert torch.__version__ in message

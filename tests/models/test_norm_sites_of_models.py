@@ -125,6 +125,6 @@ def test_methods_with_statistics_of_their_own_begin_at_the_source(
     for images in stream(one, 6, 20):
         torch.testing.assert_close(one(images), other(images))
         torch.testing.assert_close(one.predict(images), other.predict(images))
-    if other.beyond_weights() is None:
+    if other.why_not_exportable() is None:
         one.export(tmp_path / "again")
         torch.testing.assert_close(load_model(tmp_path / "again")(images).logits, one.predict(images))

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.models import Preprocessing
 from testdg.models.preprocessing import from_preprocessor_config, read_preprocessor, write_preprocessor
 
@@ -132,7 +132,7 @@ def test_published_configurations_are_understood() -> None:
 @pytest.mark.parametrize("content", ["{", "[1]", '{"size": {"width": 3}}', '{"resample": 99}', '{"size": "big"}'])
 def test_a_broken_configuration_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(content)
-    with pytest.raises(UserError, match=r"preprocessor_config\.json is not a preprocessor configuration"):
+    with refused("preprocessing", "preprocessor_config.json"):
         read_preprocessor(tmp_path)
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import transformers
 from torch import nn
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.models import Preprocessing, SegmentationModel, load_model
 from testdg.models.segformer import IMAGENET, random_segformer
 from testdg.models.tiny import tiny_segformer
@@ -100,7 +100,7 @@ def test_other_networks_for_segmentation_are_refused(tmp_path: Path) -> None:
         num_labels=3, hidden_sizes=[8, 8, 8], neck_hidden_sizes=[8] * 7, image_size=32
     )
     transformers.MobileViTForSemanticSegmentation(config).save_pretrained(tmp_path / "other")
-    with pytest.raises(UserError, match="MobileViTForSemanticSegmentation: of models for segmentation only SegFormers"):
+    with refused("wrong-task", "MobileViTForSemanticSegmentation", "SegFormers"):
         load_model(tmp_path / "other")
 
 

@@ -8,7 +8,7 @@ import torch
 import transformers
 from PIL import Image
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.models import TinyCNN, TinyViT, load_model
 from testdg.models.transfer import with_classes, with_size
 
@@ -75,12 +75,12 @@ def test_a_network_without_positions_takes_any_size() -> None:
 
 
 def test_a_size_that_cannot_be_is_refused(make_folder: MakeFolder) -> None:
-    with pytest.raises(UserError, match="model vit cannot take images of 4 x 4"):
+    with refused("image-size", "4 x 4"):
         with_size(load_model(make_folder("vit")[0]), 4)
 
 
 def test_a_classifier_that_is_not_linear_stays() -> None:
     model = load_model(TinyViT(width=16, depth=1, heads=2))
     model.head = "norm"
-    with pytest.raises(UserError, match="classifier 'norm' of TinyViT is not linear"):
+    with refused("no-head", "norm", "TinyViT"):
         with_classes(model, "ab")

@@ -63,7 +63,7 @@ def test_a_state_from_before_there_were_checksums_must_be_made_again(
     stored = json.loads(path.read_text())
     del stored["checksums"]
     path.write_text(json.dumps(stored))
-    with pytest.raises(UserError, match=r"saved before states had checksums.*delete the folder .* to start again"):
+    with pytest.raises(UserError, match=r"checksums.*delete the folder .* to start again"):
         site.run(tmp_path / "template" / "stopped")
 
 

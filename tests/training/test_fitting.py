@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from testdg.core.fitting import fit, load_moments, moments, rate
+from testdg.core.fitting import fit, rate
+from testdg.core.learner import load_moments, moments
 
 
 def batches(start: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:

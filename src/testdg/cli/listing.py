@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testdg.data.benchmarks import benchmarks
-from testdg.methods import Adapter, describe_settings, find_method, first_things_first, methods
+from testdg.methods import Adapter, describe_settings, find_method, methods, order_for_display
 
 
 def list_methods(as_json: bool) -> None:
@@ -97,7 +97,7 @@ def show_method(name: str, as_json: bool) -> None:
     console.print(f"tasks: {', '.join(method.tasks)}; {needs}")
     if method.reconstruction:
         console.print(f"a reconstruction for {' and '.join(method.reconstructed())}: no code of the authors exists")
-    _show([{**one, "default": _plain(one["default"])} for one in first_things_first(method.Settings)])
+    _show([{**one, "default": _plain(one["default"])} for one in order_for_display(method.Settings)])
     for preset, values in presets.items():
         applied = " (applied by itself)" if preset in benchmarks() and benchmarks()[preset].embedded else ""
         console.print(f"preset {preset}{applied}: {', '.join(f'{key}={value}' for key, value in values.items())}")

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 Step = Callable[[Tensor, Tensor], Tensor]
-"""Gives the loss of a batch of images and labels."""
+"""Returns the loss of a batch of images and labels."""
 
 
 def fit(
@@ -23,8 +23,8 @@ def fit(
 ) -> None:
     """Minimise a loss over batches of images and labels, of which `batches` gives number `start` to the last.
 
-    The optimiser's learning rates are the peaks of the schedule. `clip` bounds the norm of the gradient; `after`
-    hears the number of steps done and the loss, which stays on its device.
+    The optimiser's learning rates are the peaks of the schedule. `clip` bounds the norm of the gradient; `after` is
+    called with the number of finished steps and the loss, which stays on its device.
     """
     peaks = [group["lr"] for group in optimizer.param_groups]
     with torch.inference_mode(False), torch.enable_grad():
@@ -44,18 +44,3 @@ def fit(
 def rate(step: int, steps: int) -> float:
     """Warm up over the first tenth, then follow a cosine down to zero."""
     return min(1.0, 10 * (step + 1) / steps) * (1 + math.cos(math.pi * step / steps)) / 2
-
-
-def moments(optimizer: Optimizer) -> dict[str, Tensor]:
-    """What an optimiser remembers of each parameter, flat: `<parameter>.<name>`."""
-    state = optimizer.state_dict()["state"]
-    return {f"{i}.{key}": v for i, entry in state.items() for key, v in entry.items() if isinstance(v, Tensor)}
-
-
-def load_moments(optimizer: Optimizer, remembered: dict[str, Tensor]) -> None:
-    """Put back what `moments` gave."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in remembered.items():
-        index, _, key = name.partition(".")
-        state.setdefault(int(index), {})[key] = value.clone()
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -10,15 +10,16 @@ Function = Callable[..., dict[str, Tensor]]
 WARM_UP = 3
 """Calls that run as usual before one is recorded, so that libraries and optimisers have allocated what they need."""
 MOST = 8
-"""Recordings of a function that are kept; further shapes run as usual."""
+"""Recordings that are stored of a function; further shapes run as usual."""
 
 
 class Recorded:
     """Runs a function of tensors; on a GPU, from the fourth call with the same shapes and key on, as a CUDA graph.
 
-    What the function changes it must change in place, it must not ask the host, and host state that it depends on
-    belongs into the key. Outputs are copies, so they outlive the next call; so all recordings can share their memory.
-    Who reads them at once does without (`copies`).
+    The function must change tensors in place only, must not wait for the host, and host state that it depends on must
+    be part of the key: a recording replays kernels on the same memory and knows nothing else. Outputs are copies, so
+    that they outlive the next call and all recordings can share one memory pool; a caller that reads them at once can
+    save the copies (`copies=False`).
     """
 
     def __init__(self, function: Function, generator: Generator | None = None, *, copies: bool = True) -> None:
@@ -41,7 +42,6 @@ class Recorded:
         return {name: value.clone() for name, value in outputs.items()} if self.copies else outputs
 
     def _due(self, key: Hashable) -> bool:
-        """Whether it is time for a recording."""
         if len(self.graphs) >= MOST:
             return False
         self.calls[key] = self.calls.get(key, 0) + 1
@@ -52,14 +52,14 @@ class Recorded:
         if self.generator is not None:
             graph.register_generator_state(self.generator)
         places = tuple(tensor.clone() for tensor in inputs)
-        torch.clear_autocast_cache()  # weights cast before the recording must not enter it
+        torch.clear_autocast_cache()  # weights cast before the recording must not be part of it
         torch.cuda.synchronize()
         self.pool = torch.cuda.graph_pool_handle() if self.pool is None else self.pool
         try:
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 outputs = self.function(*places)
         except BaseException:
-            self.pool = None  # a recording that failed may have closed it
+            self.pool = None  # a failed recording may have closed it
             raise
         torch.clear_autocast_cache()
         return graph, places, outputs

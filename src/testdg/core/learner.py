@@ -6,8 +6,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from testdg.core import fitting
-
 OptimizerName = Literal["adam", "sgd", "momentum"]
 
 
@@ -31,7 +29,7 @@ class Learner(nn.Module):
         self.optimizer: torch.optim.Optimizer = optimizer_class(groups, fused=self.fused, **extra)
         self.rates: list[float] = [group["lr"] for group in self.optimizer.param_groups]
         self.moment_names = ("step", "exp_avg", "exp_avg_sq") if optimizer == "adam" else ("momentum_buffer",)
-        if optimizer != "adam":  # it would leave its momentum unwritten where the first step is skipped
+        if optimizer != "adam":  # SGD would leave its momentum unset if the first step is skipped
             for parameter in self.parameters_:
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.skipped: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
@@ -59,7 +57,7 @@ class Learner(nn.Module):
         stay = bad if when is None else bad | ~when
         for parameter, gradient in zip(self.parameters_, gradients, strict=True):
             if gradient is not None and gradient.stride() != parameter.stride():
-                gradient = torch.empty_like(parameter).copy_(gradient)  # fused optimisers read memory as it lies
+                gradient = torch.empty_like(parameter).copy_(gradient)  # fused optimisers ignore strides
             parameter.grad = gradient
         if self.fused:
             self.optimizer.found_inf = stay.float()  # type: ignore[attr-defined]
@@ -76,25 +74,17 @@ class Learner(nn.Module):
 
     @torch.no_grad()
     def forget(self, when: Tensor) -> None:
-        """Begin afresh, with zero moments and steps, where a flag on the device says so."""
+        """Set moments and steps to zero where a flag on the device is True."""
         for state in self.optimizer.state.values():
             for value in state.values():
                 if isinstance(value, Tensor):
                     value.mul_(~when.to(value.device))
 
-    def moments(self) -> dict[str, Tensor]:
-        """Moments and step counts, flat: `<parameter>.<name>`."""
-        return fitting.moments(self.optimizer)
-
-    def load_moments(self, moments: dict[str, Tensor]) -> None:
-        """Put back what `moments` gave."""
-        fitting.load_moments(self.optimizer, moments)
-
     def misfit(self, moments: Mapping[str, Tensor]) -> str | None:
         """Say which of some moments cannot be loaded; a parameter that was never moved by Adam has none."""
         known = {f"{i}.{name}" for i in range(len(self.parameters_)) for name in self.moment_names}
         if unknown := sorted(moments.keys() - known):
-            return f"{unknown[0]} is no moment of its optimiser"
+            return f"{unknown[0]} is not a moment of its optimiser"
         for i, parameter in enumerate(self.parameters_):
             own = {name: moments.get(f"{i}.{name}") for name in self.moment_names}
             if "step" in own and all(value is None for value in own.values()):
@@ -109,17 +99,32 @@ class Learner(nn.Module):
                     return f"{i}.{name} is {value.dtype}, not {parameter.dtype}"
         return None
 
-    def held(self) -> list[Tensor]:
+    def written(self) -> list[Tensor]:
         """Everything that a step writes: parameters and moments."""
-        moments = (value for state in self.optimizer.state.values() for value in state.values())
-        return [*self.parameters_, *(value for value in moments if isinstance(value, Tensor))]
+        stored = (value for state in self.optimizer.state.values() for value in state.values())
+        return [*self.parameters_, *(value for value in stored if isinstance(value, Tensor))]
 
-    def drop_moments(self, known: Iterable[Tensor]) -> None:
-        """Forget the moments, perhaps half made, of all but some parameters."""
-        kept = set(known)
-        for parameter in [parameter for parameter in self.optimizer.state if parameter not in kept]:
+    def drop_moments(self, known: set[Tensor]) -> None:
+        """Delete the moments, which may be half made, of all but some parameters."""
+        for parameter in [parameter for parameter in self.optimizer.state if parameter not in known]:
             del self.optimizer.state[parameter]
 
     def to_parameters(self) -> None:
-        """Bring the moments to where the parameters are."""
-        self.load_moments({name: value.to(self.parameters_[0].device) for name, value in self.moments().items()})
+        """Move the moments to the device of the parameters."""
+        device = self.parameters_[0].device
+        load_moments(self.optimizer, {name: value.to(device) for name, value in moments(self.optimizer).items()})
+
+
+def moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Moments and step counts of an optimiser, flat: `<parameter>.<name>`."""
+    state = optimizer.state_dict()["state"]
+    return {f"{i}.{key}": v for i, entry in state.items() for key, v in entry.items() if isinstance(v, Tensor)}
+
+
+def load_moments(optimizer: torch.optim.Optimizer, stored: Mapping[str, Tensor]) -> None:
+    """Restore what `moments` returned."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in stored.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = value.clone()
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -83,7 +83,8 @@ def load_online(folder: str | Path, model: str | nn.Module, on_decision: OnDecis
 
     tensors, about = read_folder(Path(folder))
     adapter = Adapter.like_saved(folder, about, model)
-    guard = about["values"].get("guard")
-    online: OnlineModel = adapter if guard is None else Guard(adapter, None, guard["patience"], guard["snapshots"], on_decision)
+    online: OnlineModel = adapter
+    if (own := about["values"].get("guard")) is not None:
+        online = Guard(adapter, patience=own["patience"], snapshots=own["max_snapshots"], on_decision=on_decision)
     online.load_state(tensors, about["values"])
     return online

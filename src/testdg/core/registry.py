@@ -26,10 +26,10 @@ EXAMPLE = """Examples:
 
 
 def register(method_class: T) -> T:
-    """Make a method known under its `name` (a class decorator)."""
+    """Register a method under its `name` (a class decorator)."""
     if not method_class.name.islower() or not method_class.name.isidentifier():
-        raise UserError(f"a method's name must be lower snake case; got {method_class.name!r}")
-    if (error := vars(method_class).get("example_error")) is not None:  # its own, not that of a method it is made from
+        raise UserError(f"a method's name must be lower snake case; got {method_class.name!r}", code="method-name")
+    if (error := vars(method_class).get("example_error")) is not None:  # not inherited
         example = EXAMPLE.format(name=method_class.name, error=error)
         method_class.__doc__ = f"{cleandoc(method_class.__doc__ or '')}\n\n{example}"
     return _METHODS.add(method_class)
@@ -38,7 +38,7 @@ def register(method_class: T) -> T:
 methods = _METHODS.all
 """Every method, by name."""
 find_method = _METHODS.find
-"""The method of a name, or a sentence that names those that there are."""
+"""The method of a name; a UserError with the known names otherwise."""
 
 
 def adapt(
@@ -54,13 +54,13 @@ def adapt(
     """Wrap a model so that it adapts to what it sees.
 
     Args:
-        model: A module, or the id or folder of a model: whatever `load_model` takes.
+        model: A module, or the id or folder of a model, as for `load_model`.
         method: The name of a method; `testdg methods` lists them.
-        preset: The published settings of a benchmark, by its name.
-        preprocessing: Size, mean and deviation of the model's input; left out, the model's own.
-        head: The name of the layer that gives the logits, where it is not found by itself.
+        preset: The name of a benchmark whose published settings are used.
+        preprocessing: Size, mean and deviation of the model's input; by default, the model's own.
+        head: The name of the layer of the logits, if it is not found automatically.
         classes: The names of the model's classes.
-        **settings: Settings of the method; they win over those of the preset.
+        **settings: Settings of the method; they override the preset.
 
     Examples:
         >>> import testdg

@@ -1,4 +1,4 @@
-"""State that is collected, not listed: what the next batch depends on, put back exactly, and steps that may fail."""
+"""State that is collected, not listed: saving, loading and resetting need no code in a method."""
 
 import copy
 import json
@@ -7,39 +7,113 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from testdg.core.graphs import Function, Recorded
-from testdg.core.learner import Learner
+from testdg.core.learner import Learner, load_moments, moments
 from testdg.core.settings import Settings as BaseSettings
-from testdg.core.undo import Undo
+from testdg.core.state import below
 from testdg.errors import UserError
 from testdg.models import VisionModel
 
 MARK = "model"
-"""Where a warm-up keeps the fingerprint of the model that it was made with."""
+"""Name under which a warm-up stores the fingerprint of the model that it was made with."""
 WARM = "warm."
+"""Beginning of the names of tensors that a warm-up has changed."""
+NO_VALUES = nn.Module.get_extra_state
 Tensors = Mapping[str, Tensor]
 
 
 class PlainState(nn.Module):
-    """A module that keeps some attributes in its state: numbers, or lists of them."""
+    """A module with some attributes in its state: numbers, or lists of them."""
 
     plain: ClassVar[tuple[str, ...]]
     """Their names."""
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The values, ready for JSON."""
         return {name: getattr(self, name) for name in self.plain}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Put back what `get_extra_state` gave."""
         for name in self.plain:
             setattr(self, name, type(getattr(self, name))(state[name]))
 
 
+class Undo:
+    """Makes a failed step leave no trace: everything that it may have changed is restored, bit for bit.
+
+    Buffers and plain values are copied when the step begins, since they are small; a module names large buffers in
+    `uncopied` if it replaces them, or writes them after the last pass only. Weights and moments are never copied
+    here, which would cost as much memory as the model: a step writes them after its last pass, when nothing can fail
+    any more, or calls `keep` first. The version counters of the weights tell whether a step broke this rule; then it
+    cannot be undone, and `restore` returns False.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.parameters = list(module.parameters())
+        self.learners = [part for part in module.modules() if isinstance(part, Learner)]
+        self.with_values = [part for part in module.modules() if type(part).get_extra_state is not NO_VALUES]
+        self.copied: list[tuple[dict[str, Any], str]] = []  # places of buffers that are copied
+        self.replaced: list[tuple[dict[str, Any], str]] = []  # and of the others
+        for part in module.modules():
+            for key in sorted(part._buffers.keys() - part._non_persistent_buffers_set):
+                uncopied = key in getattr(part, "uncopied", ())
+                (self.replaced if uncopied else self.copied).append((part._buffers, key))
+        self.copies: list[Tensor] = []
+        self.kept: list[tuple[list[Tensor], Tensor]] = []  # tensors, and their values one after the other
+
+    @torch.no_grad()
+    def begin(self, generator: Generator) -> None:
+        """Store the state as it is."""
+        self.kept = []
+        self.generator, self.random = generator, generator.get_state()
+        self.values = [copy.deepcopy(part.get_extra_state()) for part in self.with_values]
+        self.versions = [parameter._version for parameter in self.parameters]
+        self.known = [set(learner.optimizer.state) for learner in self.learners]
+        self.buffers = [owner[key] for owner, key in (*self.copied, *self.replaced)]
+        self.written = [buffer for buffer in self.buffers[: len(self.copied)] if buffer is not None]
+        alike = len(self.copies) == len(self.written) and all(
+            (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+            for old, new in zip(self.copies, self.written, strict=True)
+        )
+        if not alike:
+            self.copies = [buffer.clone() for buffer in self.written]
+        elif self.copies:
+            torch._foreach_copy_(self.copies, self.written)
+
+    @torch.no_grad()
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Copy tensors that are about to be written although a pass is still to come."""
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return  # nothing is written now, and a graph that is launched as a whole cannot fail half way
+        groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for tensor in tensors:
+            groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+        self.kept += [(group, torch.cat([tensor.reshape(-1) for tensor in group])) for group in groups.values()]
+
+    @torch.no_grad()
+    def restore(self) -> bool:
+        """Restore everything; False where weights were written without `keep`."""
+        for (owner, key), buffer in zip((*self.copied, *self.replaced), self.buffers, strict=True):
+            owner[key] = buffer
+        if self.copies:
+            torch._foreach_copy_(self.written, self.copies)
+        for group, before in reversed(self.kept):
+            sizes = [tensor.numel() for tensor in group]
+            for tensor, values in zip(group, torch.split(before, sizes), strict=True):
+                tensor.copy_(values.view(tensor.shape))
+        for part, value in zip(self.with_values, self.values, strict=True):
+            part.set_extra_state(value)
+        for learner, known in zip(self.learners, self.known, strict=True):
+            learner.drop_moments(known)
+        self.generator.set_state(self.random)
+        safe = {tensor.data_ptr() for group, _ in self.kept for tensor in group}
+        self.kept = []
+        moved = zip(self.parameters, self.versions, strict=True)
+        return all(p._version == version or p.data_ptr() in safe for p, version in moved)
+
+
 class Stateful(nn.Module):
-    """What every adapter is underneath: a model, and all that a method keeps beside it.
+    """Base of `Adapter`: a model, everything that a method stores next to it, and steps that can be undone.
 
     State is found in parameters, buffers, learners, the extra state of submodules and `self.generator`.
     """
@@ -48,19 +122,17 @@ class Stateful(nn.Module):
     settings: BaseSettings
     model: VisionModel
     generator: torch.Generator
+    _undo: Undo
+    _source: tuple[dict[str, Tensor], dict[str, Any]]
+    """The state that `reset` returns to, without what `warm_up` has changed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.batches = self.images = 0
         self.diagnostics: dict[str, Tensor | float | bool] = {}
-        self.recorded: dict[str, Recorded] = {}  # dropped where tensors of the state become other ones
+        self.recorded: dict[str, Recorded] = {}  # cleared when tensors of the state are replaced
         self._warm: dict[str, Tensor] = {}
         self._torn = False
-
-    def _note_source(self) -> None:
-        """Note the state as it is, all parts made: `reset` comes back to it."""
-        self._undo = Undo(self)
-        self._source = {key: value.cpu().clone() for key, value in self.tensors().items()}, self.values()
 
     def learners(self) -> dict[str, Learner]:
         """The optimisers of the method, by attribute name."""
@@ -80,7 +152,7 @@ class Stateful(nn.Module):
         """Every tensor that the next batch depends on."""
         state = {key: value for key, value in self.state_dict().items() if isinstance(value, Tensor)}
         for name, learner in self.learners().items():
-            state.update({f"{name}.moments.{key}": value for key, value in learner.moments().items()})
+            state.update({f"{name}.moments.{key}": value for key, value in moments(learner.optimizer).items()})
         state.update({WARM + name: value for name, value in self._warm.items()})
         return {**state, "generator": self.generator.get_state()}
 
@@ -91,12 +163,12 @@ class Stateful(nn.Module):
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Put back what `tensors` and `values` gave; whatever does not fit is refused before anything changes."""
+        """Restore what `tensors` and `values` returned; a state that does not fit changes nothing."""
         reason = misfit(self, self.generator, tensors)
         if reason is None:
             reason = self._put_values(values)
         if reason is not None:
-            raise UserError(f"the saved state does not fit {self.model.name}: {reason}")
+            raise UserError(f"the saved state does not fit {self.model.name}: {reason}", code="other-state")
         for name, parameter in self.named_parameters():
             parameter.copy_(tensors[name])
         for prefix, module in self.named_modules():
@@ -105,36 +177,35 @@ class Stateful(nn.Module):
                 value = tensors.get(place + key)
                 module._buffers[key] = None if value is None else value.to(self.model.device, copy=True)
         for name, learner in self.learners().items():
-            start = f"{name}.moments."
-            learner.load_moments({key.removeprefix(start): v for key, v in tensors.items() if key.startswith(start)})
-        if warm := {key.removeprefix(WARM): v for key, v in tensors.items() if key.startswith(WARM)}:
+            load_moments(learner.optimizer, below(f"{name}.moments.", tensors))
+        if warm := below(WARM, tensors):
             self._warm = {name: value.cpu().clone() for name, value in warm.items()}
         self.generator.set_state(tensors["generator"].cpu())
         self._torn = False
         self.recorded = {}
 
     def _put_values(self, values: Mapping[str, Any]) -> str | None:
-        """Put back the plain values of a state; where they do not fit, say why and leave all as it was."""
+        """Restore the plain values of a state; where they do not fit, return the reason and change nothing."""
         own = self.values()
         if values.keys() != own.keys():
-            return f"its values lack or have {min(values.keys() ^ own.keys())}"
+            return f"its values differ in {min(values.keys() ^ own.keys())}"
         counts = [values["batches"], values["images"]]
         if not all(type(count) is int and count >= 0 for count in counts):
             return f"it counts {counts[0]!r} batches and {counts[1]!r} images"
-        try:
-            self._set_extra(values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            self._set_extra(own)
-            return f"its values are of another kind ({type(error).__name__}: {error})"
-        self.batches, self.images = counts
-        return None
-
-    def _set_extra(self, values: Mapping[str, Any]) -> None:
-        for name in values.keys() - {"batches", "images"}:
-            self.get_submodule(name.rpartition(".")[0]).set_extra_state(copy.deepcopy(values[name]))
+        reason = None
+        for state in (values, own):  # the own values again if the new ones are wrong
+            try:
+                for name in state.keys() - {"batches", "images"}:
+                    self.get_submodule(name.rpartition(".")[0]).set_extra_state(copy.deepcopy(state[name]))
+                break
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                reason = f"its values are of another kind ({type(error).__name__}: {error})"
+        if reason is None:
+            self.batches, self.images = counts
+        return reason
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Have tensors back if the step fails: for weights and moments that are written before its last pass."""
+        """Restore these tensors if the step fails: for weights and moments that are written before its last pass."""
         self._undo.keep(tensors)
 
     def record(self, name: str, part: Function, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
@@ -145,22 +216,21 @@ class Stateful(nn.Module):
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """Let a step happen altogether or, where it raises, not at all."""
+        """Undo a step that raises."""
         self._refuse_torn()
         before, self.diagnostics = self.diagnostics, {}
         self._undo.begin(self.generator)
         try:
             yield
         except BaseException:
-            self._torn, self.diagnostics = not self._undo.put_back(), before
+            self._torn, self.diagnostics = not self._undo.restore(), before
             raise
-        self._undo.forget()
+        self._undo.kept = []
 
     def _refuse_torn(self) -> None:
         if self._torn:
-            raise UserError(
-                f"a step of {self.name} failed while it was writing its weights: call reset(), or load a saved state"
-            )
+            failed = f"a step of {self.name} failed while it was writing its weights"
+            raise UserError(f"{failed}: call reset(), or load a saved state", code="torn-state")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -176,12 +246,12 @@ class Stateful(nn.Module):
 
 @runtime_checkable
 class Varying(Protocol):
-    """A module with buffers that come and go, or grow: it knows itself which values they may have."""
+    """A module with buffers that come and go, or grow: the module itself checks their values."""
 
     varying: tuple[str, ...]
 
     def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
-        """Name the first of those buffers that cannot be; None where all can."""
+        """Name the first of these buffers with an impossible value; None where there is none."""
 
 
 def misfit(module: nn.Module, generator: torch.Generator, tensors: Tensors) -> str | None:
@@ -189,12 +259,11 @@ def misfit(module: nn.Module, generator: torch.Generator, tensors: Tensors) -> s
     plain = {name: value for name, value in tensors.items() if not name.startswith(WARM)}
     if (reason := _misfit(module, generator, plain)) is not None:
         return reason
-    warm = {name.removeprefix(WARM): value for name, value in tensors.items() if name.startswith(WARM)}
-    if not warm:
+    if not (warm := below(WARM, tensors)):
         return None
     mark = warm.pop(MARK, None)
     if mark is None or (mark.dtype, mark.ndim) != (torch.uint8, 1):
-        return f"{WARM}{MARK} is missing or no fingerprint"
+        return f"{WARM}{MARK} is missing or not a fingerprint"
     reason = _misfit(module, generator, {**plain, **warm})
     return None if reason is None else f"{WARM}{reason}"
 
@@ -202,33 +271,29 @@ def misfit(module: nn.Module, generator: torch.Generator, tensors: Tensors) -> s
 def _misfit(module: nn.Module, generator: torch.Generator, tensors: Tensors) -> str | None:
     expected = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
     expected["generator"] = generator.get_state()
-    seen: set[str] = set()
+    checked: set[str] = set()
     for name, submodule in module.named_modules():
         start = f"{name}." if name else ""
         if isinstance(submodule, Varying):
-            seen.update(start + key for key in submodule.varying)
+            checked.update(start + key for key in submodule.varying)
             if (key := submodule.misfit({key: tensors.get(start + key) for key in submodule.varying})) is not None:
-                return f"{start}{key} has {_shape(tensors.get(start + key))}, which cannot be"
+                return f"{start}{key} has {_shape(tensors.get(start + key))}, which is impossible"
         if isinstance(submodule, Learner):
             start += "moments."
-            own = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
-            seen.update(start + key for key in own)
+            own = below(start, tensors)
+            checked.update(start + key for key in own)
             if (reason := submodule.misfit(own)) is not None:
                 return start + reason
-    expected = {name: value for name, value in expected.items() if name not in seen}
-    return _first_difference(expected, {name: value for name, value in tensors.items() if name not in seen})
-
-
-def _first_difference(expected: Tensors, tensors: Tensors) -> str | None:
-    if (unknown := next((name for name in tensors if name not in expected), None)) is not None:
-        return f"{unknown} is none of its tensors"
-    for name, value in expected.items():
-        if name not in tensors:
+    if unknown := [name for name in tensors if name not in expected and name not in checked]:
+        return f"it has no tensor {unknown[0]}"
+    for name in [name for name in expected if name not in checked]:
+        value, other = expected[name], tensors.get(name)
+        if other is None:
             return f"{name} is missing"
-        if tensors[name].shape != value.shape:
-            return f"{name} has {_shape(tensors[name])}, not {_shape(value)}"
-        if tensors[name].dtype != value.dtype:
-            return f"{name} is {tensors[name].dtype}, not {value.dtype}"
+        if other.shape != value.shape:
+            return f"{name} has {_shape(other)}, not {_shape(value)}"
+        if other.dtype != value.dtype:
+            return f"{name} is {other.dtype}, not {value.dtype}"
     return None
 
 

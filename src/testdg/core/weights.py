@@ -11,7 +11,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def frozen_copy(module: M) -> M:
-    """Copy a module whose parameters will not be trained; BatchNorm layers that use the batch at hand go on so."""
+    """Copy a module for prediction: parameters are frozen; BatchNorm layers keep using the batch if they did."""
     copied = copy.deepcopy(module).eval().requires_grad_(False)
     for mine, other in zip(copied.modules(), module.modules(), strict=True):
         if uses_batch(other):
@@ -20,7 +20,7 @@ def frozen_copy(module: M) -> M:
 
 
 def uses_batch(layer: nn.Module) -> bool:
-    """Whether a layer normalises by the statistics of the batch at hand."""
+    """Whether a layer normalises by the statistics of the batch."""
     if not isinstance(layer, nn.modules.batchnorm._BatchNorm):
         return False
     return getattr(layer, "of_batch", False) or (layer.training and not layer.track_running_stats)
@@ -30,7 +30,7 @@ def uses_batch(layer: nn.Module) -> bool:
 def ema_update(average: nn.Module, module: nn.Module, momentum: float, *, buffers: bool = True) -> None:
     """Move an average towards a module: average = momentum average + (1 - momentum) module, one fused operation.
 
-    Floating buffers (BatchNorm statistics) are averaged too, and counters copied, unless `buffers` are its own.
+    Floating buffers (BatchNorm statistics) are averaged, too, and counters copied, unless `buffers` is False.
     """
     if not buffers:
         torch._foreach_lerp_(list(average.parameters()), list(module.parameters()), 1 - momentum)
@@ -54,7 +54,7 @@ def weights_and_biases(module: nn.Module) -> list[nn.Parameter]:
 
 @torch.no_grad()
 def restore(parameters: Iterable[Tensor], source: Iterable[Tensor], share: float, generator: Generator) -> None:
-    """Put a random share of the values back to the source, bit for bit."""
+    """Restore a random share of the values to the source, bit for bit."""
     for parameter, old in zip(parameters, source, strict=True):
         back = torch.rand(parameter.shape, generator=generator, device=parameter.device) < share
         parameter.copy_(torch.where(back, old, parameter))
@@ -80,6 +80,6 @@ class Anchor(nn.Module):
 
     @torch.no_grad()
     def recover(self, when: Tensor) -> None:
-        """Go back altogether where a flag on the device says so."""
+        """Restore the source values if a flag on the device is True."""
         for parameter, source in zip(self.parameters_, self.values(), strict=True):
             parameter.copy_(torch.where(when, source, parameter))

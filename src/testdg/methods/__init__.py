@@ -1,9 +1,9 @@
-"""Methods: the Adapter contract and every method that keeps it."""
+"""Methods: the `Adapter` contract and every method that implements it."""
 
 from testdg.core.adapter import Adapter, TeacherAdapter
 from testdg.core.learner import Learner
 from testdg.core.registry import adapt, find_method, methods, register
-from testdg.core.settings import Search, Settings, describe_settings, first_things_first, option, parse_settings
+from testdg.core.settings import Search, Settings, describe_settings, option, order_for_display, parse_settings
 from testdg.core.stateful import PlainState
 
 __all__ = [
@@ -16,9 +16,9 @@ __all__ = [
     "adapt",
     "describe_settings",
     "find_method",
-    "first_things_first",
     "methods",
     "option",
+    "order_for_display",
     "parse_settings",
     "register",
 ]

@@ -18,19 +18,17 @@ from testdg.models.blocks import watching
 
 @dataclass(frozen=True, kw_only=True)
 class ActMADSettings(Settings):
-    """Settings of ActMAD."""
-
     trained: Literal["norm", "all"] = option("norm", "normalisation layers, or all parameters, as in the paper")
-    learning_rate: float = option(1e-3, "step size, SGD with Nesterov momentum 0.9", low=0)
-    weight_decay: float = option(0.0, "of the trained parameters", low=0)
-    weight: float = option(0.5, "of the loss, a sum over layers", low=0)
-    least_images: int = option(16, "images of a step; smaller batches wait until there are so many", low=2)
-    source_images: int = option(2048, "clean images, unlabelled, that the source is measured on", low=2)
+    learning_rate: float = option(1e-3, "learning rate of SGD with Nesterov momentum 0.9", low=0)
+    weight_decay: float = option(0.0, "weight decay of the trained parameters", low=0)
+    weight: float = option(0.5, "weight of the loss, which is a sum over layers", low=0)
+    least_images: int = option(16, "minimum number of images in a step; smaller batches are collected", low=2)
+    source_images: int = option(2048, "number of clean, unlabelled images for measuring the source", low=2)
 
 
-def moment_distance(found: Tensor, wanted: Tensor, sizes: list[int]) -> Tensor:
+def moment_distance(found: Tensor, source: Tensor, sizes: list[int]) -> Tensor:
     """Mean absolute gap of the moments (2, activations) in each layer, means and variances added; sum over layers."""
-    gaps = (found - wanted).abs().sum(0)
+    gaps = (found - source).abs().sum(0)
     return torch.stack([layer.mean() for layer in torch.split(gaps, sizes)]).sum()
 
 
@@ -63,7 +61,6 @@ class ActMAD(Adapter):
         return None if model.preprocessing.input_size else "its input has no fixed size, and activations have places"
 
     def build(self) -> None:
-        """Make the optimiser, and room for the moments of the source, layer after layer."""
         s, model = self.settings, self.model
         free = list(model.parameters()) if s.trained == "all" else affine_parameters(model)
         self.learner = Learner([{"params": free, "lr": s.learning_rate, "weight_decay": s.weight_decay}], "sgd")
@@ -97,7 +94,7 @@ class ActMAD(Adapter):
                 total += self.moments(images)[1]
                 count += 1
         if not count:
-            raise UserError("actmad measures batches of two source images or more; got none")
+            raise UserError("actmad needs batches of two source images or more; got none", code="few-source-images")
         self.source.copy_(total / count)
 
     def step(self, images: Tensor) -> Tensor:

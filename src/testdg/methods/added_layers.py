@@ -20,16 +20,16 @@ class AddedLayer(nn.Module):
     """A layer that is added to a network; its methods are the hooks, so that a copy of the model has its own."""
 
     seen: list[Tensor] | None = None
-    """What passes leave for a loss, while someone watches."""
+    """Tensors that passes report for a loss, inside `watched`."""
 
     def report(self, value: Tensor) -> None:
-        """Leave a tensor for whoever watches."""
+        """Report a tensor for a loss."""
         if self.seen is not None:
             self.seen.append(value)
 
 
 def add_layers(model: VisionModel, layers: Sequence[AddedLayer]) -> None:
-    """Make added layers belong to a model, whose own layers call them already."""
+    """Make added layers, which hooks call already, part of a model."""
     model.add_module(IN_MODEL, nn.ModuleList(layers))
 
 
@@ -41,7 +41,7 @@ def added_layers(model: VisionModel) -> nn.ModuleList:
 
 
 def remove_added_layers(model: VisionModel) -> None:
-    """Take away the layers that an earlier adapter has added to a model."""
+    """Remove the layers that an earlier adapter has added to a model."""
     for module in model.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), AddedLayer)]:
@@ -64,7 +64,7 @@ def watched(model: VisionModel) -> Iterator[list[list[Tensor]]]:
 
 
 class AddedLayersAdapter(Adapter):
-    """A method that adds layers to the network (`add_layers`, in `build`); those of an earlier adapter are not kept."""
+    """A method that adds layers to the network (`add_layers`, in `build`); layers of an earlier adapter are removed."""
 
     def __init__(self, model: str | nn.Module, **settings: Any) -> None:
         plain = frozen_copy(load_model(model))
@@ -72,7 +72,6 @@ class AddedLayersAdapter(Adapter):
         super().__init__(plain, **settings)
 
     def export(self, folder: str | Path) -> None:
-        """No ordinary checkpoint can hold the added layers."""
-        raise UserError(
-            f"{self.name} adds layers to the network, which no ordinary checkpoint can hold: keep them with save()"
-        )
+        """Refused: a checkpoint of the original network cannot store the added layers."""
+        reason = "a checkpoint of the original network cannot store the added layers; use save()"
+        raise UserError(f"{self.name} cannot be exported: {reason}", code="not-exportable")

@@ -1,4 +1,4 @@
-"""What the methods have in common that train the scale and shift of normalisation layers."""
+"""Base of the methods that train the scale and shift of normalisation layers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ TENT_PRESETS: dict[str, dict[str, Any]] = {
     "cifar100-c": {"learning_rate": 3e-4},
     "imagenet-c": {"learning_rate": 1e-4, "optimizer": "sgd"},
 }
-"""Published for TENT, and taken over where a method has none of its own."""
+"""Presets of TENT, and of methods without presets of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AffineSettings(Settings):
     """Settings of a method that trains normalisation layers."""
 
-    learning_rate: float = option(1e-4, "step size on the normalisation layers", low=0)
+    learning_rate: float = option(1e-4, "learning rate of the normalisation layers", low=0)
     optimizer: Literal["adam", "sgd", "momentum"] = option("adam", OPTIMIZERS)
     batch_statistics: bool = option(True, "BatchNorm layers use the statistics of the batch, as in the paper")
 
@@ -42,7 +42,9 @@ class ReliableSettings(AffineSettings):
     """Settings of a method that learns from reliable predictions."""
 
     loss: Literal["entropy", "come"] = option("entropy", "entropy (paper), or COME's, of a prediction as an opinion")
-    reliable_by: Literal["loss", "entropy"] = option("loss", "what is small in a reliable prediction")
+    reliable_by: Literal["loss", "entropy"] = option(
+        "loss", "criterion for reliability: this value is below the margin"
+    )
     margin: float = option(0.4, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
 
     def losses(self, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,14 +55,14 @@ class ReliableSettings(AffineSettings):
 
 
 class AffineAdapter(Adapter):
-    """A method that moves scale and shift of normalisation layers. It defines `step`, and `chosen` for other ones."""
+    """A method that moves scale and shift of normalisation layers. It defines `step`, and may define `chosen`."""
 
     needs = "normalisation layers"
     settings: AffineSettings
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """A model without affine normalisation layers has nothing to train."""
+        """A model needs affine normalisation layers."""
         return lacks_affine(model)
 
     @classmethod
@@ -75,7 +77,6 @@ class AffineAdapter(Adapter):
         return affine_parameters(self.model)
 
     def build(self) -> None:
-        """Make the optimiser."""
         s = self.settings
         if s.batch_statistics:
             use_batch_statistics(self.model)
@@ -83,7 +84,7 @@ class AffineAdapter(Adapter):
 
 
 class EarlierAffineAdapter(AffineAdapter):
-    """A method that moves the earlier normalisation layers alone."""
+    """A method that moves only the earlier normalisation layers."""
 
     settings: EarlierAffineSettings
 

@@ -26,18 +26,16 @@ RANKS = {"S": (0, 0, 0, 6), "M": (2, 4, 10, 16), "L": (16, 32, 60, 80)}
 
 @dataclass(frozen=True, kw_only=True)
 class BecottaSettings(Settings):
-    """Settings of BECoTTA."""
-
     size: Literal["S", "M", "L"] = option("M", "which stages of a SegFormer have experts, and how wide they are")
     rank: int = option(8, "inner width of an expert in any other transformer", low=1)
-    experts: int = option(6, "experts behind a block (published for S: 4)", low=1)
-    chosen: int = option(3, "of them, how many an image takes", low=1)
-    learning_rate: float = option(6e-7, "step size on experts and routers", low=0)
+    experts: int = option(6, "experts after a block (published for S: 4)", low=1)
+    chosen: int = option(3, "number of experts that an image uses", low=1)
+    learning_rate: float = option(6e-7, "learning rate of experts and routers", low=0)
     margin: float = option(0.4, "learn from entropies below this share of the largest one, ln C", low=0)
     threshold: float = option(0.69, "confidence from which a pixel is predicted from one view", low=0, high=1)
-    restore: float = option(0.01, "share of the values put back to the start after a batch", low=0, high=1)
+    restore: float = option(0.01, "share of the values restored to the start after a batch", low=0, high=1)
     source_images: int = option(0, "labelled source images for a warm-up of experts and routers; 0 for none", low=0)
-    warm_up_learning_rate: float = option(6e-5, "of experts and routers on source images", low=0)
+    warm_up_learning_rate: float = option(6e-5, "learning rate of experts and routers on source images", low=0)
     as_released: bool = option(False, "route and learn as the released code does")
 
 

@@ -17,11 +17,15 @@ LEAST, CERTAIN = 0.89, 0.9999
 
 @dataclass(frozen=True, kw_only=True)
 class CMFSettings(RoidSettings):
-    """Settings of CMF."""
-
-    source_share: float = option(0.01, "how far the hidden model goes back to the source at a step", low=0, high=1)
-    hidden_share: float = option(0.01, "how far the weights go back to the hidden model after a step", low=0, high=1)
-    noise: float = option(0.005, "of the filter, for the 38,400 values of a ViT-B; in proportion for others", low=0)
+    source_share: float = option(
+        0.01, "share of the way of the hidden model back to the source at a step", low=0, high=1
+    )
+    hidden_share: float = option(
+        0.01, "share of the way of the weights back to the hidden model after a step", low=0, high=1
+    )
+    noise: float = option(
+        0.005, "noise of the filter for the 38,400 values of a ViT-B; in proportion for other models", low=0
+    )
 
 
 class MomentumFilter(PlainState):
@@ -71,7 +75,6 @@ class CMF(Roid):
     )
 
     def build(self) -> None:
-        """Make the parts of ROID and the hidden model, which begins as the source."""
         super().build()
         values = self.anchor.values()
         count = sum(value.numel() for value in values)

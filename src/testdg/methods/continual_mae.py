@@ -26,17 +26,15 @@ MOST_OTHER_TOKENS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class ContinualMAESettings(Settings):
-    """Settings of Continual-MAE."""
-
-    mask: float = option(0.5, "share of the tokens that is hidden", low=0, high=1)
+    mask: float = option(0.5, "share of hidden tokens", low=0, high=1)
     reconstruction_weight: float = option(0.5, "weight of the reconstruction", low=0)
     views: int = option(10, "augmented views whose disagreement is the uncertainty of a token", low=2)
-    views_at_once: int = option(10, "of them, how many go into one pass; fewer need less memory", low=1)
+    views_at_once: int = option(10, "views that share one pass; fewer need less memory", low=1)
     flip: bool = option(True, "mirror every other view; not for digits or text")
-    move: bool = option(True, "rotate, shift, scale and mirror the views too, though tokens are compared by position")
-    learning_rate: float = option(1e-5, "of weights, decoder and mask token", low=0)
-    restore: float = option(0.01, "share of the weights put back to the source after a batch", low=0, high=1)
-    as_released: bool = option(False, "hide the most uncertain tokens, instead of drawing by uncertainty")
+    move: bool = option(True, "also rotate, shift, scale and mirror the views, though tokens are compared by position")
+    learning_rate: float = option(1e-5, "learning rate of weights, decoder and mask token", low=0)
+    restore: float = option(0.01, "share of the weights restored to the source after a batch", low=0, high=1)
+    as_released: bool = option(False, "hide the most uncertain tokens instead of sampling by uncertainty")
 
 
 @torch.no_grad()
@@ -100,7 +98,7 @@ class Patches:
         if self.exit is None:
             return output
         height, width = seen["entered"].shape[-2:]
-        tokens = seen["left"][:, -height * width :]  # the class token and its like come first
+        tokens = seen["left"][:, -height * width :]  # class and register tokens come first
         tokens = tokens if self.norm is None else model.get_submodule(self.norm)(tokens)
         return Output(output.logits, tokens.mT.reshape(len(tokens), -1, height, width))
 
@@ -144,7 +142,7 @@ def find_patches(model: VisionModel) -> Patches | None:
 
 
 def _outputs(model: VisionModel) -> dict[str, Tensor]:
-    """What each module gives for one empty image, in the order in which they finish."""
+    """Output of each module for a black image, in the order in which they finish."""
     names = {module: name for name, module in model.named_modules()}
     outputs: dict[str, Tensor] = {}
 

@@ -22,16 +22,14 @@ from testdg.methods.parts.views import (
 
 @dataclass(frozen=True, kw_only=True)
 class CottaSettings(Settings):
-    """Settings of CoTTA."""
-
-    learning_rate: float = option(1e-5, "step size on all weights and biases", low=0)
+    learning_rate: float = option(1e-5, "learning rate of all weights and biases", low=0)
     optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
     threshold: float = option(0.92, "confidence of the source below which the teacher sees views", low=0, high=1)
     views: int = option(32, "augmented views of a batch, for classification", low=1)
     views_at_once: int = option(8, "views that share one pass; fewer need less memory", low=1)
     flip: bool = option(True, "mirror every other view; not for digits or text")
-    momentum: float = option(0.999, "of the teacher", low=0, high=1)
-    restore: float = option(0.01, "share of the weights put back to the source after a batch", low=0, high=1)
+    momentum: float = option(0.999, "momentum of the teacher's moving average", low=0, high=1)
+    restore: float = option(0.01, "share of the weights restored to the source after a batch", low=0, high=1)
     symmetric: bool = option(False, "cross-entropy both ways, as in the released code for ImageNet-C")
     batch_statistics: bool = option(True, "BatchNorm layers use the statistics of the batch")
 

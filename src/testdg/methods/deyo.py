@@ -14,9 +14,7 @@ from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
 
 @dataclass(frozen=True, kw_only=True)
 class DeYOSettings(EarlierAffineSettings):
-    """Settings of DeYO."""
-
-    learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
+    learning_rate: float = option(1e-3, "learning rate of the normalisation layers", low=0)
     optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
     margin: float = option(0.5, "a reliable prediction has less than this share of the largest entropy, ln C", low=0)
     weight_margin: float = option(0.4, "share of ln C at which the entropy weighs an image by 1", low=0)

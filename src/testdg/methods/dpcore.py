@@ -18,22 +18,26 @@ from testdg.models import Output
 
 @dataclass(frozen=True, kw_only=True)
 class DPCoreSettings(Settings):
-    """Settings of DPCore."""
-
     prompts: int = option(8, "tokens that are added to the input", low=1)
-    learning_rate: float = option(0.1, "of the prompts, AdamW", low=0)
-    new_steps: int = option(50, "steps that a new domain's prompt is learnt by", low=1)
-    threshold: float = option(0.8, "known: the mixed prompt brings the distance to the source below this share", low=0)
-    rate: float = option(0.999, "how far elements move to what a known batch gives, times their share", low=0, high=1)
-    temperature: float = option(3.0, "of the shares of elements", low=1e-3)
-    deviation_weight: float = option(1.0, "of deviations in distances", low=0)
+    learning_rate: float = option(0.1, "learning rate of the prompts (AdamW)", low=0)
+    new_steps: int = option(50, "steps for learning the prompt of a new domain", low=1)
+    threshold: float = option(
+        0.8, "a domain is known if the mixed prompt reduces the distance to the source below this share", low=0
+    )
+    rate: float = option(
+        0.999, "how far elements move to the result of a known batch, times their share", low=0, high=1
+    )
+    temperature: float = option(3.0, "softmax temperature of the shares of elements", low=1e-3)
+    deviation_weight: float = option(1.0, "weight of deviations in distances", low=0)
     statistics: Literal["prompted", "raw"] = option(
         "prompted", "features that elements follow: with the prompt (released code), or without, as they are matched"
     )
-    elements: int = option(256, "most elements; when all places are taken every batch is of a known domain", low=1)
-    least_images: int = option(16, "images of a step; smaller batches wait until there are so many", low=2)
-    source_images: int = option(300, "clean images, unlabelled, that the source is measured on", low=2)
-    source_entropy: float | None = option(None, "leave out source images with more entropy than this", low=0)
+    elements: int = option(
+        256, "maximum number of elements; when it is reached, every batch is of a known domain", low=1
+    )
+    least_images: int = option(16, "minimum number of images in a step; smaller batches are collected", low=2)
+    source_images: int = option(300, "number of clean, unlabelled images for measuring the source", low=2)
+    source_entropy: float | None = option(None, "ignore source images with a higher entropy", low=0)
 
 
 def distance(one: Tensor, other: Tensor, weight: float = 1.0) -> Tensor:
@@ -77,11 +81,9 @@ class Coreset(nn.Module):
         self.prompts[: self.count] += rate * shares[:, None, None] * (prompt - self.prompts[: self.count])
 
     def get_extra_state(self) -> int:
-        """Number of elements, for the state."""
         return self.count
 
     def set_extra_state(self, state: int) -> None:
-        """Take that number back."""
         if not 0 <= state <= len(self.prompts):
             raise ValueError(f"{state} elements in {len(self.prompts)} places")
         self.count = int(state)
@@ -89,7 +91,7 @@ class Coreset(nn.Module):
 
 @register
 class DPCore(PromptedAdapter):
-    """Bring features to the statistics of the source by prompts, which are kept for when a domain comes back."""
+    """Bring features to the statistics of the source by prompts, which are stored for when a domain returns."""
 
     name = "dpcore"
     title = "DPCore"
@@ -103,7 +105,6 @@ class DPCore(PromptedAdapter):
     presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet-c": {"source_entropy": 2.4539}}
 
     def build(self) -> None:
-        """Make the first prompt, the empty list, and room for the statistics of the source."""
         s, model = self.settings, self.model
         self.others = class_tokens(model)
         self.initial: Tensor = nn.Buffer(draw_prompts(model, s.prompts, self.generator))
@@ -120,7 +121,8 @@ class DPCore(PromptedAdapter):
             sure = entropy(output.logits) < (torch.inf if limit is None else limit)
             kept.append(output.features[sure].float())
         if len(features := torch.cat(kept)) < 2:
-            raise UserError(f"dpcore needs two source images with an entropy below {limit}; got {len(features)}")
+            needs = f"dpcore needs two source images with an entropy below {limit}"
+            raise UserError(f"{needs}; got {len(features)}", code="few-source-images")
         self.source.copy_(moments(features))
 
     def learn(self, images: Tensor) -> Tensor:

@@ -16,16 +16,16 @@ from testdg.methods.parts.entropy import largest_entropy, masked_mean
 
 @dataclass(frozen=True, kw_only=True)
 class EataSettings(ReliableSettings):
-    """Settings of EATA."""
-
-    learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
+    learning_rate: float = option(1e-3, "learning rate of the normalisation layers", low=0)
     optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
-    redundancy: float = option(0.05, "a new prediction is less like the running mean than this (cosine)", low=0)
-    momentum: float = option(0.9, "of the running mean prediction", low=0, high=1)
-    fisher: bool = option(True, "hold on to what matters for the source; without it the method is ETA")
-    fisher_weight: float = option(2000.0, "of the penalty on forgetting", low=0)
+    redundancy: float = option(0.05, "largest cosine similarity of a new prediction to the running mean", low=0)
+    momentum: float = option(0.9, "momentum of the running mean prediction", low=0, high=1)
+    fisher: bool = option(
+        True, "penalise changes of parameters that matter for the source; without it the method is ETA"
+    )
+    fisher_weight: float = option(2000.0, "weight of the penalty on forgetting", low=0)
     source_images: int = option(2000, "source images for the Fisher information", low=1)
-    as_released: bool = option(False, "square the gradient of a batch of source images, not of each image")
+    as_released: bool = option(False, "square the gradient of a batch of source images instead of each image")
 
 
 class Importance(nn.Module):
@@ -83,7 +83,6 @@ class Eata(AffineAdapter):
         self.importance = Importance(self.learner.parameters_) if self.settings.fisher else None
 
     def source_images(self) -> int:
-        """As many as the Fisher information is taken from."""
         return self.settings.source_images if self.settings.fisher else 0
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:

@@ -17,22 +17,22 @@ from testdg.models import Output, VisionModel
 from testdg.models.blocks import watching
 
 SMOOTHING = 0.3
-"""Share of the newest answer to whether the last move of the mean should have been longer."""
+"""Share of the newest evidence on whether the last move of the mean should have been longer."""
 USUAL_BATCH = 64
 """Images for which the weight of the statistics was chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FOASettings(Settings):
-    """Settings of FOA."""
-
     prompts: int = option(3, "tokens that are added to the input", low=1)
-    population: int | None = option(None, "candidates of a batch beside the last winner; none: 4 + 3 ln size", low=4)
-    statistics_weight: float = option(0.4, "of the distance to the source in the fitness, for 64 images", low=0)
+    population: int | None = option(
+        None, "candidates of a batch in addition to the last winner; none: 4 + 3 ln size", low=4
+    )
+    statistics_weight: float = option(0.4, "weight of the distance to the source in the fitness, for 64 images", low=0)
     shift: float = option(1.0, "how far the final features are moved to the source", low=0)
     shift_share: float = option(0.1, "share of a batch in the running mean of the final features", low=0, high=1)
-    least_images: int = option(16, "images of a generation; smaller batches wait until there are so many", low=2)
-    source_images: int = option(512, "clean images, unlabelled, that the source is measured on", low=2)
+    least_images: int = option(16, "minimum number of images in a generation; smaller batches are collected", low=2)
+    source_images: int = option(512, "number of clean, unlabelled images for measuring the source", low=2)
 
 
 def default_population(size: int) -> int:
@@ -94,11 +94,11 @@ class Evolution(PlainState):
         return (steps @ self.basis / self.scales).square().sum(1).sqrt()
 
     def tell(self, candidates: Tensor, values: Tensor) -> None:
-        """Learn from the values of candidates, small ones being good; those beyond the population may be anyone's."""
+        """Learn from the values of candidates, small ones being good; those beyond the population may be foreign."""
         size, given = len(self.mean), len(candidates)
         steps = (candidates - self.mean) / self.sigma
         reach = (math.sqrt(size) / self.lengths(steps).clamp(min=1e-12)).clamp(max=1)
-        reach[: self.population] = 1  # only strangers are shortened
+        reach[: self.population] = 1  # only foreign ones are shortened
         order = values.argsort(stable=True)
         best = (steps * reach[:, None])[order[: len(self.weights)]]
         mean_step = self.weights @ best
@@ -114,8 +114,8 @@ class Evolution(PlainState):
         share = self.path_share
         path = (1 - share) * self.path + math.sqrt(share * (2 - share) * self.effective) * mean_step
         many = (best * self.weights[:, None]).T @ best
-        kept = (1 - self.rank_one - self.rank_many) * self.covariance
-        covariance = kept + self.rank_one * path.outer(path) + self.rank_many * many
+        old = (1 - self.rank_one - self.rank_many) * self.covariance
+        covariance = old + self.rank_one * path.outer(path) + self.rank_many * many
         if self.waited + 1 > self.patience:
             squares, basis = torch.linalg.eigh(covariance)
             self.basis, self.waited = basis, 0
@@ -173,7 +173,6 @@ class FOA(PromptedAdapter):
 
     @torch.no_grad()
     def build(self) -> None:
-        """Make the first prompts, the evolution, and room for the statistics."""
         s, model, device = self.settings, self.model, self.model.device
         self.others = class_tokens(model)
         self.best: Tensor = nn.Buffer(draw_prompts(model, s.prompts, self.generator))
@@ -192,7 +191,7 @@ class FOA(PromptedAdapter):
 
     @torch.no_grad()
     def learn(self, images: Tensor) -> Tensor:
-        """Predict by the best of a generation and the last winner; all that is kept changes after the last pass."""
+        """Predict by the best of a generation and the last winner; the state changes after the last pass."""
         with torch.autocast(images.device.type, enabled=False):
             candidates = torch.cat([self.evolution.ask(self.generator), self.best.flatten()[None]])
         tried = [self._see(images, prompts.view_as(self.best)) for prompts in candidates]
@@ -215,7 +214,7 @@ class FOA(PromptedAdapter):
             return see_class_tokens(self.model, images)
 
     def _shift(self) -> Tensor:
-        """What the classifier makes of the gap between the source and the features of earlier batches, (C,)."""
+        """Effect on the logits of the gap between the source and the features of earlier batches, (C,)."""
         weight = self.model.head_weight.float()
         gap = self.source[0, -len(self.usual) :] - self.usual
         with torch.autocast(weight.device.type, enabled=False):

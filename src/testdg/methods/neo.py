@@ -14,15 +14,13 @@ from testdg.models import Output, VisionModel
 
 @dataclass(frozen=True, kw_only=True)
 class NEOSettings(Settings):
-    """Settings of NEO."""
-
     share: float | None = option(
         None, "none: the mean of all images so far; or the share of each batch in a running mean (continual: 0.1)",
         low=0, high=1,
     )  # fmt: skip
-    after: int = option(0, "images that must have been seen before features are moved", low=0)
+    after: int = option(0, "number of images before features are moved", low=0)
     anchor: Literal["zero", "source"] = option("zero", "where the mean is moved to: zero (paper), or the source's mean")
-    source_images: int = option(256, "clean images, unlabelled, that the source's mean is taken from", low=1)
+    source_images: int = option(256, "number of clean, unlabelled images for the source's mean", low=1)
 
 
 @register
@@ -41,14 +39,12 @@ class NEO(Adapter):
     search = Search(values={"share": (None, 0.01, 0.03, 0.1, 0.3, 1.0), "anchor": ("zero", "source")})
 
     def build(self) -> None:
-        """Make the mean of the stream, the place that it is moved to, and the number of images seen."""
         width, device = self.model.feature_size, self.model.device
         self.mean: Tensor = nn.Buffer(torch.zeros(width, device=device))
         self.home: Tensor = nn.Buffer(torch.zeros(width, device=device))
         self.seen: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
 
     def source_images(self) -> int:
-        """As many as the mean of the source is taken from."""
         return self.settings.source_images if self.settings.anchor == "source" else 0
 
     @torch.no_grad()
@@ -68,20 +64,20 @@ class NEO(Adapter):
         return output.logits - self._shift()
 
     def infer(self, images: Tensor) -> Tensor:
-        """Predict with the mean as it is."""
+        """Predict with the current mean."""
         return self.model(images).logits - self._shift()  # type: ignore[no-any-return]
 
     def _shift(self) -> Tensor:
-        """What the classifier makes of the gap between the stream and where it belongs, (C,)."""
+        """Effect on the logits of the gap between the stream and where it belongs, (C,)."""
         begun = (self.seen > 0) & (self.seen >= self.settings.after)
         weight = self.model.head_weight
         with torch.autocast(weight.device.type, enabled=False):
             return torch.where(begun, weight.float() @ (self.mean - self.home), 0.0)
 
-    def beyond_weights(self) -> str | None:
+    def why_not_exportable(self) -> str | None:
         """The shift goes into the bias of the classifier."""
         bias = self.model.head_layer.bias
-        return super().beyond_weights() if isinstance(bias, Tensor) else "its classifier has no bias for the shift"
+        return super().why_not_exportable() if isinstance(bias, Tensor) else "its classifier has no bias for the shift"
 
     @torch.no_grad()
     def predicting_model(self) -> VisionModel:

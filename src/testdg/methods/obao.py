@@ -21,28 +21,28 @@ from testdg.models import VisionModel
 
 @dataclass(frozen=True, kw_only=True)
 class ObaoSettings(Settings):
-    """Settings of OBAO."""
-
-    learning_rate: float = option(1e-5, "step size on all weights and biases; in a classifier not on its head", low=0)
+    learning_rate: float = option(
+        1e-5, "learning rate of all weights and biases; in a classifier, without its head", low=0
+    )
     optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
-    margin: float = option(0.1, "a sure prediction has less than this share of the largest entropy, ln C", low=0)
+    margin: float = option(0.1, "a confident prediction has less than this share of the largest entropy, ln C", low=0)
     capacity: int = option(1000, "images in the buffer", low=1)
-    replay: float = option(1.0, "weight of the loss on images of the buffer; on maps, on sure pixels", low=0)
+    replay: float = option(1.0, "weight of the loss on images of the buffer; on maps, on confident pixels", low=0)
     relation: float = option(1.0, "weight of the loss on class relations", low=0)
     graph: Literal["weight", "prototypes"] = option(
         "weight", "source relations: of the classifier, or of source features"
     )
     source_images: int = option(2000, "source images for graph=prototypes", low=1)
     threshold: float = option(0.69, "confidence of the source above which a pixel is labelled from one view", low=0)
-    momentum: float = option(0.999, "of the teacher", low=0, high=1)
-    restore: float = option(0.0, "share of the weights put back to the source after a batch", low=0, high=1)
+    momentum: float = option(0.999, "momentum of the teacher's moving average", low=0, high=1)
+    restore: float = option(0.0, "share of the weights restored to the source after a batch", low=0, high=1)
     flip: bool = option(True, "mirror every other augmented image; not for digits or text")
     batch_statistics: bool = option(True, "in a classifier, BatchNorm layers use the statistics of the batch")
-    as_released: bool = option(False, "a full buffer takes new images even if they are less sure")
+    as_released: bool = option(False, "a full buffer accepts new images even if they are less confident")
 
 
 def class_means(features: Tensor, labels: Tensor, kept: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Mean of the kept features (M, D) of each class, (C, D), and how many there are of it."""
+    """Mean of the kept features (M, D) of each class, (C, D), and their numbers."""
     members = F.one_hot(labels, classes).to(features.dtype) * kept[:, None]  # (M, C)
     counts = members.sum(0)
     return members.T @ features / counts.clamp(min=1)[:, None], counts
@@ -78,7 +78,7 @@ class CertainMemory(nn.Module):
         self.entropies: Tensor = nn.Buffer(torch.full((capacity,), torch.inf, device=device))
 
     def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
-        """Name the buffer if it holds neither nothing nor images in all places."""
+        """Name the buffer unless it is empty or full of images."""
         images = buffers["images"]
         if images is None or images.dtype != torch.float32:
             return "images"
@@ -86,18 +86,20 @@ class CertainMemory(nn.Module):
         return None if images.shape == (0,) or whole else "images"
 
     def expect(self, images: Tensor) -> None:
-        """Refuse images of another size than those that are held."""
+        """Refuse images of another size than the stored ones."""
         if len(self.images) and self.images.shape[1:] != images.shape[1:]:
             had, got = (" x ".join(map(str, x.shape[2:])) for x in (self.images, images))
-            raise UserError(f"obao remembers images of one size, {had}; got {got}: resize them, or reset()")
+            raise UserError(
+                f"obao stores images of one size, {had}; got {got}: resize them, or reset()", code="image-shape"
+            )
 
     def filled(self) -> Tensor:
-        """Number of images that are held."""
+        """Number of stored images."""
         return self.entropies.isfinite().sum()
 
     @torch.no_grad()
     def add(self, images: Tensor, labels: Tensor, entropies: Tensor, kept: Tensor) -> None:
-        """Offer images; those that are kept take the places of the least certain ones.
+        """Offer images; accepted ones replace the least certain ones.
 
         A strict memory gives up a place only to a more certain image, another one always.
         """
@@ -112,7 +114,7 @@ class CertainMemory(nn.Module):
             mine[places] = torch.where(chosen, new[order], mine[places])
 
     def draw(self, count: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Draw images and labels without replacement; `count` is at most the number that is held."""
+        """Draw images and labels without replacement; `count` is at most the number of stored images."""
         keys = torch.rand(self.entropies.shape, generator=generator, device=self.entropies.device)
         places = torch.where(self.entropies.isfinite(), keys, -1.0).topk(count).indices
         return self.images[places], self.labels[places]
@@ -179,7 +181,6 @@ class Obao(TeacherAdapter):
         self.limit = largest_entropy(model.classes, s.margin)
 
     def source_images(self) -> int:
-        """As many as the mean features are taken from."""
         wanted = self.settings.graph == "prototypes" and not self.dense
         return self.settings.source_images if wanted else 0
 
@@ -250,6 +251,6 @@ class Obao(TeacherAdapter):
         taught = super().infer(images)
         return taught if self.dense else (self.model(images).logits.float() + taught.float()) / 2
 
-    def beyond_weights(self) -> str | None:
+    def why_not_exportable(self) -> str | None:
         """Images are predicted by two networks."""
-        return super().beyond_weights() if self.dense else "it predicts by the mean of teacher and student"
+        return super().why_not_exportable() if self.dense else "it predicts by the mean of teacher and student"

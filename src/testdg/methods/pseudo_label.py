@@ -13,9 +13,7 @@ from testdg.methods.parts.entropy import entropy, masked_mean
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabelSettings(AffineSettings):
-    """Settings of the pseudo-label method."""
-
-    confidence: float = option(0.0, "least confidence of a label; 0 takes all", low=0, high=1)
+    confidence: float = option(0.0, "minimum confidence of a label; 0 accepts all", low=0, high=1)
 
 
 def pseudo_label_loss(logits: Tensor, confidence: float) -> tuple[Tensor, Tensor]:

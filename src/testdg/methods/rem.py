@@ -24,17 +24,15 @@ SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 
 @dataclass(frozen=True, kw_only=True)
 class REMSettings(EarlierAffineSettings):
-    """Settings of REM."""
-
-    learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
+    learning_rate: float = option(1e-3, "learning rate of the normalisation layers", low=0)
     optimizer: Literal["adam", "sgd", "momentum"] = option("adam", OPTIMIZERS)
-    views: int = option(3, "passes: the image, and so many less one with ever fewer patches", low=2)
+    views: int = option(3, "passes: one of the image, the others with fewer and fewer patches", low=2)
     mask_step: float = option(
         0.1, "share of the patches that each view loses more (paper 0.05, code 0.1)", low=0, high=1
     )
-    ranking_weight: float = option(1.0, "of the loss that keeps entropies ranked", low=0)
-    margin: float = option(0.0, "by which share of ln C a harder view must be less sure", low=0)
-    final_norm: bool = option(False, "train the final norm too, as the released code does on CIFAR")
+    ranking_weight: float = option(1.0, "weight of the loss that keeps entropies ranked", low=0)
+    margin: float = option(0.0, "share of ln C by which a harder view must have a higher entropy", low=0)
+    final_norm: bool = option(False, "also train the final norm, as the released code does on CIFAR")
 
 
 class LastAttention(TorchFunctionMode):
@@ -81,13 +79,13 @@ def without(tokens: Tensor, stay: Tensor, others: int) -> Tensor:
 
 
 def consistency(views: Sequence[Tensor]) -> Tensor:
-    """Cross-entropy of each view to each easier one, which stands still; mean over images, sum over pairs."""
+    """Cross-entropy of each view to each easier one, without gradients; mean over images, sum over pairs."""
     losses = [soft_cross_entropy(hard, easy.detach()).mean() for easy, hard in combinations(views, 2)]
     return torch.stack(losses).sum()
 
 
 def ranking(views: Sequence[Tensor], margin: float) -> Tensor:
-    """By how much an easier view has more entropy than a harder one, which stands still, less a margin."""
+    """By how much an easier view has more entropy than a harder one, which has no gradients, minus a margin."""
     entropies = [entropy(logits) for logits in views]
     losses = [(easy - hard.detach() + margin).clamp(min=0).mean() for easy, hard in combinations(entropies, 2)]
     return torch.stack(losses).sum()
@@ -120,18 +118,16 @@ class REM(EarlierAffineAdapter):
         return super().refuses(model) if attention.row else "its attention is computed where nobody can read it"
 
     def chosen(self) -> list[nn.Parameter]:
-        """The earlier normalisation layers, with the final one where that is asked for."""
+        """The earlier normalisation layers, with the final one if set."""
         name = final_norm(self.model) if self.settings.final_norm else None
         final = [] if name is None else affine_parameters(self.model, [self.model.get_submodule(name)])
         return list(dict.fromkeys([*super().chosen(), *final]))
 
     def build(self) -> None:
-        """Make the optimiser."""
         s = self.settings
         if (s.views - 1) * s.mask_step >= 1:
-            raise UserError(
-                f"rem leaves no patch to its last view: {s.views - 1} x mask_step {s.mask_step} is 1 or more"
-            )
+            masked = f"{s.views - 1} x mask_step {s.mask_step} is 1 or more"
+            raise UserError(f"the last view of rem would have no patch: {masked}", code="setting-range")
         super().build()
         self.others = class_tokens(self.model)
 

@@ -16,14 +16,14 @@ from testdg.methods.parts.entropy import entropy, symmetric_cross_entropy
 
 @dataclass(frozen=True, kw_only=True)
 class RoidSettings(AffineSettings):
-    """Settings of ROID."""
-
-    learning_rate: float = option(2.5e-4, "step size on the normalisation layers", low=0)
+    learning_rate: float = option(2.5e-4, "learning rate of the normalisation layers", low=0)
     optimizer: Literal["adam", "sgd", "momentum"] = option("sgd", OPTIMIZERS)
-    temperature: float = option(1 / 3, "of the weights: smaller, and the best images weigh more", low=1e-3)
-    momentum: float = option(0.9, "of the running mean prediction", low=0, high=1)
-    source_share: float = option(0.01, "how far the weights go back to the source after a step", low=0, high=1)
-    consistency: bool = option(True, "augmented views must be predicted as the images are")
+    temperature: float = option(
+        1 / 3, "softmax temperature of the image weights; a lower one favours the best images", low=1e-3
+    )
+    momentum: float = option(0.9, "momentum of the running mean prediction", low=0, high=1)
+    source_share: float = option(0.01, "share of the way back to the source after a step", low=0, high=1)
+    consistency: bool = option(True, "augmented views must have the same prediction as the images")
     flip: bool = option(True, "mirror every other view; not for digits or text")
     prior_correction: bool = option(True, "multiply the logits by the smoothed class frequencies of the batch")
 
@@ -83,7 +83,6 @@ class Roid(AffineAdapter):
     }
 
     def build(self) -> None:
-        """Make the optimiser, the source values and the running mean prediction, which starts uniform."""
         super().build()
         classes = self.model.classes
         self.anchor = Anchor(self.learner.parameters_)
@@ -94,11 +93,11 @@ class Roid(AffineAdapter):
         """Predict, with the correction."""
         return self._correct(self.model(images).logits)
 
-    def beyond_weights(self) -> str | None:
+    def why_not_exportable(self) -> str | None:
         """The correction looks at all predictions of a batch."""
         if self.settings.prior_correction:
             return "it corrects predictions by the batch at hand"
-        return super().beyond_weights()
+        return super().why_not_exportable()
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, take one step on the weighted images, and go a little back to the source."""

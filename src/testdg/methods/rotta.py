@@ -27,20 +27,18 @@ from testdg.models import VisionModel
 
 @dataclass(frozen=True, kw_only=True)
 class RottaSettings(Settings):
-    """Settings of RoTTA."""
-
-    learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
+    learning_rate: float = option(1e-3, "learning rate of the normalisation layers", low=0)
     optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
     capacity: int = option(64, "images in the memory", low=1)
     update_every: int = option(64, "images between two updates", low=1)
-    momentum: float = option(0.999, "of the teacher", low=0, high=1)
-    statistics: float = option(0.05, "how far BatchNorm statistics go towards those of the memory", low=0, high=1)
+    momentum: float = option(0.999, "momentum of the teacher's moving average", low=0, high=1)
+    statistics: float = option(0.05, "share of the way of BatchNorm statistics to those of the memory", low=0, high=1)
     flip: bool = option(True, "mirror every other view; not for digits or text")
-    as_released: bool = option(False, "train BatchNorm layers alone; a model without them is refused")
+    as_released: bool = option(False, "train BatchNorm layers only; a model without them is refused")
 
 
 class Item(NamedTuple):
-    """What is known about a remembered image: its place, predicted class, relative entropy and age in images."""
+    """A stored image: its place, predicted class, relative entropy and age in images."""
 
     place: int
     label: int
@@ -49,10 +47,10 @@ class Item(NamedTuple):
 
 
 class BalancedMemory(nn.Module):
-    """RoTTA's memory: as many images of each predicted class as there is room for all of them.
+    """RoTTA's memory: equal numbers of images of each predicted class.
 
-    An image takes the place of the worst one of its class (or, while its class has less than its share, of the
-    fullest classes) and only if that one is worse. Old and uncertain images are bad. New images lie beside the others
+    An image replaces the worst one of its class (or, while its class has less than its share, of the
+    fullest classes) and only if that one is worse. Old and uncertain images are bad. New images are stored separately
     until `write` is called, so that a step that fails has written nothing.
     """
 
@@ -66,7 +64,6 @@ class BalancedMemory(nn.Module):
         self.images: Tensor = nn.Buffer(torch.zeros(0, device=device))
 
     def __len__(self) -> int:
-        """Number of remembered images."""
         return len(self.items)
 
     def add(self, image: Tensor, label: int, entropy: float) -> None:
@@ -86,7 +83,7 @@ class BalancedMemory(nn.Module):
 
     @torch.no_grad()
     def write(self) -> None:
-        """Put the new images into their places."""
+        """Store the new images."""
         for place, image in self.new.items():
             if not len(self.images):
                 self.images = torch.zeros(self.capacity, *image.shape, device=image.device)
@@ -94,7 +91,7 @@ class BalancedMemory(nn.Module):
         self.new = {}
 
     def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
-        """Name the buffer if it holds neither nothing nor images in all places."""
+        """Name the buffer unless it is empty or full of images."""
         images = buffers["images"]
         if images is None or images.dtype != torch.float32:
             return "images"
@@ -102,12 +99,12 @@ class BalancedMemory(nn.Module):
 
     def _find_place(self, new: Item) -> int | None:
         """A free place, the place of a worse image, or None."""
-        held = Counter(item.label for item in self.items)
+        counts = Counter(item.label for item in self.items)
         candidates = {new.label}
-        if held[new.label] < self.capacity / self.classes:
+        if counts[new.label] < self.capacity / self.classes:
             if len(self.items) < self.capacity:
                 return min(set(range(self.capacity)) - {item.place for item in self.items})
-            candidates = {label for label, count in held.items() if count == max(held.values())}
+            candidates = {label for label, count in counts.items() if count == max(counts.values())}
         worst = max((item for item in self.items if item.label in candidates), key=self._badness, default=None)
         return worst.place if worst is not None and self._badness(worst) > self._badness(new) else None
 
@@ -115,16 +112,14 @@ class BalancedMemory(nn.Module):
         return 1 / (1 + math.exp(-item.age / self.capacity)) + item.uncertainty
 
     def get_extra_state(self) -> list[Any]:
-        """The items, ready for JSON."""
         return [list(item) for item in self.items]
 
     def set_extra_state(self, state: list[Any]) -> None:
-        """Put back what `get_extra_state` gave."""
         self.items, self.new = [Item(*values) for values in state], {}
 
 
 def timeliness(ages: Tensor) -> Tensor:
-    """Weight of remembered images by their relative age: a half for a new one, less for older ones."""
+    """Weight of stored images by their relative age: a half for a new one, less for older ones."""
     return torch.sigmoid(-ages)
 
 
@@ -148,7 +143,7 @@ class Rotta(TeacherAdapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """A model without affine normalisation layers has nothing to train."""
+        """A model needs affine normalisation layers."""
         return lacks_affine(model)
 
     @classmethod
@@ -157,11 +152,11 @@ class Rotta(TeacherAdapter):
         return {"learning rate 0 is the source": "BatchNorm statistics follow the stream"} if batch_norms(model) else {}
 
     def build(self) -> None:
-        """Make memory, teacher and optimiser."""
         s = self.settings
         if s.as_released and not batch_norms(self.model):
             remedy = "as_released=false trains its other normalisation layers"
-            raise UserError(f"{self.name} as released cannot adapt {self.model.name}: it has no BatchNorm; {remedy}")
+            problem = f"{self.name} as released cannot adapt {self.model.name}: it has no BatchNorm"
+            raise UserError(f"{problem}; {remedy}", code="unsuitable-model")
         replace_batch_norms(self.model, SlowBatchNorm, s.statistics)
         self.teacher = frozen_copy(self.model)
         layers = batch_norms(self.model) if s.as_released else None
@@ -172,7 +167,7 @@ class Rotta(TeacherAdapter):
         self.augment = Augmentation(flip=s.flip)
 
     def step(self, images: Tensor) -> Tensor:
-        """Predict with the teacher, remember the images one by one, and learn from the memory now and then."""
+        """Predict with the teacher, store the images one by one, and learn from the memory at intervals."""
         with torch.no_grad():
             logits = self.infer(images)
         known = self.to_host(*logits.argmax(1), *entropy(logits))
@@ -192,7 +187,7 @@ class Rotta(TeacherAdapter):
                 taught = self.infer(images)
             student = self.model(self.augment(images, self.generator)).logits
         loss = (timeliness(ages) * soft_cross_entropy(student, taught)).mean()
-        self.keep([*self.learner.held(), *self.averaged])  # a large batch has another update to come
+        self.keep([*self.learner.written(), *self.averaged])  # a large batch has several updates
         self.learner.step(loss)
         pairs = zip(self.averaged, self.learner.parameters_, strict=True)
         ours, theirs = zip(*((mine.detach(), other.detach()) for mine, other in pairs), strict=True)

@@ -17,12 +17,10 @@ from testdg.methods.parts.entropy import masked_mean
 
 @dataclass(frozen=True, kw_only=True)
 class SarSettings(ReliableSettings, EarlierAffineSettings):
-    """Settings of SAR."""
-
-    learning_rate: float = option(1e-3, "step size on the normalisation layers", low=0)
+    learning_rate: float = option(1e-3, "learning rate of the normalisation layers", low=0)
     optimizer: Literal["adam", "sgd", "momentum"] = option("momentum", OPTIMIZERS)
-    radius: float = option(0.05, "how far away the sharpness is looked at", low=0)
-    momentum: float = option(0.9, "of the running mean of the entropy", low=0, high=1)
+    radius: float = option(0.05, "distance at which the sharpness is measured", low=0)
+    momentum: float = option(0.9, "momentum of the running mean of the entropy", low=0, high=1)
     recovery: float = option(0.2, "running mean below which the model has collapsed, for 1000 classes", low=0)
     as_released: bool = option(False, "`recovery` for any number of classes; a recovery keeps the running mean")
 
@@ -88,7 +86,7 @@ class Sar(EarlierAffineAdapter):
         return logits
 
     def _recover(self, loss: Tensor, learnt: Tensor) -> Tensor:
-        """Follow the entropy; where it has become too small, go back to the source. Tells whether."""
+        """Follow the entropy; where it has become too small, go back to the source. Returns whether it did."""
         s = self.settings
         joined = torch.where(self.usual.isinf(), loss, torch.lerp(loss, self.usual, s.momentum))
         usual = torch.where(learnt & loss.isfinite(), joined, self.usual)

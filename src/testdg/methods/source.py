@@ -18,6 +18,5 @@ class Source(Adapter):
     learns = False
 
     def step(self, images: Tensor) -> Tensor:
-        """Predict only."""
         with torch.no_grad():
             return self.infer(images)

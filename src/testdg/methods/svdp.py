@@ -16,17 +16,15 @@ from testdg.models import Output, VisionModel
 
 @dataclass(frozen=True, kw_only=True)
 class SvdpSettings(Settings):
-    """Settings of SVDP."""
-
     prompts: int = option(518, "pixels with a prompt (published for 960 x 540: 518, a thousandth, or 51)", low=1)
-    learning_rate: float = option(1e-4, "step size on all weights and biases", low=0)
-    prompt_learning_rate: float = option(1e-4, "step size on the prompts", low=0)
-    momentum: float = option(0.999, "of the teacher", low=0, high=1)
-    scale: float = option(0.1, "how much the mean uncertainty lowers the momentum of the teacher's prompts", low=0)
+    learning_rate: float = option(1e-4, "learning rate of all weights and biases", low=0)
+    prompt_learning_rate: float = option(1e-4, "learning rate of the prompts", low=0)
+    momentum: float = option(0.999, "momentum of the teacher's moving average", low=0, high=1)
+    scale: float = option(0.1, "effect of the mean uncertainty on the momentum of the teacher's prompts", low=0)
     passes: int = option(10, "passes through the classifier under dropout, for the uncertainty", low=2)
-    dropout: float = option(0.5, "share of the features dropped in them", low=0, high=0.99)
+    dropout: float = option(0.5, "share of dropped features in these passes", low=0, high=0.99)
     threshold: float = option(0.69, "confidence of the source above which a pixel is labelled from one view", low=0)
-    restore: float = option(0.01, "share of the weights put back to the source after a batch", low=0, high=1)
+    restore: float = option(0.01, "share of the weights restored to the source after a batch", low=0, high=1)
     as_released: bool = option(False, "prompts start at random and never learn, as in the released code")
 
 
@@ -96,7 +94,6 @@ class Svdp(TeacherAdapter):
     }
 
     def build(self) -> None:
-        """Make teacher, anchor, the prompts of student and teacher, and the optimiser."""
         s, model = self.settings, self.model
         self.teacher, self.anchor = frozen_copy(model), frozen_copy(model)
         self.prompts = SparsePrompts(s.prompts, model.channels, model.device)
@@ -136,7 +133,7 @@ class Svdp(TeacherAdapter):
     def _label_pixels(self, images: Tensor, unsure: Tensor) -> Tensor:
         """The teacher's log-probabilities: of one view where the source is sure of a pixel, else mean of fourteen.
 
-        The uncertainty is a channel beside the colours, so that it is resized and mirrored with each view.
+        The uncertainty is an additional channel, so that it is resized and mirrored with each view.
         """
 
         def decorated(view: Tensor) -> Output:
@@ -151,6 +148,6 @@ class Svdp(TeacherAdapter):
         unsure = dropout_uncertainty(self.teacher, images, s.passes, s.dropout, generator)
         return super().infer(self.teacher_prompts(images, unsure, self.model.std))
 
-    def beyond_weights(self) -> str | None:
+    def why_not_exportable(self) -> str | None:
         """The prompts are added to the images."""
-        return "it learns pixels, too" if bool(self.teacher_prompts.offsets.any()) else super().beyond_weights()
+        return "it learns pixels, too" if bool(self.teacher_prompts.offsets.any()) else super().why_not_exportable()

@@ -15,9 +15,9 @@ from testdg.models import Output, VisionModel
 
 @dataclass(frozen=True, kw_only=True)
 class T3ASettings(Settings):
-    """Settings of T3A."""
-
-    supports: int | None = option(20, "features of least entropy that are kept for each class; none keeps all", low=1)
+    supports: int | None = option(
+        20, "features of lowest entropy that are stored for each class; none stores all", low=1
+    )
 
 
 @register
@@ -53,7 +53,7 @@ class T3A(Adapter):
     def build(self) -> None:
         """Make the store: unit features (C, M, D) with their entropies, infinite where a place is free.
 
-        Where all supports are kept, their sum is all that matters, so that M is 1 and the entropies say nothing.
+        If all supports are stored, only their sum is needed, so that M is 1 and the entropies have no meaning.
         """
         shape, device = (self.model.classes, self.settings.supports or 1), self.model.device
         self.features: Tensor = nn.Buffer(torch.zeros(*shape, self.model.feature_size, device=device))
@@ -70,7 +70,7 @@ class T3A(Adapter):
         return self._score(output)
 
     def infer(self, images: Tensor) -> Tensor:
-        """Predict by the templates as they are."""
+        """Predict with the current templates."""
         return self._score(self.model(images))
 
     def templates(self) -> Tensor:

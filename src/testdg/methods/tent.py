@@ -13,8 +13,6 @@ from testdg.methods.parts.entropy import LOSSES
 
 @dataclass(frozen=True, kw_only=True)
 class TentSettings(AffineSettings):
-    """Settings of TENT."""
-
     steps: int = option(1, "updates per batch", low=1)
     loss: Literal["entropy", "hard", "come"] = option(
         "entropy",
@@ -48,7 +46,7 @@ class Tent(AffineAdapter):
     def step(self, images: Tensor) -> Tensor:
         """Predict, and take one step down the mean loss; the prediction is the one before the last step."""
         if self.settings.steps > 1:
-            self.keep(self.learner.held())
+            self.keep(self.learner.written())
         for _ in range(self.settings.steps):
             logits: Tensor = self.model(images).logits
             loss = self.learner.step(self._loss(logits))

@@ -18,19 +18,17 @@ from testdg.methods.parts.views import following_loss
 
 @dataclass(frozen=True, kw_only=True)
 class VDPSettings(Settings):
-    """Settings of VDP."""
-
     prompt_size: int = option(17, "side of each of the two prompts, in pixels", low=1)
     flip: bool = option(True, "mirror every other augmented image; not for digits or text")
     loss: Literal["soft", "hard"] = option("soft", "cross-entropy with the teacher's soft or its hard label")
-    learning_rate: float = option(1e-2, "of the prompts", low=0)
-    momentum: float = option(0.999, "of the teacher's prompts", low=0, high=1)
+    learning_rate: float = option(1e-2, "learning rate of the prompts", low=0)
+    momentum: float = option(0.999, "momentum of the teacher's prompts", low=0, high=1)
     threshold: float = option(0.1, "jump of the mean confidence that means a new domain", low=0)
-    history: int = option(1, "batches before it that a jump is measured against", low=1)
+    history: int = option(1, "previous batches that a jump is measured against", low=1)
     recent: int = option(1, "newest batches that are averaged", low=1)
-    significance: float = option(0.0, "standard errors of the confidence that a jump must exceed too", low=0)
+    significance: float = option(0.0, "standard errors of the confidence that a jump must also exceed", low=0)
     homeostasis: float = option(1.0, "weight of the penalty on the domain-agnostic prompt", low=0)
-    damping: float = option(0.1, "keeps the importance of a value that did not move finite", low=1e-12)
+    damping: float = option(0.1, "keeps the importance of an unchanged value finite", low=1e-12)
 
 
 class Prompts(nn.Module):
@@ -46,7 +44,8 @@ class Prompts(nn.Module):
         height, width = images.shape[-2:]
         size = self.agnostic.shape[-1]
         if size > min(height, width):
-            raise UserError(f"prompt_size must be at most the side of an image, {min(height, width)}; got {size}")
+            limit = f"at most the side of an image, {min(height, width)}"
+            raise UserError(f"prompt_size must be {limit}; got {size}", code="setting-range")
         down, across = height - size, width - size
         return images + F.pad(self.agnostic, (0, across, 0, down)) + F.pad(self.specific, (across, 0, down, 0))
 
@@ -106,7 +105,6 @@ class Homeostasis(nn.Module):
         return (self.importance * (values - self.anchor).square()).sum()
 
     def gradient(self, values: Tensor) -> Tensor:
-        """Gradient of the penalty."""
         return 2 * self.importance * (values - self.anchor)
 
     def travel(self, gradient: Tensor, step: Tensor) -> None:
@@ -152,7 +150,6 @@ class VDP(Adapter):
     checks_input_late = True
 
     def build(self) -> None:
-        """Make student and teacher prompts, the memory of what mattered, and the optimiser."""
         s, model = self.settings, self.model
         self.prompts = Prompts(model.channels, s.prompt_size, model.device)
         if model.preprocessing.input_size is not None:
@@ -192,7 +189,7 @@ class VDP(Adapter):
         """Predict images decorated with the teacher's prompts."""
         return self.model(self.teacher(images)).logits  # type: ignore[no-any-return]
 
-    def beyond_weights(self) -> str | None:
+    def why_not_exportable(self) -> str | None:
         """The prompt is added to the images."""
         prompted = any(bool(prompt.any()) for prompt in self.teacher.parameters())
-        return "it learns pixels, not weights" if prompted else super().beyond_weights()
+        return "it learns pixels, not weights" if prompted else super().why_not_exportable()

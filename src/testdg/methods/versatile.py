@@ -16,17 +16,15 @@ from testdg.methods.parts.normalisation import affine_parameters
 
 @dataclass(frozen=True, kw_only=True)
 class VersatileSettings(Settings):
-    """Settings of Versatile."""
-
     trained: Literal["norm", "all"] = option("norm", "normalisation layers, or all parameters")
     optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
-    learning_rate: float = option(1e-4, "step size", low=0)
+    learning_rate: float = option(1e-4, "learning rate", low=0)
     flip: bool = option(True, "mirror every other augmented image; not for digits or text")
-    threshold_momentum: float = option(0.99, "of the thresholds' running means", low=0, high=1)
+    threshold_momentum: float = option(0.99, "momentum of the thresholds' running means", low=0, high=1)
     unreliable_weight: float = option(0.5, "weight of an image whose label stays unreliable", low=0, high=1)
-    diversity_momentum: float = option(0.9, "of the running mean of the labels", low=0, high=1)
-    diversity_temperature: float = option(1 / 3, "of the weight that rare and certain labels get", low=0.01)
-    momentum: float = option(0.999, "of the teacher", low=0, high=1)
+    diversity_momentum: float = option(0.9, "momentum of the running mean of the labels", low=0, high=1)
+    diversity_temperature: float = option(1 / 3, "temperature of the weight of rare and certain labels", low=0.01)
+    momentum: float = option(0.999, "momentum of the teacher's moving average", low=0, high=1)
     alignment: float = option(0.01, "share of the way back to the source after a batch", low=0, high=1)
 
 
@@ -114,12 +112,12 @@ class Versatile(TeacherAdapter):
     }
 
     def build(self) -> None:
-        """Make teacher, source, optimiser and the running means."""
         s, model = self.settings, self.model
         self.teacher, self.source = frozen_copy(model), frozen_copy(model)
         chosen = list(model.parameters()) if s.trained == "all" else affine_parameters(model)
         if not chosen:
-            raise UserError(f"versatile finds no normalisation layer in {model.name}: use trained=all")
+            problem = f"versatile finds no normalisation layer in {model.name}"
+            raise UserError(f"{problem}: use trained=all", code="unsuitable-model")
         self.augment = Augmentation(flip=s.flip)
         self.anchor = Anchor(chosen)
         self.learner = Learner([{"params": chosen, "lr": s.learning_rate}], s.optimizer)

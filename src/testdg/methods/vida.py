@@ -18,30 +18,28 @@ from testdg.models import VisionModel
 
 @dataclass(frozen=True, kw_only=True)
 class ViDASettings(Settings):
-    """Settings of ViDA."""
-
-    low_rank: int = option(1, "inner width of the adapter for what domains share", low=1)
-    high_rank: int = option(128, "inner width of the adapter for what a domain has of its own", low=1)
+    low_rank: int = option(1, "inner width of the adapter for knowledge that domains share", low=1)
+    high_rank: int = option(128, "inner width of the adapter for knowledge of one domain", low=1)
     views: int = option(10, "augmented views whose disagreement is the uncertainty", low=2)
-    views_at_once: int = option(10, "of them, how many go into one pass; fewer need less memory", low=1)
+    views_at_once: int = option(10, "views that share one pass; fewer need less memory", low=1)
     flip: bool = option(True, "mirror every other view; not for digits or text")
     threshold: float = option(0.2, "uncertainty from which the high-rank adapter gets the larger scale", low=0)
     loss: Literal["soft", "symmetric", "hard"] = option(
         "soft", "cross-entropy with the teacher's soft label, in both directions, or with its hard label"
     )
     optimizer: Literal["adam", "sgd"] = option("adam", "Adam, or SGD with Nesterov momentum 0.9")
-    learning_rate: float = option(1e-4, "of the model's own weights", low=0)
-    adapter_learning_rate: float = option(1e-5, "of the adapters", low=0)
-    momentum: float = option(0.999, "of the teacher's weights", low=0, high=1)
-    adapter_momentum: float = option(0.999, "of the teacher's adapters", low=0, high=1)
-    restore: float = option(0.0, "share of weights put back after a batch (released for CIFAR: 0.1)", low=0, high=1)
+    learning_rate: float = option(1e-4, "learning rate of the model's own weights", low=0)
+    adapter_learning_rate: float = option(1e-5, "learning rate of the adapters", low=0)
+    momentum: float = option(0.999, "momentum of the teacher's weights", low=0, high=1)
+    adapter_momentum: float = option(0.999, "momentum of the teacher's adapters", low=0, high=1)
+    restore: float = option(0.0, "share of weights restored after a batch (released for CIFAR: 0.1)", low=0, high=1)
     source_images: int = option(12800, "labelled source images for the warm-up of the adapters; 0 for none", low=0)
-    warm_up_learning_rate: float = option(1e-4, "of the adapters on source images", low=0)
+    warm_up_learning_rate: float = option(1e-4, "learning rate of the adapters on source images", low=0)
     as_released: bool = option(False, "the scale of the high-rank adapter stays 1, and no scale is bounded")
 
 
 class DomainAdapters(Bottleneck):
-    """A low-rank and a high-rank branch beside each layer: one bottleneck whose ranks have two scales.
+    """A low-rank and a high-rank branch parallel to each layer: one bottleneck whose ranks have two scales.
 
     The down-projections start as normal numbers with standard deviation 1 / rank^2.
     """
@@ -81,7 +79,7 @@ def allotment(uncertainty: Tensor, threshold: float, as_released: bool = False) 
 
 @register
 class ViDA(Adapter):
-    """Follow a teacher with the whole model and two adapters beside each attention linear."""
+    """Follow a teacher with the whole model and two adapters parallel to each attention linear."""
 
     name = "vida"
     title = "ViDA"
@@ -119,11 +117,10 @@ class ViDA(Adapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Adapters need a layer to stand beside."""
+        """Adapters need an attention or a convolution."""
         return None if model.attention_linears() or model.convolutions() else "it has no attention and no convolution"
 
     def build(self) -> None:
-        """Make the adapters, the teacher and the optimiser."""
         s = self.settings
         self.adapters = DomainAdapters(self.model, s.low_rank, s.high_rank, self.generator)
         self.teacher, self.teacher_adapters = frozen_copy(self.model), frozen_copy(self.adapters)

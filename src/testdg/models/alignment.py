@@ -1,12 +1,12 @@
-"""Alignment: the tokens in the middle of a transformer are moved from the statistics of the stream to the source's.
+"""Alignment: tokens in the middle of a transformer are moved from the statistics of the stream to the source's.
 
-What a corruption does to a vision transformer is, for the most part, a shift and a stretch of its middle tokens. After
-a few blocks, h' = (h - m) clip(s_src / s, 1/2, 2) + m_src, channel by channel, undoes both: m, s are the running mean
-and deviation of the stream, m_src, s_src those of clean source images. Patch tokens have one mean over images and
-places, class and register tokens one each.
+The main effect of a corruption on a vision transformer is a shift and a stretch of its middle tokens. After a few
+blocks, h' = (h - m) clip(s_src / s, 1/2, 2) + m_src, channel by channel, undoes both: m, s are the running mean and
+deviation of the stream, m_src, s_src those of clean source images. Patch tokens share one mean over images and places;
+class and register tokens have one each.
 
-A batch of one class has another mean, too, without any change of domain. So what its predicted classes explain is
-taken out of an image before it enters the statistics: the mean of that class in the source, less the mean of all.
+A batch of one class has another mean without any change of domain. So the part that its predicted classes explain is
+subtracted from an image before it enters the statistics: the mean of that class in the source minus the mean of all.
 """
 
 from __future__ import annotations
@@ -24,27 +24,26 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.models.blocks import holding, width_of
-from testdg.models.norm_sites import NormSite
-from testdg.models.sites import RECENT, Site, Statistics
+from testdg.models.sites import RECENT, NormSite, Site, Statistics
 from testdg.models.untrusted import first_line
 
 if TYPE_CHECKING:
     from testdg.models.model import Output, VisionModel
 
 CERTAIN = 3.0
-"""Gap that is a new domain whatever the predictions say: those of a domain that is far away can be sure and wrong."""
+"""Gap that is always a new domain: in a distant domain, wrong predictions can be confident."""
 PASSES = 2
-"""Passes with the statistics of a new domain: the first ones are known better once the tokens before are aligned."""
+"""Passes with the statistics of a new domain: those of later sites are exact only after earlier sites are aligned."""
 FILE = "alignment.safetensors"
 Reads = Literal["memory", "batch", "image"]
 
 
 class Alignment(nn.Module):
-    """All sites of a model, and what they share. It belongs to the model as its weights do: copies have their own.
+    """All sites of a model. It belongs to the model like weights: every copy of the model has its own.
 
-    A gap between recent images and the memory above the `threshold` is a new domain, and empties the memory. What a
-    prediction `reads` is the memory; or the memory, unless the batch is of another domain, then its own statistics; or
-    each image alone.
+    A gap between recent images and the memory above `threshold` is a new domain, which clears the memory. A prediction
+    `reads` the memory; or the memory unless the batch is of another domain, then the batch's own statistics; or the
+    statistics of each image alone.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Alignment(nn.Module):
         model.alignment = self
 
     def follow(self) -> AbstractContextManager[None]:
-        """Let BatchNorm layers remember the images of the passes within."""
+        """Context in which BatchNorm layers add the images of passes to their memory."""
         return holding(self.norm_sites, "following", True, usual=False)
 
     def _each(self) -> list[Site]:
@@ -93,7 +92,7 @@ class Alignment(nn.Module):
 
     @torch.no_grad()
     def measure(self, run: Callable[[Tensor], Output], batches: Iterable[Tensor], begin: float) -> None:
-        """Measure the source, and let the memory begin as if `begin` images of it had just been seen."""
+        """Measure the source; the memory starts as if `begin` images of it had just been seen."""
         seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.sites]
         shares = []
         self.active = False
@@ -114,7 +113,7 @@ class Alignment(nn.Module):
 
     @torch.no_grad()
     def propose(self, logits: Tensor) -> Tensor:
-        """Prepare what the last pass, with these predictions, adds to the memory. Gives the gap, on the device."""
+        """Compute what the last pass, with these predictions, adds to the memory. Returns the gap, on the device."""
         with torch.autocast(logits.device.type, enabled=False):
             shares = class_shares(logits)
             for site in self._each():
@@ -122,7 +121,7 @@ class Alignment(nn.Module):
             return self._each()[0].gap() if self.sites else logits.new_zeros(())
 
     def proposal(self) -> dict[str, Tensor]:
-        """What was proposed, flat, so that it can leave a CUDA graph."""
+        """What was proposed, as a flat dict, which can be the output of a CUDA graph."""
         return {
             f"{number}.{name}.{part}": value
             for number, site in enumerate(self._each())
@@ -131,7 +130,7 @@ class Alignment(nn.Module):
         }
 
     def take_proposal(self, proposal: Mapping[str, Tensor]) -> None:
-        """Take back what `proposal` gave."""
+        """Restore what `proposal` returned."""
         for number, site in enumerate(self._each()):
             parts = Statistics._fields
             site.batch = Statistics(*(proposal[f"{number}.batch.{part}"] for part in parts))
@@ -145,9 +144,9 @@ class Alignment(nn.Module):
 
     @torch.no_grad()
     def settle(self, run: Callable[[], Output], output: Output, gap: float) -> tuple[Output, bool]:
-        """Take the last pass, whose `output` and `gap` are given, into the memory; `run` it anew in a new domain.
+        """Add the last pass, with this `output` and `gap`, to the memory; in a new domain, `run` it again.
 
-        Gives the output, and whether a new domain has begun.
+        Returns the output, and whether a new domain has begun.
         """
         changed = False
         if gap > self.threshold:
@@ -156,10 +155,11 @@ class Alignment(nn.Module):
         return output, changed
 
     def _again(self, run: Callable[[], Output], before: Output, gap: float) -> tuple[Output, bool]:
-        """Pass a batch that is far from the memory once more, with its own statistics alone; of the two, the surer.
+        """Pass a batch that is far from the memory again, with its own statistics only; return the surer output.
 
-        A new domain is predicted with more confidence then. A batch of one class, which can be far from the memory
-        too, is not, and the memory stays as it was; but no class is farther than `CERTAIN`.
+        The second pass predicts a new domain with more confidence. A batch of one class can be far from the memory,
+        too, but is not predicted with more confidence; then the memory does not change. No class is farther than
+        `CERTAIN`.
         """
         stream, proposal, output = self.stream(), self.proposal(), before
         for _ in range(PASSES):
@@ -174,18 +174,17 @@ class Alignment(nn.Module):
         return before, False
 
     def look(self, run: Callable[[Tensor], Output], images: Tensor) -> Output:
-        """Run a model; where the batch is of another domain, with its own statistics. Nothing is remembered."""
+        """Run a model; a batch of another domain uses its own statistics. The memory does not change."""
         output = run(images)
         gap = float(self.propose(output.logits)) if self.sites and self.reads == "batch" else 0.0
         if gap <= self.threshold:
             return output
-        kept = self.stream()
+        before = self.stream()
         output, _ = self._again(lambda: run(images), output, gap)
-        self._put_back(kept)
+        self._put_back(before)
         return output
 
     def _put_back(self, stream: list[Statistics]) -> None:
-        """Restore a memory."""
         for site, values in zip(self._each(), stream, strict=True):
             site.write("stream", values)
 
@@ -195,15 +194,15 @@ class Alignment(nn.Module):
 
     @torch.no_grad()
     def move(self, before: list[Statistics], after: list[Statistics]) -> None:
-        """Move the memory as another one has moved: that of the same images seen by other weights."""
+        """Move the memory by the difference of two memories of the same images under other weights."""
         for site, old, new in zip(self._each(), before, after, strict=True):
             own = site.read("stream")
             ratio = new.variance / old.variance.clamp(min=1e-12)
             site.write("stream", Statistics(own.mean + new.mean - old.mean, own.variance * ratio, new.images))
 
     def save(self, folder: Path) -> None:
-        """Write it beside the weights of its model."""
-        names = (
+        """Write it next to the weights of its model."""
+        names = [
             "blocks",
             "prefix",
             "class_token",
@@ -213,25 +212,26 @@ class Alignment(nn.Module):
             "norms",
             "norm_memory",
             "norm_source",
-        )
+        ]
         about = {name: getattr(self, name) for name in names}
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
         save_file(tensors, folder / FILE, {"alignment": json.dumps(about)})
 
 
 def load_alignment(model: VisionModel, folder: Path) -> None:
-    """Give a model the alignment that lies beside its weights."""
+    """Load the alignment that is stored next to the weights of a model."""
     try:
         with safe_open(folder / FILE, "pt") as file:
             about = json.loads(file.metadata()["alignment"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         Alignment(model, **about).load_state_dict(tensors)
-    except Exception as error:  # a file of strangers raises nearly anything
-        raise UserError(f"{folder / FILE} does not fit the model beside it: {first_line(error)}") from error
+    except Exception as error:  # an unknown file raises nearly anything
+        problem = f"{folder / FILE} does not fit the model next to it: {first_line(error)}"
+        raise UserError(problem, code="damaged-model") from error
 
 
 def detach(model: VisionModel) -> None:
-    """Take the alignment of a model away."""
+    """Remove the alignment of a model."""
     for layer in model.network.modules():
         hooks = layer._forward_hooks
         for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Site)]:
@@ -241,7 +241,7 @@ def detach(model: VisionModel) -> None:
 
 
 def release_norms(model: VisionModel) -> None:
-    """Let BatchNorm layers normalise by themselves again, by the statistics of the source."""
+    """Let BatchNorm layers normalise with the statistics of the source again."""
     for layer in model.network.modules():
         if isinstance(getattr(layer.forward, "__self__", None), NormSite):
             del layer.forward

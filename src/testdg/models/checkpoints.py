@@ -1,4 +1,4 @@
-"""Weights without their network, as .pt, .pth or a folder: tensors alone are read, and put where a network has them."""
+"""Weights without their network, as .pt, .pth or a folder: only tensors are read, and matched to a network by name."""
 
 import copy
 import pickle
@@ -17,7 +17,7 @@ from testdg.errors import UserError
 from testdg.models import timm_models
 from testdg.models.heads import wrap
 from testdg.models.model import VisionModel
-from testdg.models.preprocessing import Preprocessing, nobody_said, read_preprocessor
+from testdg.models.preprocessing import Preprocessing, identity_with_warning, read_preprocessor
 from testdg.models.transfer import with_classes
 from testdg.models.untrusted import CONFIG, budget_of, find_weights, first_line, read_config
 
@@ -25,11 +25,11 @@ PICKLED = (".pt", ".pth", ".ckpt", ".bin", ".tar")
 _HOLDERS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params", "ema", "state_dict_ema")
 _WRAPPERS = ("module", "model", "_orig_mod", "network", "net", "encoder")
 _BRANCH = ("down", "up", "lora", "adapter", "scale", "amp")
-"""Words in the names of what stands beside a layer."""
+"""Parts of the names of branches parallel to a layer."""
 
 
 class Fitted(NamedTuple):
-    """Weights by the names of a network; branches beside its layers; names that have no place in it."""
+    """Weights by the names of a network; branches parallel to its layers; names that it does not have."""
 
     weights: dict[str, Tensor]
     branches: dict[str, Tensor]
@@ -37,28 +37,28 @@ class Fitted(NamedTuple):
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of a pickle that holds nothing else; no code in it is executed."""
+    """The tensors of a .safetensors file, or of a pickle with nothing else; no code in it is executed."""
     if path.suffix == ".safetensors":
-        budget_of([path])  # an ordinary file with a header
+        budget_of([path])  # checks that it is a regular file with a header
         tensors: dict[str, Tensor] = load_file(path)
         return tensors
     try:
         check_file(path)
-        with torch.serialization.safe_globals([Namespace]):  # plain values: trainings keep their options in one
+        with torch.serialization.safe_globals([Namespace]):  # plain values: trainings store their options in one
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        told = f"{path} holds more than tensors, which could execute code when it is read"
-        raise UserError(f"{told}: save the state_dict() of the module alone") from error
+        unsafe = f"{path} contains more than tensors, which could execute code"
+        raise UserError(f"{unsafe}: save only the state_dict() of the module", code="unsafe-pickle") from error
     except (OSError, ValueError, RuntimeError, EOFError, BadZipFile, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read: {first_line(error)}") from error
+        raise UserError(f"{path} cannot be read: {first_line(error)}", code="damaged-model") from error
     weights = _tensors(content)
     if not weights:
-        raise UserError(f"{path} holds no weights: expected tensors by name, as state_dict() gives them")
+        raise UserError(f"{path} has no weights: expected tensors by name, as in state_dict()", code="no-weights")
     return weights
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
-    """The tensors by name, wherever a training has put them."""
+    """The tensors by name, in any of the places where training scripts store them."""
     if not isinstance(content, Mapping):
         return {}
     for key in _HOLDERS:
@@ -68,7 +68,7 @@ def _tensors(content: Any) -> dict[str, Tensor]:
 
 
 def fit_weights(given: Mapping[str, Tensor], network: nn.Module) -> Fitted:
-    """Sort tensors by the place that they have in a network, however it was wrapped when they were saved."""
+    """Match tensors to a network by name, whatever wrapped the network when they were saved."""
     expected = network.state_dict()
     fitted = Fitted({}, {}, [])
     for name, value in given.items():
@@ -87,7 +87,7 @@ def fit_weights(given: Mapping[str, Tensor], network: nn.Module) -> Fitted:
 
 
 def _unwrapped(name: str, expected: Mapping[str, Tensor]) -> str:
-    """A name without what wrappers put before it."""
+    """A name without the prefixes of wrappers."""
     own = name
     while own not in expected and _layer_of(own, expected) is None:
         first, _, rest = own.partition(".")
@@ -98,23 +98,24 @@ def _unwrapped(name: str, expected: Mapping[str, Tensor]) -> str:
 
 
 def _layer_of(name: str, expected: Mapping[str, Tensor]) -> str | None:
-    """The layer of a network that a longer name lies in: `blocks.0.attn.qkv` of `blocks.0.attn.qkv.down.weight`."""
+    """The layer of a network that is a prefix of a name: `blocks.0.attn.qkv` of `blocks.0.attn.qkv.down.weight`."""
     parts = name.split(".")
     layers = (".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1))
     return next((layer for layer in layers if f"{layer}.weight" in expected), None)
 
 
 def load_fitting(given: Mapping[str, Tensor], network: nn.Module, place: str, name: str) -> Fitted:
-    """Put tensors into a network; whatever lacks or has another shape is a sentence."""
+    """Load tensors into a network; missing tensors and other shapes are refused."""
     fitted, expected = fit_weights(given, network), network.state_dict()
     missing = [own for own in expected if own not in fitted.weights and not own.endswith("num_batches_tracked")]
     if missing:
-        unknown = f" and has no place for {fitted.unknown[0]}" if fitted.unknown else ""
-        raise UserError(f"{place} does not fit {name}: it lacks {_some(missing)}{unknown}")
+        unknown = f" and has the unknown {fitted.unknown[0]}" if fitted.unknown else ""
+        raise UserError(f"{place} does not fit {name}: it lacks {_some(missing)}{unknown}", code="wrong-weights")
     wrong = [own for own, value in fitted.weights.items() if value.shape != expected[own].shape]
     if wrong:
         shapes = f"{tuple(fitted.weights[wrong[0]].shape)}, not {tuple(expected[wrong[0]].shape)}"
-        raise UserError(f"{place} does not fit {name}: {_some(wrong)} of another shape ({shapes})")
+        other = f"{_some(wrong)} of another shape ({shapes})"
+        raise UserError(f"{place} does not fit {name}: {other}", code="wrong-weights")
     with torch.no_grad():
         network.load_state_dict(fitted.weights, strict=False)
     return fitted
@@ -127,7 +128,7 @@ def _some(names: list[str]) -> str:
 def load_into(
     module: nn.Module | str, place: Path, preprocessing: Preprocessing | None, head: str | None
 ) -> VisionModel:
-    """Put the weights of a folder or a file into a copy of a module, or into a network of timm."""
+    """Load the weights of a folder or a file into a copy of a module, or into a network of timm."""
     config = read_config(place) if (place / CONFIG).is_file() else {}
     weights = find_weights(place)[0] if place.is_dir() else place
     given = read_checkpoint(weights)
@@ -135,12 +136,13 @@ def load_into(
     fitted = load_fitting(given, network, str(weights), type(network).__name__)
     if fitted.unknown or fitted.branches:
         first, count = [*fitted.unknown, *fitted.branches][0], len(fitted.unknown) + len(fitted.branches)
-        raise UserError(f"{weights} has {count} tensors that {type(network).__name__} has no place for, first {first}")
+        unknown = f"{count} tensors that {type(network).__name__} does not have, first {first}"
+        raise UserError(f"{weights} has {unknown}", code="wrong-weights")
     name, folder = (place.name, place) if place.is_dir() else (place.stem, place.parent)
     preprocessing = preprocessing or read_preprocessor(folder)
     if preprocessing is None:
         known = hasattr(network, "pretrained_cfg")  # of timm
-        preprocessing = timm_models.preprocessing_of(network) if known else nobody_said(name, stacklevel=5)
+        preprocessing = timm_models.preprocessing_of(network) if known else identity_with_warning(name, stacklevel=5)
     model = wrap(network, preprocessing, head or config.get("head"), name)
     if isinstance(config.get("classes"), list):
         model.name_classes([str(label) for label in config["classes"]])
@@ -148,7 +150,7 @@ def load_into(
 
 
 def timm_network(name: str, weights: Mapping[str, Tensor]) -> VisionModel:
-    """A network of timm for weights of others, with random ones still, and as many classes as theirs."""
+    """A network of timm with random weights, and as many classes as some weights have."""
     name = f"timm:{name.removeprefix('timm:')}"
     network = timm_models.make_network(name, pretrained=False)
     return with_classes_of(weights, wrap(network, timm_models.preprocessing_of(network), None, name))
@@ -162,16 +164,17 @@ def with_classes_of(weights: Mapping[str, Tensor], model: VisionModel) -> Vision
     return with_classes(model, [str(number) for number in range(len(rows))]).eval()
 
 
-def without_network(path: Path) -> str:
-    """What to do with a file of tensors."""
+def without_network(path: Path) -> UserError:
+    """The error for a file of tensors, with the ways to use it."""
     if not path.is_file():
-        return f"{path} does not exist"
-    own = f"load_model({str(path)!r}, module=...) from Python, or in a --plugin FILE.py for commands"
-    return f"{path} holds weights without their network: testdg convert {path} --timm NAME --out FOLDER, or {own}"
+        return UserError(f"{path} does not exist", code="no-such-file")
+    own = f"load_model({str(path)!r}, module=...) in Python, or in a --plugin FILE.py for commands"
+    ways = f"testdg convert {path} --timm NAME --out FOLDER, or {own}"
+    return UserError(f"{path} has weights without their network: {ways}", code="no-network")
 
 
-def of_a_module(folder: Path, config: dict[str, Any]) -> str:
-    """What to do with a folder of a module of the user's own."""
+def of_a_module(folder: Path, config: dict[str, Any]) -> UserError:
+    """The error for a folder with the weights of a user's own module, with the way to use it."""
     name = config.get("module") if str(config.get("module")).isidentifier() else "Module"
-    remedy = f"load_model({str(folder)!r}, module={name}()) from Python, or in a --plugin FILE.py for commands"
-    return f"{folder} holds the weights of {name}, a module that only its own code can make: {remedy}"
+    remedy = f"load_model({str(folder)!r}, module={name}()) in Python, or in a --plugin FILE.py for commands"
+    return UserError(f"{folder} has the weights of {name}, which only its code can make: {remedy}", code="no-network")

@@ -1,4 +1,4 @@
-"""Models by their names on the hub: is it a name at all, is the hub there, and where do the files lie."""
+"""Models by their names on the hub: whether a name is valid, whether the hub answers, and downloads."""
 
 import os
 import socket
@@ -12,38 +12,38 @@ from testdg.errors import UserError
 from testdg.models.untrusted import CONFIG, WEIGHTS, first_line
 
 PATIENCE = 2.0
-"""Seconds that the hub has for an answer; without it, nobody is asked again and again."""
+"""Seconds to wait for an answer of the hub; after that it is not asked again."""
 
 
 def check_name(name: str) -> None:
-    """Refuse what is a folder by its form, or by the folder that it would lie in, and does not exist."""
+    """Refuse the name of a folder that does not exist, recognised by its form or by an existing parent folder."""
     path = Path(name).expanduser()
     parent = path.parent
     by_form = name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith("/")
     if by_form or (parent != Path() and parent.is_dir()):
-        raise UserError(f"folder {name} does not exist: name a folder with a model, or a model of the hub")
+        raise UserError(f"folder {name} does not exist", code="no-such-file")
 
 
 def fetch(name: str) -> Path:
-    """Fetch the configuration, the preprocessor and the weights of a model; give the folder where they lie."""
+    """Download the configuration, the preprocessor and the weights of a model; return their folder."""
     from transformers.utils import cached_file
 
     here = not reachable()
     try:
         config = cached_file(name, CONFIG, local_files_only=here)
-        for file in ("preprocessor_config.json", WEIGHTS):  # weights in parts or in older forms are fetched later
+        for file in ("preprocessor_config.json", WEIGHTS):  # split weights and older formats are downloaded later
             cached_file(name, file, local_files_only=here, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as error:
         if here:
-            told = f"there is no folder {name} here, and the hub cannot be reached"
-            raise UserError(f"{told}: name a folder, or fetch the model when there is a connection") from error
-        reason = first_line(error)
-        raise UserError(f"model {name!r} is neither a folder here nor a model that the hub gave ({reason})") from error
+            problem = f"there is no folder {name}, and the hub cannot be reached"
+            raise UserError(f"{problem}: download the model when there is a connection", code="no-model") from error
+        problem = f"model {name!r} is neither a folder nor a model of the hub ({first_line(error)})"
+        raise UserError(problem, code="no-model") from error
     return Path(config).parent
 
 
 def reachable() -> bool:
-    """Whether the hub, or the proxy before it, takes a connection; its name is looked up in the same time."""
+    """Whether the hub, or a proxy, accepts a connection; the time limit includes the name lookup."""
     answers: list[bool] = []
     asking = threading.Thread(target=lambda: answers.append(_connects()), daemon=True)
     asking.start()
@@ -53,7 +53,7 @@ def reachable() -> bool:
 
 @contextmanager
 def offline(away: bool) -> Iterator[None]:
-    """While the hub is away, libraries look at what was fetched before, and do not ask for a minute."""
+    """Context in which libraries use their cache only, instead of waiting a minute for a hub that is `away`."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE

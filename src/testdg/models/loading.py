@@ -16,7 +16,7 @@ from testdg.models.alignment import FILE, load_alignment
 from testdg.models.checkpoints import PICKLED, load_into, of_a_module, read_checkpoint, without_network
 from testdg.models.heads import wrap
 from testdg.models.model import ARCHITECTURES, MODEL_TYPE, VisionModel
-from testdg.models.preprocessing import Preprocessing, nobody_said, read_preprocessor
+from testdg.models.preprocessing import Preprocessing, identity_with_warning, read_preprocessor
 from testdg.models.segformer import IMAGENET, set_epsilon
 from testdg.models.untrusted import (
     CONFIG,
@@ -40,9 +40,9 @@ _ANY_SIDE = 64  # of an image for networks that take any size
 
 
 def register_model(name: str) -> Callable[[F], F]:
-    """Make a model known under a name, as in `--model NAME`: the function gives a module, or what `load_model` gave."""
+    """Register a function that returns a module or a `VisionModel` under a name, for `--model NAME`."""
     if not name.isidentifier():
-        raise UserError(f"the name of a model must be letters, digits and _; got {name!r}")
+        raise UserError(f"the name of a model must be letters, digits and _; got {name!r}", code="model-name")
 
     def add(make: F) -> F:
         _MODELS[name] = make
@@ -60,19 +60,19 @@ def load_model(
     name: str | None = None,
     classes: Sequence[str] | None = None,
 ) -> VisionModel:
-    """Load a model, in evaluation mode and single precision; a module of the caller's is copied and left as it was.
+    """Load a model, in evaluation mode and single precision; a module is copied.
 
-    The model is on the CPU, whatever torch's default device is; the copy of a module is where the module is.
+    The model is on the CPU, whatever torch's default device is; the copy of a module is on the module's device.
 
     Args:
         source: A folder with `config.json` and safetensors weights, a hub id (`google/vit-base-patch16-224`), a timm
             model (`timm:vit_base_patch16_384`), the weights of a CIFAR ResNet (`resnet20.safetensors`, or a folder
-            with that file alone), or any module that gives logits.
-        module: Where weights of a network that nothing here knows go (a folder that `export` wrote, a .pt or .pth
-            file of tensors): a network of their kind, or the name of a timm model.
-        preprocessing: Size, mean and deviation in place of the model's own.
+            with that file alone), or any module that returns logits.
+        module: The network for weights without a known architecture (a folder that `export` wrote, a .pt or .pth
+            file of tensors): a module, or the name of a timm model.
+        preprocessing: Size, mean and deviation instead of the model's own.
         head: The name of the classifier of an unusual module.
-        name: What the model is called in records.
+        name: The name of the model in records.
         classes: The names of its classes.
 
     Examples:
@@ -90,13 +90,16 @@ def load_model(
                 name = name or (None if isinstance(made, VisionModel) else source)
                 source = made
         if isinstance(source, nn.Module) and module is not None:
-            raise UserError("module= is for weights in a file or folder: leave it out")
+            raise UserError("module= is for weights in a file or folder: leave it out", code="option-conflict")
         if isinstance(source, VisionModel):
-            _refuse_changes(source, preprocessing, head, name)
+            for key, value in {"preprocessing": preprocessing, "head": head, "name": name}.items():
+                if value is not None and value != getattr(source, key):
+                    own = f"model {source.name} was loaded with its own {key}"
+                    raise UserError(f"{own}: give {key}= to load_model", code="option-conflict")
             model = source if classes is None else copy.copy(source)
         elif isinstance(source, nn.Module):
             name = name or type(source).__name__
-            preprocessing = preprocessing or nobody_said(name, stacklevel=3)
+            preprocessing = preprocessing or identity_with_warning(name, stacklevel=3)
             model = wrap(copy.deepcopy(source).float().eval(), preprocessing, head, name)
         else:
             model = _from_place(str(source), module, preprocessing, head)
@@ -106,28 +109,23 @@ def load_model(
     return model
 
 
-def _refuse_changes(
-    model: VisionModel, preprocessing: Preprocessing | None, head: str | None, name: str | None
-) -> None:
-    given = {"preprocessing": preprocessing, "head": head, "name": name}
-    for key, value in given.items():
-        if value is not None and value != getattr(model, key):
-            raise UserError(f"model {model.name} was loaded with its own {key}: give {key}= to load_model")
-
-
 def _from_place(
     source: str, module: nn.Module | str | None, preprocessing: Preprocessing | None, head: str | None
 ) -> VisionModel:
-    """A model that lies in a folder, a file, or on a hub."""
-    path = Path(source)
+    """A model in a folder, in a file, or on a hub."""
+    path, weights = Path(source), None  # weights: a safetensors file without a configuration
+    if path.suffix == ".safetensors" and not path.is_dir():
+        weights = path
+    elif not (path / CONFIG).exists() and len(found := list(path.glob("*.safetensors"))) == 1:
+        weights = found[0]
     if module is not None:
         model = load_into(module, path, preprocessing, head)
     elif source.startswith(("timm:", "timm/")):
         network = timm_models.make_network(source, pretrained=True)
         model = wrap(network, preprocessing or timm_models.preprocessing_of(network), head, source)
     elif path.suffix in PICKLED and not path.is_dir():
-        raise UserError(without_network(path))
-    elif (weights := _lone_weights(path)) is not None:
+        raise without_network(path)
+    elif weights is not None:
         network = resnet.resnet_from_weights(read_checkpoint(weights), str(weights))
         preprocessing = preprocessing or read_preprocessor(weights.parent) or resnet.PREPROCESSING
         model = wrap(network, preprocessing, head, weights.stem)
@@ -142,20 +140,12 @@ def _from_place(
     return model
 
 
-def _lone_weights(path: Path) -> Path | None:
-    """Find weights that come without a configuration: a safetensors file, or a folder with one and no config.json."""
-    if path.suffix == ".safetensors" and not path.is_dir():
-        return path
-    found = list(path.glob("*.safetensors")) if not (path / "config.json").exists() else []
-    return found[0] if len(found) == 1 else None
-
-
 def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
     budget = budget_of(find_weights(folder))
     config = read_config(folder)
-    preprocessing = preprocessing or read_preprocessor(folder, dense=_wants_segmentation(config))
+    preprocessing = preprocessing or read_preprocessor(folder, dense=_is_segmentation(config))
     if config.get("model_type") == MODEL_TYPE:
-        raise UserError(of_a_module(folder, config))
+        raise of_a_module(folder, config)
     if config.get("model_type") == timm_models.MODEL_TYPE:
         return load_into(timm_models.network_of(folder, config), folder, preprocessing, head)
     if config.get("model_type") in ARCHITECTURES:
@@ -174,26 +164,26 @@ def _load_tiny(folder: Path, config: dict[str, Any], preprocessing: Preprocessin
     except UserError:
         raise
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
-        raise UserError(
-            f"{folder / CONFIG} does not describe a {network_class.__name__}: {first_line(error)}"
-        ) from error
+        problem = f"{folder / CONFIG} does not describe a {network_class.__name__}: {first_line(error)}"
+        raise UserError(problem, code="bad-config") from error
     try:
         network.load_state_dict(load_file(folder / WEIGHTS))
     except (SafetensorError, OSError, RuntimeError) as error:
-        raise UserError(f"{folder / WEIGHTS} does not fit config.json: {first_line(error)}") from error
+        problem = f"{folder / WEIGHTS} does not fit config.json: {first_line(error)}"
+        raise UserError(problem, code="wrong-weights") from error
     return network
 
 
-def _wants_segmentation(config: dict[str, Any]) -> bool:
+def _is_segmentation(config: dict[str, Any]) -> bool:
     return any("SemanticSegmentation" in name for name in config.get("architectures") or [])
 
 
 def _from_hub(name: str, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
-    """Load a model by its name on the hub: its small files are fetched first, and looked at."""
+    """Load a model by its name on the hub; its configuration is downloaded and checked first."""
     hub.check_name(name)
     folder = hub.fetch(name)
     config = read_config(folder)
-    preprocessing = preprocessing or read_preprocessor(folder, dense=_wants_segmentation(config))
+    preprocessing = preprocessing or read_preprocessor(folder, dense=_is_segmentation(config))
     weights = folder if any(folder.glob("*.safetensors")) else None
     budget = UNKNOWN if weights is None else budget_of(find_weights(folder))
     return wrap(*_from_transformers(str(weights or name), config, preprocessing, budget), head, name)
@@ -202,40 +192,35 @@ def _from_hub(name: str, preprocessing: Preprocessing | None, head: str | None) 
 def _from_transformers(
     source: str, config: dict[str, Any], preprocessing: Preprocessing | None, budget: Budget
 ) -> tuple[nn.Module, Preprocessing]:
-    """A network that transformers makes, and how it sees images where nothing else was said."""
-    segmentation = _wants_segmentation(config)
+    """A network of transformers, and its preprocessing, by default the usual one of such networks."""
+    segmentation = _is_segmentation(config)
     if segmentation and config.get("model_type") != "segformer":
         first = config["architectures"][0]
-        raise UserError(f"{source} is a {first}: of models for segmentation only SegFormers work")
-    try:
-        return _made_by_transformers(source, segmentation, preprocessing, budget)
-    except UserError:
-        raise
-    except Exception as error:  # a configuration that no network has raises nearly anything
-        raise UserError(f"transformers could not load {source}: {first_line(error)}") from error
-
-
-def _made_by_transformers(
-    source: str, segmentation: bool, preprocessing: Preprocessing | None, budget: Budget
-) -> tuple[nn.Module, Preprocessing]:
-    """Sketch a network first, then make it."""
+        raise UserError(f"{source} is a {first}: only SegFormers are supported for segmentation", code="wrong-task")
     import transformers
 
-    kind = "SemanticSegmentation" if segmentation else "ImageClassification"
-    auto = getattr(transformers, f"AutoModelFor{kind}")
-    about = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-    empty = sketch(lambda: auto.from_config(about, trust_remote_code=False), budget, source)
-    if preprocessing is None:
-        size = about.image_size if isinstance(getattr(about, "image_size", None), int) else 224
-        preprocessing = IMAGENET if segmentation else Preprocessing((size, size), mean=(0.5,) * 3, std=(0.5,) * 3)
-    check_sketch(empty, preprocessing, getattr(about, "image_size", _ANY_SIDE), source)
-    network, info = auto.from_pretrained(
-        source, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
+    auto = (
+        transformers.AutoModelForSemanticSegmentation if segmentation else transformers.AutoModelForImageClassification
     )
+    try:
+        about = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+        empty = sketch(lambda: auto.from_config(about, trust_remote_code=False), budget, source)
+        if preprocessing is None:
+            size = about.image_size if isinstance(getattr(about, "image_size", None), int) else 224
+            preprocessing = IMAGENET if segmentation else Preprocessing((size, size), mean=(0.5,) * 3, std=(0.5,) * 3)
+        check_sketch(empty, preprocessing, getattr(about, "image_size", _ANY_SIDE), source)
+        network, info = auto.from_pretrained(
+            source, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
+        )
+    except UserError:
+        raise
+    except Exception as error:  # an impossible configuration raises nearly anything
+        raise UserError(f"transformers could not load {source}: {first_line(error)}", code="bad-config") from error
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info.get(problem):
             first = sorted(map(str, info[problem]))[0]
-            raise UserError(f"{source}: {len(info[problem])} {problem.replace('_', ' ')}, first {first}")
+            count = f"{len(info[problem])} {problem.replace('_', ' ')}"
+            raise UserError(f"{source}: {count}, first {first}", code="wrong-weights")
     if segmentation:
         set_epsilon(network)
     return network, preprocessing

@@ -1,9 +1,10 @@
-"""A torch network seen as encoder + head: logits and features in one pass, and the layers that methods look for."""
+"""A torch network as encoder + head: logits and features in one pass, and the layers that methods look for."""
 
 import copy
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,25 +26,25 @@ ARCHITECTURES: dict[str, type[TinyViT] | type[TinyCNN] | type[CifarResNet]] = {
     "testdg-tiny-cnn": TinyCNN,
     "testdg-cifar-resnet": CifarResNet,
 }
-"""The networks of this package, by the name that `config.json` gives them."""
+"""The networks of this package, by their type in `config.json`."""
 MODEL_TYPE = "testdg-module"
-"""What `config.json` calls a module of the user's own."""
+"""Type of a user's own module in `config.json`."""
 NORM_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 
 class Output(NamedTuple):
-    """What one pass gives: logits (N, C) or (N, C, H, W), features (N, D) or (N, D, h, w)."""
+    """Result of a pass: logits (N, C) or (N, C, H, W), features (N, D) or (N, D, h, w)."""
 
     logits: Tensor
     features: Tensor
 
 
 class VisionModel(nn.Module):
-    """A classifier: features are what enters its head, the linear layer (or 1 x 1 convolution) of its logits."""
+    """A classifier; features are the input of its head, the linear layer (or 1 x 1 convolution) of its logits."""
 
     task = "classification"
     alignment: Alignment | None
-    """What moves the tokens of the network to the statistics of the source, where there is such a part."""
+    """Moves the tokens of the network to the statistics of the source; None in an ordinary model."""
     mean: Tensor
     std: Tensor
 
@@ -57,10 +58,10 @@ class VisionModel(nn.Module):
         classes: int | None = None,
         exact: bool = True,
     ) -> None:
-        """See a network as encoder + head; without a `head`, features have width 0.
+        """Split a network into encoder and head; without a `head`, features have width 0.
 
-        The head is `exact` where its output, averaged over places, are the logits; of other heads the number of
-        `classes` must be told.
+        The head is `exact` if its output, averaged over places, are the logits; with other heads, `classes` is
+        required.
         """
         super().__init__()
         self.network = network
@@ -75,8 +76,42 @@ class VisionModel(nn.Module):
         for key, values in (("mean", preprocessing.mean), ("std", preprocessing.std)):
             self.register_buffer(key, torch.tensor(values, device=device).view(-1, 1, 1), persistent=False)
 
+    def accept(self, images: Tensor) -> Tensor:
+        """Move a batch to the device of the model; wrong types and shapes are refused."""
+        if not isinstance(images, Tensor):
+            raise UserError(f"images must be a torch tensor; got {type(images).__name__}", code="image-type")
+        require_dense(images)
+        if images.is_meta:
+            raise UserError("images must have pixels; got a tensor on the meta device", code="image-type")
+        if not images.is_floating_point():
+            raise UserError(f"images must be float in [0, 1]; got {images.dtype}: divide by 255", code="image-type")
+        if images.ndim != 4 or images.shape[1] != self.channels:
+            last = images.ndim == 4 and images.shape[3] == self.channels
+            remedy = ": the channels are last, so call images.permute(0, 3, 1, 2)" * last
+            shape = tuple(images.shape)
+            raise UserError(f"images must be (N, {self.channels}, H, W); got {shape}{remedy}", code="image-shape")
+        if images.numel() == 0:
+            raise UserError(f"the batch is empty: shape {tuple(images.shape)}", code="image-shape")
+        return images.to(self.device, torch.float32, non_blocking=True)
+
+    @contextmanager
+    def refusing_small(self, images: Tensor) -> Iterator[None]:
+        """Explain the error of a layer whose kernel is larger than the images."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            height, width = images.shape[-2:]
+            resized = self.preprocessing.size is not None or self.preprocessing.crop is not None
+            kernels = [max(layer.kernel_size) for layer in self.modules() if isinstance(layer, nn.Conv2d)]
+            if resized or min(height, width) >= max(kernels, default=1):
+                raise
+            small = f"images of {height} x {width} pixels are too small for {self.name}"
+            raise UserError(f"{small}: use larger ones, or a model that resizes them", code="image-shape") from error
+
     def prepare(self, images: Tensor) -> Tensor:
-        """Resize images in [0, 1] to the model's input; methods augment what comes out."""
+        """Resize images in [0, 1] to the model's input; methods augment the result."""
         return self.preprocessing.resize(images)
 
     def normalise(self, prepared: Tensor) -> Tensor:
@@ -87,7 +122,7 @@ class VisionModel(nn.Module):
         """Predict prepared images: one pass, or a few where an alignment finds a batch of another domain."""
         require_dense(prepared)
         if prepared.is_meta and not self.mean.is_meta:
-            raise UserError("images must have pixels; got a tensor on the meta device: load the batch first")
+            raise UserError("images must have pixels; got a tensor on the meta device", code="image-type")
         return self.run(prepared) if self.alignment is None else self.alignment.look(self.run, prepared)
 
     def run(self, prepared: Tensor) -> Output:
@@ -99,23 +134,23 @@ class VisionModel(nn.Module):
         with watching(self.head_layer, note=lambda layer, given, _: entered.append(pooled(given, layer))):
             logits = find_logits(self.network(self.normalise(prepared)))
         if not entered:
-            raise UserError(
-                f"layer {self.head!r} of {self.name} takes no part in its pass: name the classifier by head=..."
-            )
+            unused = f"layer {self.head!r} of {self.name} is not used in a pass"
+            raise UserError(f"{unused}: name the classifier with head=...", code="no-head")
         return Output(logits, entered[-1])
 
     def plain(self) -> nn.Module:
-        """A module that gives the logits of prepared images in [0, 1], and nothing else: to be exported as a graph."""
+        """A module that returns the logits of prepared images in [0, 1], for export as a graph."""
         if self.alignment is not None and self.alignment.sites:
-            reason = "has aligned tokens and passes a batch again if it is of another domain, as no fixed graph can"
-            raise UserError(f"{self.name} {reason}: adapt with sites=0, or deploy the folder with load_model")
+            reason = "passes a batch again if it is of another domain, which a fixed graph cannot do"
+            remedy = "adapt with sites=0, or deploy the folder with load_model"
+            raise UserError(f"{self.name} {reason}: {remedy}", code="not-exportable")
         return Plain(self).eval()
 
     @property
     def head_layer(self) -> nn.Module:
-        """The layer that gives the logits."""
+        """The layer of the logits."""
         if self.head is None:
-            raise UserError(f"{self.name} has no layer that gives its logits: name one with head=...")
+            raise UserError(f"the head of {self.name} is unknown: name it with head=...", code="no-head")
         return self.network.get_submodule(self.head)
 
     @property
@@ -130,44 +165,41 @@ class VisionModel(nn.Module):
 
     @property
     def classes(self) -> int:
-        """Number of classes that the head tells apart."""
+        """Number of classes."""
         return self._classes if self._classes is not None else self.head_weight.shape[0]
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The classes, as they were given or as the network's configuration has them; numbers where nobody knows."""
+        """Names of the classes: given, from the network's configuration, or numbers."""
         labels = getattr(getattr(self.network, "config", None), "id2label", None) or {}
         own = tuple(str(labels[number]) for number in sorted(labels))
         return self._class_names or (own if len(own) == self.classes else tuple(map(str, range(self.classes))))
 
     def name_classes(self, names: Sequence[str]) -> None:
-        """Give the classes names."""
         if isinstance(names, str) or len(names) != self.classes:
             count = "one text" if isinstance(names, str) else len(names)
-            raise UserError(f"{self.name} tells {self.classes} classes apart; classes= names {count}: name each")
+            raise UserError(f"{self.name} has {self.classes} classes, but classes= has {count}", code="class-names")
         self._class_names = tuple(names)
 
     @property
     def channels(self) -> int:
-        """Number of image channels."""
         return len(self.preprocessing.mean)
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
         return next(self.parameters()).device
 
     def empty_image(self) -> Tensor:
-        """One image without content, of the model's own size, to find out what happens in a pass."""
+        """A black image of the model's input size, for passes that examine the network."""
         height, width = self.preprocessing.input_size or (32, 32)
         return torch.zeros(1, self.channels, height, width, device=self.device)
 
     def norm_layers(self) -> list[tuple[str, nn.Module]]:
-        """List LayerNorm, GroupNorm and BatchNorm layers with their names."""
+        """LayerNorm, GroupNorm and BatchNorm layers with their names."""
         return [(name, module) for name, module in self.named_modules() if isinstance(module, NORM_LAYERS)]
 
     def attention_linears(self) -> list[list[str]]:
-        """List linear layers inside attention modules, grouped by the input that they share.
+        """Linear layers inside attention modules, grouped by the input that they share.
 
         Query, key and value of one attention read the same tensor, so they form one group, whether the
         implementation fuses them into one layer or keeps them apart.
@@ -181,7 +213,7 @@ class VisionModel(nn.Module):
         return self._grouped_by_input(linears)
 
     def convolutions(self) -> list[list[str]]:
-        """List convolutions, grouped by the input that they share."""
+        """Convolutions, grouped by the input that they share."""
         layers = {n: m for n, m in self.named_modules() if isinstance(m, nn.Conv2d) and m.groups == 1}
         return self._grouped_by_input(layers)
 
@@ -189,7 +221,7 @@ class VisionModel(nn.Module):
     def _grouped_by_input(self, layers: Mapping[str, nn.Module]) -> list[list[str]]:
         names = {layer: name for name, layer in layers.items()}
         groups: dict[int, list[str]] = {}
-        alive: list[Tensor] = []  # keeps ids unique while the probe runs
+        alive: list[Tensor] = []  # an id may be used again once its tensor is freed
 
         def note(layer: nn.Module, given: Tensor, _: Any) -> None:
             alive.append(given)
@@ -231,7 +263,7 @@ class VisionModel(nn.Module):
             self.alignment.save(folder)
 
     def _config(self) -> dict[str, Any]:
-        """What is needed to make the network again: for a module of the user's own, the module."""
+        """What is needed to make the network again; of a user's own module, its name."""
         for name, kind in ARCHITECTURES.items():
             if type(self.network) is kind:
                 return {"model_type": name, **self.network.config}
@@ -241,7 +273,6 @@ class VisionModel(nn.Module):
 
 
 def tensor_bytes(value: Tensor) -> bytes:
-    """The content of a tensor, on whatever device."""
     return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 

@@ -1,7 +1,6 @@
 """How images in [0, 1] become a model's input: size, crop, mean and standard deviation travel with the weights."""
 
 import json
-import math
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ class Preprocessing:
     """Resizing (and centre crop) followed by normalisation."""
 
     size: tuple[int, int] | int | None = None
-    """(height, width), or an int for the shortest edge, or None to take images as they come."""
+    """(height, width), or an int for the shortest edge, or None to leave images as they are."""
     crop: tuple[int, int] | None = None
     resample: Resample = "bilinear"
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -36,76 +35,74 @@ class Preprocessing:
         for name, size in (("size", self.size), ("crop", self.crop)):
             sides = size if isinstance(size, tuple) and len(size) == 2 else (size,)
             if size is not None and not all(type(side) is int and 1 <= side <= MOST_SIDE for side in sides):
-                raise UserError(f"{name} must be sides of 1 to {MOST_SIDE} px; got {_short(size)}")
+                raise _wrong(f"{name} must be sides of 1 to {MOST_SIDE} px", size)
         if self.resample not in _TO_PIL:
-            raise UserError(f"resample must be one of {', '.join(_TO_PIL)}; got {self.resample!r}")
+            raise _wrong(f"resample must be one of {', '.join(_TO_PIL)}", self.resample)
         for name, values in (("mean", self.mean), ("std", self.std)):
-            if not values or not all(_is_number(value) for value in values):
-                raise UserError(f"{name} must be finite numbers, one for each channel; got {_short(values)}")
+            numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+            if not values or len(numbers) < len(values) or not all(abs(number) < _MOST_LEVEL for number in numbers):
+                raise _wrong(f"{name} must be finite numbers, one for each channel", values)
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
-            raise UserError(f"std must be {len(self.mean)} numbers above 0, as many as mean; got {_short(self.std)}")
+            raise _wrong(f"std must be {len(self.mean)} numbers above 0, as many as mean", self.std)
 
     @property
     def input_size(self) -> tuple[int, int] | None:
-        """Height and width that reach the network, where they are fixed."""
+        """Height and width of the network's input; None where they vary."""
         return self.crop or (self.size if isinstance(self.size, tuple) else None)
 
     def resize(self, images: Tensor) -> Tensor:
         """Resize and crop images in [0, 1]; the result stays in [0, 1]."""
         require_dense(images)
         height, width = images.shape[-2:]
-        if self.size is not None:
-            _check_resize(height, width, self.size)
-        target = _shortest_edge(height, width, self.size) if isinstance(self.size, int) else self.size
+        if self.size is not None and min(height, width) == 0:
+            empty = f"images of {width} x {height} px cannot be resized: they have no pixels"
+            raise UserError(empty, code="image-shape")
+        target = self._target(height, width) if isinstance(self.size, int) else self.size
         if target is not None and target != (height, width):
             images = _interpolate(images, target, self.resample)
         return images if self.crop is None else _centre_crop(images, self.crop)
 
+    def _target(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of a resized image with a given shortest edge; gigabytes are refused."""
+        assert isinstance(self.size, int)
+        short, long = sorted((height, width))
+        problem = f"images of {width} x {height} px cannot be resized"
+        if long > MOST_RATIO * short:
+            thin = f"their long side is more than {MOST_RATIO} times the short one; crop them first"
+            raise UserError(f"{problem}: {thin}", code="image-shape")
+        longest = int(self.size * long / short)  # truncated, not rounded, as in all libraries
+        if self.size * longest > max(_MOST_RESIZED, height * width):
+            limit = f"more than {_MOST_RESIZED} pixels; crop them first"
+            raise UserError(f"{problem} to a short side of {self.size} px: {limit}", code="image-shape")
+        return (self.size, longest) if height <= width else (longest, self.size)
+
     def describe(self) -> dict[str, Any]:
-        """Give the values as plain JSON, for records and for `preprocessor_config.json`."""
+        """The values as plain JSON, for records and saved states."""
         return asdict(self)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST_LEVEL
-
-
-def _short(value: Any) -> str:
-    """A value from a file in a few letters; numbers of thousands of digits have no text."""
+def _wrong(rule: str, value: object) -> UserError:
     try:
-        return repr(value)[:60]
-    except ValueError:
-        return "a number without end"
-
-
-def _check_resize(height: int, width: int, size: tuple[int, int] | int) -> None:
-    """Refuse to make images of gigabytes from some that are small."""
-    short, long = sorted((height, width))
-    problem = f"images of {width} x {height} px cannot be resized"
-    if short == 0:
-        raise UserError(f"{problem}: they have no pixels")
-    if not isinstance(size, int):
-        return
-    if long > MOST_RATIO * short:
-        raise UserError(f"{problem}: their long side is more than {MOST_RATIO} times the short one; cut them first")
-    if math.prod(_shortest_edge(height, width, size)) > max(_MOST_RESIZED, height * width):
-        raise UserError(f"{problem} to a short side of {size} px: more than {_MOST_RESIZED} pixels; cut them first")
+        text = repr(value)[:60]
+    except ValueError:  # a number of thousands of digits has no text
+        text = "a number without end"
+    return UserError(f"{rule}; got {text}", code="preprocessing")
 
 
 def require_dense(images: Tensor) -> None:
-    """Refuse tensors whose pixels do not lie side by side in memory: sparse, nested and packed ones."""
+    """Refuse sparse, nested and packed tensors."""
     if images.is_nested:
-        raise UserError("images must be one dense tensor; got a nested one: stack images of one size")
+        raise UserError("images must be one dense tensor; got a nested one: stack them", code="image-type")
     if images.layout is not torch.strided:
         kind = str(images.layout).removeprefix("torch.").lstrip("_")
-        raise UserError(f"images must be a dense tensor; got one with the layout {kind}: call to_dense() first")
+        raise UserError(f"images must be dense; got the layout {kind}: call to_dense() first", code="image-type")
 
 
 def _interpolate(images: Tensor, target: tuple[int, int], mode: Resample) -> Tensor:
     """Shrink as Pillow does, with antialiasing; enlarge as the field does, with torch's own kernel.
 
-    The two differ for bicubic alone: torch's is sharper, and the enlarged CIFAR images that models were fine-tuned on
-    were made with it. On noisy images the difference is worth several points of error.
+    The two differ only for bicubic: torch's kernel is sharper, and models were fine-tuned on CIFAR images that were
+    enlarged with it. On noisy images the difference is several points of error.
     """
     if mode == "nearest":
         return F.interpolate(images, target, mode="nearest-exact")
@@ -113,13 +110,8 @@ def _interpolate(images: Tensor, target: tuple[int, int], mode: Resample) -> Ten
     return F.interpolate(images, target, mode=mode, antialias=shrinks).clamp(0, 1)
 
 
-def _shortest_edge(height: int, width: int, edge: int) -> tuple[int, int]:
-    longest = int(edge * max(height, width) / min(height, width))  # cut, not rounded, as everybody does
-    return (edge, longest) if height <= width else (longest, edge)
-
-
 def _centre_crop(images: Tensor, crop: tuple[int, int]) -> Tensor:
-    """Cut out the middle; what is too small gets a black border first."""
+    """Crop the middle; images that are too small get a black border first."""
     lack = [max(0, want - have) for have, want in zip(images.shape[-2:], crop, strict=True)]
     if any(lack):
         down, across = lack
@@ -128,10 +120,10 @@ def _centre_crop(images: Tensor, crop: tuple[int, int]) -> Tensor:
     return images[..., top : top + crop[0], left : left + crop[1]]
 
 
-def nobody_said(name: str, stacklevel: int) -> Preprocessing:
-    """None at all, for a model whose own nobody gave; a warning says so."""
-    told = f"{name} gets images as they are, with mean 0 and deviation 1"
-    warnings.warn(f"{told}: give its own with preprocessing=Preprocessing(...)", stacklevel=stacklevel)
+def identity_with_warning(name: str, stacklevel: int) -> Preprocessing:
+    """No preprocessing, with a warning, for a model whose own is unknown."""
+    unchanged = f"{name} gets images as they are, with mean 0 and deviation 1"
+    warnings.warn(f"{unchanged}: give its own with preprocessing=Preprocessing(...)", stacklevel=stacklevel)
     return Preprocessing()
 
 
@@ -143,14 +135,14 @@ def read_preprocessor(folder: Path, *, dense: bool = False) -> Preprocessing | N
     try:
         return from_preprocessor_config(read_json(path), dense=dense)
     except (OSError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is not a preprocessor configuration: {error}") from error
+        raise UserError(f"{path} is not a preprocessor configuration: {error}", code="preprocessing") from error
 
 
 def from_preprocessor_config(config: dict[str, Any], *, dense: bool = False) -> Preprocessing:
     """Translate the fields of a Hugging Face image processor.
 
-    A `dense` model, which predicts pixels, takes images as they come: the size that transformers writes beside such a
-    model squeezes them to a square. A size that `write_preprocessor` wrote was chosen, and stays.
+    A `dense` model, which predicts pixels, takes images of any size: the size that transformers writes for such a model
+    squeezes them to a square. A size that `write_preprocessor` wrote was chosen, and is used.
     """
     theirs = "image_processor_type" in config or "feature_extractor_type" in config
     resize = config.get("do_resize", True) and not (dense and theirs)

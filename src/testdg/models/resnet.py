@@ -10,7 +10,7 @@ from testdg.errors import UserError
 from testdg.models.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing((32, 32), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-"""What the published weights expect."""
+"""Preprocessing of the published weights."""
 
 
 class BasicBlock(nn.Module):
@@ -43,7 +43,8 @@ class CifarResNet(nn.Module):
     def __init__(self, classes: int = 10, depth: int = 20, width: int = 16) -> None:
         super().__init__()
         if depth < 8 or (depth - 2) % 6:
-            raise UserError(f"the depth of a CIFAR ResNet must be 6 n + 2 (20, 32, 44, 56 ...); got {depth}")
+            wrong = f"the depth of a CIFAR ResNet must be 6 n + 2 (20, 32, 44, 56 ...); got {depth}"
+            raise UserError(wrong, code="network-depth")
         self.config: dict[str, Any] = {"classes": classes, "depth": depth, "width": width}
         self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -64,20 +65,21 @@ def _stage(inputs: int, outputs: int, blocks: int, stride: int) -> nn.Sequential
 
 
 def resnet_from_weights(weights: Mapping[str, Tensor], place: str) -> CifarResNet:
-    """Make the network that weights belong to; depth, width and classes are read from them."""
+    """Make the network of some weights; depth, width and classes are read from them."""
     if not {"conv1.weight", "layer1.0.conv1.weight", "linear.weight"} <= weights.keys():
-        remedy = "put any other model into a folder with its config.json"
-        raise UserError(f"{place} is not a CIFAR ResNet (conv1, bn1, layer1 to layer3, linear): {remedy}")
+        problem = f"{place} is not a CIFAR ResNet (conv1, bn1, layer1 to layer3, linear)"
+        raise UserError(f"{problem}: other models need a folder with config.json", code="no-network")
     blocks = len({name.split(".")[1] for name in weights if name.startswith("layer1.")})
     network = CifarResNet(weights["linear.weight"].shape[0], 6 * blocks + 2, weights["conv1.weight"].shape[0])
     expected = network.state_dict().keys()
-    counters = {name for name in expected if name.endswith("num_batches_tracked")}  # which nothing reads
+    counters = {name for name in expected if name.endswith("num_batches_tracked")}  # which are not used
     missing = expected - weights.keys() - counters
     for problem, names in (("missing", missing), ("unexpected", weights.keys() - expected)):
         if names:
-            raise UserError(f"{place}: {len(names)} {problem} keys, first {min(names)}")
+            raise UserError(f"{place}: {len(names)} {problem} keys, first {min(names)}", code="wrong-weights")
     try:
         network.load_state_dict(weights, strict=False)
     except RuntimeError as error:  # a shape: the names are right
-        raise UserError(f"{place} does not fit a CIFAR ResNet: {str(error).splitlines()[-1].strip()}") from error
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"{place} does not fit a CIFAR ResNet: {reason}", code="wrong-weights") from error
     return network

@@ -1,4 +1,4 @@
-"""Models of timm: by name, with published weights or with those of a folder."""
+"""Models of timm: by name, with published weights or with the weights of a folder."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from testdg.models.preprocessing import Preprocessing
 from testdg.models.untrusted import first_line
 
 MODEL_TYPE = "testdg-timm"
-"""What `config.json` calls them."""
+"""Their type in `config.json`."""
 
 
 def make_network(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
@@ -20,26 +20,27 @@ def make_network(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
     try:
         import timm
     except ImportError as error:
-        raise UserError(f"{name} needs timm: pip install 'testdg[timm]'") from error
+        raise UserError(f"{name} needs timm: pip install 'testdg[timm]'", code="not-installed") from error
     except (RuntimeError, AttributeError) as error:
-        raise UserError(misfit(f"{name} needs timm, which does not import", error)) from error
+        problem = misfit(f"{name} needs timm, which cannot be imported", error)
+        raise UserError(problem, code="not-installed") from error
     short = name.removeprefix("timm:")
     away = pretrained and not hub.reachable()
     try:
         with torch.device("cpu"), torch.random.fork_rng(devices=[], enabled=not pretrained), hub.offline(away):
-            wanted = f"hf-hub:{short}" if short.startswith("timm/") else short
-            return timm.create_model(wanted, pretrained=pretrained, **options)  # type: ignore[no-any-return]
+            full = f"hf-hub:{short}" if short.startswith("timm/") else short
+            return timm.create_model(full, pretrained=pretrained, **options)  # type: ignore[no-any-return]
     except Exception as error:  # timm and the hub raise many kinds
         missing = away and isinstance(error, FileNotFoundError)
-        reason = "its weights are not here, and the hub cannot be reached" if missing else first_line(error)
-        raise UserError(f"timm could not load {short!r}: {reason}") from error
+        reason = "its weights are not cached, and the hub cannot be reached" if missing else first_line(error)
+        raise UserError(f"timm could not load {short!r}: {reason}", code="no-model") from error
 
 
 def misfit(problem: str, error: BaseException) -> str:
-    """A failed import in words: mostly a torchvision that was built for another torch."""
+    """Describe a failed import; the usual cause is a torchvision that was built for another torch."""
     reason = first_line(error)
     if "torchvision" in str(error):
-        return f"{problem}: torchvision does not fit torch {torch.__version__} ({reason}): install the one that does"
+        return f"{problem}: torchvision does not fit torch {torch.__version__} ({reason}): install the matching one"
     return f"{problem}: {reason}"
 
 
@@ -54,7 +55,7 @@ def preprocessing_of(network: nn.Module) -> Preprocessing:
 
 
 def describe(network: nn.Module, classes: int) -> dict[str, Any] | None:
-    """What `config.json` says of a network of timm, so that it is made again; None for any other network."""
+    """What `config.json` needs to make a network of timm again; None for other networks."""
     config: Any = getattr(network, "pretrained_cfg", None)
     if not type(network).__module__.startswith("timm.") or not config:
         return None
@@ -64,18 +65,20 @@ def describe(network: nn.Module, classes: int) -> dict[str, Any] | None:
 
 
 def network_of(folder: Path, config: dict[str, Any]) -> nn.Module:
-    """The network of a folder, still with random weights."""
+    """The network of a folder, with random weights."""
     name, classes, size = (config.get(key) for key in ("architecture", "num_classes", "img_size"))
     if not isinstance(name, str) or not name.isidentifier() or type(classes) is not int:
-        raise UserError(f"{folder / 'config.json'} names no architecture of timm with a number of classes")
+        lacks = "has no architecture of timm with a number of classes"
+        raise UserError(f"{folder / 'config.json'} {lacks}", code="bad-config")
     if size is not None and not (isinstance(size, list) and all(type(side) is int for side in size)):
-        raise UserError(f"{folder / 'config.json'}: img_size must be two whole numbers; got {ascii(size)[:60]}")
+        wrong = f"img_size must be two whole numbers; got {ascii(size)[:60]}"
+        raise UserError(f"{folder / 'config.json'}: {wrong}", code="bad-config")
     options = {} if size is None else {"img_size": tuple(size)}
     return make_network(f"timm:{name}", pretrained=False, num_classes=classes, **options)
 
 
 def resized(network: nn.Module, classes: int, size: int) -> nn.Module | None:
-    """A network of the same kind for images of another size, with random weights; None where size is no part of it."""
+    """A network of the same kind for images of another size, with random weights; None if it accepts any size."""
     about = describe(network, classes)
     if about is None or "img_size" not in about:
         return None

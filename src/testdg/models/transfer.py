@@ -1,4 +1,4 @@
-"""What changes when a model moves to other data: its classifier and the size of its input."""
+"""Changing a model for other data: its classifier and the size of its input."""
 
 import copy
 import dataclasses
@@ -17,10 +17,10 @@ from testdg.models.tiny import TinyViT
 
 
 def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> VisionModel:
-    """Give the model with a new linear classifier (of features or of pixels), drawn from a seed."""
+    """A copy of the model with a new linear classifier (of features or of pixels), drawn from a seed."""
     network = copy.deepcopy(model.network)
     if model.head is None:
-        raise UserError(f"{model.name} has no layer that gives its logits, so its classes cannot be replaced")
+        raise UserError(f"{model.name} has no known head, so its classes cannot be replaced", code="no-head")
     parent, _, leaf = model.head.rpartition(".")
     old = network.get_submodule(model.head)
     fresh: nn.Linear | nn.Conv2d
@@ -29,7 +29,7 @@ def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> V
     elif isinstance(old, nn.Linear):
         fresh = nn.Linear(old.in_features, len(classes), device="meta")
     else:
-        raise UserError(f"the classifier {model.head!r} of {model.name} is not linear, so it cannot be replaced")
+        raise UserError(f"the classifier {model.head!r} of {model.name} is not linear", code="no-head")
     fresh = fresh.to_empty(device=old.weight.device)
     generator = torch.Generator("cpu").manual_seed(seed)
     weights = torch.randn(fresh.weight.shape, generator=generator, device="cpu") * 0.02
@@ -40,7 +40,7 @@ def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> V
 
 
 def _name_classes(network: Any, classes: Sequence[str]) -> None:
-    """Write the classes where the network's configuration keeps them."""
+    """Write the classes to the network's configuration."""
     config: Any = getattr(network, "config", None)
     if isinstance(config, dict):
         config["classes"] = len(classes)
@@ -51,7 +51,7 @@ def _name_classes(network: Any, classes: Sequence[str]) -> None:
 
 
 def with_size(model: VisionModel, size: int) -> VisionModel:
-    """Give the model for images of size x size; position embeddings are interpolated."""
+    """A copy of the model for images of size x size; position embeddings are interpolated."""
     preprocessing = dataclasses.replace(model.preprocessing, size=(size, size), crop=None)
     fresh = timm_models.resized(model.network, model.classes, size) or _empty_copy(model.network, size)
     weights = model.network.state_dict()
@@ -62,19 +62,21 @@ def with_size(model: VisionModel, size: int) -> VisionModel:
         fresh.load_state_dict(weights)
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"model {model.name} cannot take images of {size} x {size}: {reason}") from error
+        problem = f"model {model.name} cannot take images of {size} x {size}: {reason}"
+        raise UserError(problem, code="image-size") from error
     changed = VisionModel(fresh, model.head, preprocessing, model.name, classes=model.classes, exact=model.exact)
     try:
         with torch.no_grad():
             changed.eval()(changed.empty_image())
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"model {model.name} cannot take images of {size} x {size}: {reason}") from error
+        problem = f"model {model.name} cannot take images of {size} x {size}: {reason}"
+        raise UserError(problem, code="image-size") from error
     return changed.train(model.training)
 
 
 def _empty_copy(network: nn.Module, size: int) -> nn.Module:
-    """Make a network of the same kind for another size of images; one that knows no size is copied."""
+    """Make a network of the same kind for another image size; a network without an image size is copied."""
     config: Any = getattr(network, "config", None)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         if isinstance(network, TinyViT):
@@ -88,9 +90,9 @@ def _empty_copy(network: nn.Module, size: int) -> nn.Module:
 
 
 def _interpolate(positions: Tensor, count: int) -> Tensor:
-    """Resize the square part of position embeddings, (1, T, D), to `count` in all; the tokens before it stay."""
+    """Resize the square part of position embeddings, (1, T, D), to `count` in total; the tokens before it stay."""
     old, new = (isqrt(number) for number in (positions.shape[1], count))
-    extra = positions.shape[1] - old**2  # class tokens and the like: fewer than would make a larger square
+    extra = positions.shape[1] - old**2  # class tokens and similar: too few for a larger square
     square = positions[:, extra:].mT.reshape(1, -1, old, old)  # (1, D, old, old)
     resized = F.interpolate(square, (new, new), mode="bicubic", align_corners=False)
     return torch.cat([positions[:, :extra], resized.flatten(2).mT], 1)

@@ -1,14 +1,13 @@
-"""Model folders from strangers: what they hold is looked at before a network of that size is made.
+"""Model folders from unknown sources are checked before a network of their size is allocated.
 
 A network is first made on the meta device, where it takes no memory, and counted as it grows: it must be about as large
-as the weights beside it. One image without pixels is sent through it, so that sizes, heads and widths that do not fit
-are told.
+as the weights next to it. One image without pixels is passed through it, which reveals sizes, heads and widths that do
+not fit.
 """
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ MOST_NUMBER = 1_000_000
 MOST_LISTED = 16_384
 """Largest whole number in a list: depths and widths of stages."""
 MOST_LENGTH = 256
-_ADAPTER = "adapter_config.json"  # of peft: it names another model, which would be loaded in place of this one
+_ADAPTER = "adapter_config.json"  # of peft: it names another model, which would be loaded instead
 _SHARDED = "shard-*.safetensors"  # of a distributed checkpoint
 _ELSEWHERE = ("quantization_config", "transformers_weights", "configuration_files", "kernel_config")
 _ATTENTION = (None, "eager", "sdpa")  # others are code that is fetched
@@ -40,58 +39,61 @@ class Budget(NamedTuple):
 
 
 UNKNOWN = Budget(20_000, 4_000_000_000)
-"""That of weights which are not there yet."""
+"""Budget for weights that are not downloaded yet."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read the configuration of a model; kinds and numbers that no network has are refused, and code from elsewhere."""
-    place = folder / CONFIG
+    """Read the configuration of a model; impossible types and numbers are refused, and so is code from elsewhere."""
+    path = folder / CONFIG
     try:
-        config = read_json(place)
+        config = read_json(path)
         if not isinstance(config, dict):
             raise TypeError(f"it holds a {type(config).__name__}")
     except (OSError, ValueError, TypeError) as error:
         reason = f" ({error})" if type(error) is ValueError else ""
-        told = f"{folder} has no readable config.json{reason}, so its architecture is unknown"
-        raise UserError(f"{told}: build the module yourself and pass it, or add a config.json") from error
+        problem = f"{folder} has no readable config.json{reason}, so its architecture is unknown"
+        remedy = "build the module yourself and pass it, or add a config.json"
+        raise UserError(f"{problem}: {remedy}", code="no-config") from error
     if not isinstance(config.get("model_type", ""), str):
-        raise UserError(f"{place}: model_type must be a text; got {_short(config['model_type'])}")
+        raise _refused(path, "model_type must be a text; got", config["model_type"])
     names = config.get("architectures")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise UserError(f"{place}: architectures must be a list of texts; got {_short(names)}")
+        raise _refused(path, "architectures must be a list of texts; got", names)
     try:
-        _check_values(config, place)
+        _check_value("", config, MOST_NUMBER, path)
     except RecursionError:
-        raise UserError(f"{place} is nested too deeply: write it again") from None
+        raise UserError(f"{path} is nested too deeply: write it again", code="bad-config") from None
     return config
 
 
-def _check_values(values: Mapping[str, Any], place: Path) -> None:
-    for key, value in values.items():
-        if key in _ELSEWHERE and value is not None:
-            raise UserError(f"{place} asks for {key}, which is not followed: save the plain model without it")
-        if "attn_implementation" in key and (not isinstance(value, str | None) or value not in _ATTENTION):
-            raise UserError(f"{place} asks for the attention {_short(value)}, which is not fetched: leave {key} out")
-        _check_value(key, value, MOST_NUMBER, place)
-
-
-def _check_value(key: str, value: Any, most: int, place: Path) -> None:
-    name = ascii(key[:60])[1:-1][:60]  # fit for a terminal; a key may have millions of letters
+def _check_value(key: str, value: Any, most: int, path: Path) -> None:
+    """Check one entry of a configuration and, of a table or a list, everything in it."""
     if isinstance(value, Mapping):
-        _check_values(value, place)
-    elif isinstance(value, list):
+        for name, one in value.items():
+            if name in _ELSEWHERE and one is not None:
+                raise _refused(path, "save the plain model: not supported is", name)
+            if "attn_implementation" in name and (not isinstance(one, str | None) or one not in _ATTENTION):
+                raise _refused(path, f"leave {name} out: not supported is the attention", one)
+            _check_value(name, one, MOST_NUMBER, path)
+        return
+    name = ascii(key[:60])[1:-1][:60]  # printable; a key may have millions of letters
+    if isinstance(value, list):
         if len(value) > MOST_LENGTH and any(isinstance(one, int | float) for one in value):
-            raise UserError(f"{place}: {name} has {len(value)} values: expected at most {MOST_LENGTH}")
+            raise _refused(path, f"{name} must have at most {MOST_LENGTH} values; got", len(value))
         for one in value:
-            _check_value(key, one, MOST_LISTED, place)
+            _check_value(key, one, MOST_LISTED, path)
     elif isinstance(value, int) and not -most <= value <= most:
-        raise UserError(f"{place}: {name} is {_short(value)}: expected at most {most}")
+        raise _refused(path, f"{name} must be at most {most}; got", value)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{place}: {name} is {value}: expected a finite number")
+        raise _refused(path, f"{name} must be finite; got", value)
 
 
-def _short(value: Any) -> str:
-    """A value from a file in a few letters; numbers of thousands of digits have no text."""
+def _refused(path: Path, rule: str, value: object) -> UserError:
+    return UserError(f"{path}: {rule} {_short(value)}", code="bad-config")
+
+
+def _short(value: object) -> str:
+    """The first characters of a value from a file; numbers of thousands of digits have no text."""
     try:
         return ascii(value)[:60]
     except (ValueError, RecursionError):
@@ -99,45 +101,44 @@ def _short(value: Any) -> str:
 
 
 def find_weights(folder: Path) -> list[Path]:
-    """The safetensors files of a model folder; pickles, pipes, devices and files elsewhere are refused."""
+    """The safetensors files of a model folder; pickles, pipes, devices and files in other folders are refused."""
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".safetensors") and path.exists() and not path.is_file():
-            raise UserError(f"{path} is no ordinary file: put a file in its place")
+            raise UserError(f"{path} is not a regular file", code="not-a-file")
     for path in sorted([*folder.glob(_ADAPTER), *folder.glob(_SHARDED)]):
-        raise UserError(f"{path} leads to weights in other places or forms: save the whole model as {WEIGHTS}")
+        elsewhere = f"{path} refers to weights in other places or formats"
+        raise UserError(f"{elsewhere}: save the whole model as {WEIGHTS}", code="no-weights")
     if (folder / WEIGHTS).exists():
         return [folder / WEIGHTS]
     if (folder / INDEX).exists():
         return _indexed(folder)
     pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
     if pickles:
-        raise UserError(
-            f"{folder} holds its weights only as a pickle ({pickles[0]}), which can execute code: "
-            "convert it to model.safetensors first"
-        )
-    raise UserError(f"{folder} holds no weights: expected model.safetensors")
+        pickled = f"{folder} has its weights only as a pickle ({pickles[0]}), which can execute code"
+        raise UserError(f"{pickled}: convert it to model.safetensors first", code="pickled-weights")
+    raise UserError(f"{folder} has no weights: expected model.safetensors", code="no-weights")
 
 
 def _indexed(folder: Path) -> list[Path]:
-    """The files that an index names, all of them safetensors in the same folder."""
+    """The safetensors files that an index names; they must be in the same folder."""
     try:
         files = set(read_json(folder / INDEX)["weight_map"].values())
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{folder / INDEX} is damaged ({type(error).__name__} {error}): save the model again"
-        ) from error
+        reason = f"{type(error).__name__} {error}"
+        raise UserError(f"{folder / INDEX} is damaged ({reason})", code="damaged-model") from error
     for name in files:
         if not isinstance(name, str) or not name.endswith(".safetensors") or Path(name).name != name:
-            raise UserError(f"{folder / INDEX} names {_short(name)}: expected safetensors files of the same folder")
+            wrong = f"{folder / INDEX} names {_short(name)}"
+            raise UserError(f"{wrong}: expected safetensors files of the same folder", code="damaged-model")
         if not (folder / name).is_file():
-            raise UserError(f"{folder / name} is missing: {INDEX} names it")
+            raise UserError(f"{folder / name} is missing: {INDEX} names it", code="no-weights")
     if not files:
-        raise UserError(f"{folder / INDEX} names no weights: save the model again")
+        raise UserError(f"{folder / INDEX} names no weights", code="no-weights")
     return sorted(folder / name for name in files)
 
 
 def budget_of(files: list[Path]) -> Budget:
-    """What a network may have that these weights belong to: twice as much, and a little; only headers are read."""
+    """Twice what these weights have, and a little more; only headers are read."""
     tensors = elements = 0
     for path in files:
         try:
@@ -146,7 +147,7 @@ def budget_of(files: list[Path]) -> Budget:
                 for name in file.keys():  # noqa: SIM118
                     tensors, elements = tensors + 1, elements + math.prod(file.get_slice(name).get_shape())
         except (OSError, ValueError, SafetensorError) as error:
-            raise UserError(f"{path} cannot be read: {first_line(error)}") from error
+            raise UserError(f"{path} cannot be read: {first_line(error)}", code="damaged-model") from error
     return Budget(2 * tensors + 100, 2 * elements + 1_000_000)
 
 
@@ -154,37 +155,35 @@ class _TooLarge(Exception):
     """A network grows beyond its budget."""
 
 
-@contextmanager
-def _within(budget: Budget) -> Iterator[None]:
-    """Count the parameters that this thread makes, and stop where there are too many."""
-    here, tensors, elements = threading.get_ident(), 0, 0
+def sketch(make: Callable[[], nn.Module], budget: Budget, place: str) -> nn.Module | None:
+    """A network without memory for its weights; None where it cannot be made on the meta device, which is harmless.
+
+    Parameters are counted as they are registered, so that a network beyond its budget is refused while it grows: even
+    without memory for weights, a million layers would take minutes and gigabytes.
+    """
+    thread, tensors, elements = threading.get_ident(), 0, 0
 
     def count(module: nn.Module, name: str, parameter: Tensor | None) -> None:
         nonlocal tensors, elements
-        if parameter is not None and threading.get_ident() == here:
+        if parameter is not None and threading.get_ident() == thread:
             tensors, elements = tensors + 1, elements + parameter.numel()
             if tensors > budget.tensors or elements > budget.elements:
                 raise _TooLarge
 
-    with nn.modules.module.register_module_parameter_registration_hook(count):
-        yield
-
-
-def sketch(make: Callable[[], nn.Module], budget: Budget, place: str) -> nn.Module | None:
-    """A network without memory for its weights; None where it cannot be made so, which harms nobody."""
     try:
-        with torch.device("meta"), _within(budget):
+        with torch.device("meta"), nn.modules.module.register_module_parameter_registration_hook(count):
             return make().eval()
     except _TooLarge as error:
-        raise UserError(f"{place}: config.json describes a far larger network than the weights beside it") from error
+        larger = "config.json describes a far larger network than the weights next to it"
+        raise UserError(f"{place}: {larger}", code="bad-config") from error
     except NotImplementedError:
         return None
 
 
 def check_sketch(network: nn.Module | None, preprocessing: Preprocessing, side: Any, place: str) -> None:
-    """Send an image without pixels through a network on the meta device; tell what does not fit.
+    """Pass an image without pixels through a network on the meta device; refuse a network that does not accept it.
 
-    The network's own `side` counts where images come as they are; where no size is known, nothing is sent.
+    The size is the network's own `side` where images are not resized; where no size is known, nothing is checked.
     """
     edge = preprocessing.size if isinstance(preprocessing.size, int) else side
     size = preprocessing.input_size or ((edge, edge) if isinstance(edge, int) else None)
@@ -195,18 +194,18 @@ def check_sketch(network: nn.Module | None, preprocessing: Preprocessing, side: 
             network(torch.empty(1, len(preprocessing.mean), *size, device="meta"))
     except (RuntimeError, ValueError, ZeroDivisionError) as error:
         if isinstance(error, NotImplementedError) or "meta" in str(error):
-            return  # a network that cannot be tried so
-        raise UserError(f"{place} cannot take images of {size[0]} x {size[1]}: {first_line(error)}") from error
+            return  # a network that does not run on the meta device
+        wrong = f"{place} cannot take images of {size[0]} x {size[1]}: {first_line(error)}"
+        raise UserError(wrong, code="bad-config") from error
 
 
 def require_finite(model: nn.Module, place: str) -> None:
-    """Refuse weights that are not finite: whatever they predict is no prediction."""
     for name, value in model.state_dict().items():
         if value.is_floating_point() and value.numel() and not all(map(math.isfinite, torch.aminmax(value))):
-            raise UserError(f"{place}: the weights {name} are not finite: the model is damaged, take another")
+            raise UserError(f"{place}: the weights {name} are not finite", code="damaged-model")
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error, fit for a terminal."""
+    """The first line of an error, printable."""
     line = next(iter(str(error).splitlines()), "") or type(error).__name__
     return line if line.isprintable() else ascii(line)[1:-1]

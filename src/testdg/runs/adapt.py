@@ -92,7 +92,7 @@ def check_request(request: Request) -> None:
 def make_setup(request: Request) -> Setup:
     """Model and adapter of a stream, refused where they cannot give what was asked for."""
     setup = Setup(request.model, request.choices, dict(request.settings or {}))
-    if request.export is not None and (reason := setup.adapter.beyond_weights()) is not None:
+    if request.export is not None and (reason := setup.adapter.why_not_exportable()) is not None:
         raise UserError(f"--export is not possible: {setup.adapter.name} cannot be one model, as {reason}")
     return setup
 

@@ -98,7 +98,7 @@ class StreamSession:
     def refresh(self) -> None:
         """Let predictions come from the adapter as it is now."""
         adapter = self.online.adapter
-        copied = self.factory.learns and adapter.beyond_weights() is None
+        copied = self.factory.learns and adapter.why_not_exportable() is None
         self._front: VisionModel | None = adapter.adapted_model() if copied else None
         self._shift: Tensor | None = adapter.stream_shift() if self.factory.learns else None
         self.version += 1
@@ -178,7 +178,7 @@ class StreamSession:
     def export(self, folder: Path) -> None:
         """Write the adapted model as an ordinary one."""
         adapter = self.online.adapter
-        if (reason := adapter.beyond_weights()) is not None:
+        if (reason := adapter.why_not_exportable()) is not None:
             raise Refused(f"{adapter.name} cannot be exported: {reason}; take a snapshot", "not-exportable", 409)
         with writing(folder):
             adapter.export(folder)

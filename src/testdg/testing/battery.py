@@ -1,4 +1,4 @@
-"""The battery: how checks are named and run, and what they share: a stream, and states to compare."""
+"""The battery: naming and running checks, and their shared parts: a stream, and states to compare."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,14 +14,14 @@ CHECKS: dict[str, Check] = {}
 
 
 def check_adapter(make_adapter: MakeAdapter, *, only: str | None = None) -> list[str]:
-    """Run the laws that every adapter keeps; AssertionError, with the name of the check, where one does not hold.
+    """Run the checks that every adapter passes; AssertionError with the name of the check that fails.
 
     Args:
-        make_adapter: Called with settings, it builds a fresh adapter around the same model each time.
+        make_adapter: A function that takes settings and makes a new adapter of the same model.
         only: The name of one check.
 
     Returns:
-        The names of the checks that ran: all but those that the method declares as exceptions for this model.
+        The names of the checks that ran: all without those that the method declares as exceptions for this model.
 
     Examples:
         >>> from functools import partial
@@ -45,7 +45,7 @@ def check_adapter(make_adapter: MakeAdapter, *, only: str | None = None) -> list
 
 
 def warmed_up(make_adapter: MakeAdapter) -> MakeAdapter:
-    """Make adapters that have seen source data, where they need some."""
+    """Make adapters that have seen source data, if they need some."""
 
     def make(**settings: Any) -> Adapter:
         adapter = make_adapter(**settings)
@@ -66,7 +66,7 @@ def source_batches(adapter: Adapter) -> list[tuple[Tensor, Tensor]]:
 
 
 def check(name: str, *, warm: bool = True) -> Callable[[Check], Check]:
-    """Add a check to the battery; its adapters have seen source data, where they need some, unless `warm` is False."""
+    """Add a check to the battery; its adapters have seen the source data that they need, unless `warm` is False."""
 
     def add(function: Check) -> Check:
         CHECKS[name] = (lambda make: function(warmed_up(make))) if warm else function
@@ -110,6 +110,5 @@ def difference(one: tuple[dict[str, Tensor], Any], other: tuple[dict[str, Tensor
 
 
 def assert_equal(one: Adapter, other: Adapter) -> None:
-    """Two adapters have the same state."""
     differs = same_state(one, other)
     assert differs is None, f"states differ in {differs}"

@@ -1,4 +1,4 @@
-"""Failures on purpose: a pass, or a backward pass, of an adapter raises, as it does where no memory is left."""
+"""Injected failures: a forward or backward pass of an adapter raises, as it does when memory runs out."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,12 +12,12 @@ from testdg.models import Output, VisionModel
 
 
 class Injected(RuntimeError):
-    """A failure that is put into a step, as if memory had run out there."""
+    """An injected failure of a step."""
 
 
 @contextmanager
 def failing(adapter: Adapter, at: int | None = None) -> Iterator[list[str]]:
-    """Make a step fail at its `at`-th moment (not at all for None); gives the moments that passed, by what happened.
+    """Make a step fail at its `at`-th moment (never for None); yields the names of the moments that passed.
 
     A moment is the beginning or the end of a pass of a network, or the beginning of a backward pass.
     """

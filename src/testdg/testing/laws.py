@@ -1,4 +1,4 @@
-"""What every adapter does (states, predictions, sizes, seeds, precision), and what none lets pass."""
+"""The checks: states, predictions, sizes, seeds, precision, and invalid input."""
 
 import tempfile
 from contextlib import suppress
@@ -27,11 +27,10 @@ from testdg.testing.battery import (
 from testdg.testing.failures import Injected, failing
 
 MOMENTS = 16
-"""Moments of a step that is made to fail; of more, as with many views, an even part."""
+"""Maximum number of moments at which a step is made to fail; of more, an even selection."""
 
 
 def _lived(make: MakeAdapter, batches: int) -> Adapter:
-    """An adapter that has learnt from so many batches."""
     adapter = make()
     for images in stream(adapter)[:batches]:
         adapter(images)
@@ -164,8 +163,8 @@ def _adapted(make: MakeAdapter) -> None:
     try:
         model = adapter.adapted_model()
     except UserError as error:
-        if (reason := adapter.beyond_weights()) is None or reason not in str(error):
-            raise AssertionError(f"beyond_weights() does not say why: {reason}, and {error}") from error
+        if (reason := adapter.why_not_exportable()) is None or reason not in str(error):
+            raise AssertionError(f"why_not_exportable() does not say why: {reason}, and {error}") from error
         return
     _assert_predicts(model, adapter)
 
@@ -178,7 +177,7 @@ def _exported(make: MakeAdapter) -> None:
             adapter.export(folder)
         except UserError as error:
             if "save()" not in str(error):
-                raise AssertionError(f"an export that is refused must name the way out: {error}") from error
+                raise AssertionError(f"an export that is refused must name save(): {error}") from error
             return
         _assert_predicts(load_model(folder), adapter)
 
@@ -263,7 +262,7 @@ def _misfits(make: MakeAdapter) -> None:
         adapter(images)
     tensors, values = snapshot(adapter)
     before = snapshot(other)
-    names = [*tensors][:: -(-len(tensors) // 60)]  # of many, an even part
+    names = [*tensors][:: -(-len(tensors) // 60)]  # of many, an even selection
     for name, value in [(name, tensors[name]) for name in names]:
         wrong = value.new_zeros((*value.shape, 2))
         kind = torch.float16 if value.dtype != torch.float16 else torch.float32
@@ -281,7 +280,7 @@ def _assert_refused(adapter: Adapter, tensors: dict[str, Tensor], values: dict[s
     try:
         adapter.load_state(tensors, values)
     except UserError as error:
-        told = str(error)
+        message = str(error)
     else:
         raise AssertionError(f"a wrong {name} was accepted")
-    assert name in told, f"a wrong {name} is not named: {told}"
+    assert name in message, f"a wrong {name} is not named: {message}"

@@ -1,7 +1,5 @@
-"""A guard around any adapter: it learns from what is worth it, and cannot stay ruined."""
+"""A guard around any adapter: it learns only from useful images, and undoes steps that damage the model."""
 
-from testdg.core.guard.around import guard
-from testdg.core.guard.guarded import Guard
-from testdg.core.guard.state import Decision, OnDecision
+from testdg.core.guard.guarded import Decision, Guard, OnDecision, guard
 
 __all__ = ["Decision", "Guard", "OnDecision", "guard"]

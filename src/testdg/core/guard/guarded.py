@@ -1,131 +1,156 @@
-"""The guard: what is worth learning from, is the model still itself, and what to do where it is not.
+"""The guard: an adapter that skips useless images and undoes steps that damage the model.
 
-Three answers, in this order: predict without learning, go back to the last healthy state, go back to the source and
-learn nothing for a while. It needs no labels, and nothing but what every adapter can do.
+Before a step it looks at the images (`inputs`) and at the mix of predicted classes (`mix`); after a step it looks at
+the weights and at the predictions for a few known images (`health`). It has three answers, in this order: predict
+without learning, restore the last healthy state, reset to the source and learn nothing for a while. It needs no labels,
+and nothing that an adapter does not have anyway.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from testdg.bounds import require_range
 from testdg.core.adapter import Adapter
-from testdg.core.guard import health
-from testdg.core.guard.health import Movement, Probe, counting, learn_some
+from testdg.core.guard.health import FIRST_TRUST, Health, Probe, State, copy_state
 from testdg.core.guard.inputs import REASONS, Inputs
 from testdg.core.guard.mix import MIXED, Mix, spread
-from testdg.core.guard.state import PREFIX, Action, Decision, OnDecision, copied, own_tensors, own_values, put_back
-from testdg.core.weights import frozen_copy
+from testdg.core.state import below
 from testdg.errors import UserError
 
 PAUSE = 1000
-"""Images without learning after the first fall; twice as many after each further one."""
+"""Images without learning after the first fall back; twice as many after each further one."""
+PREFIX = "guard."
+"""Beginning of the names of the guard's own tensors in a saved state."""
+Action = Literal["skip", "roll back", "fall back"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the guard did at a batch, and why."""
+
+    batch: int
+    action: Action
+    reason: str
+
+
+OnDecision = Callable[[Decision], None] | None
+
+
+@dataclass
+class Counters:
+    """The plain numbers that the next decision depends on; they are saved as they are."""
+
+    batch: int = 0
+    pause: int = 0
+    """Images left that will not be learnt from."""
+    troubles: int = 0
+    """Unhealthy checks without `patience` healthy ones between them."""
+    actions: dict[Action, int] = field(default_factory=lambda: {"skip": 0, "roll back": 0, "fall back": 0})
 
 
 class Guard:
-    """An adapter that cannot be ruined. Used as the adapter itself; see `guard`."""
+    """An adapter that cannot be ruined; it is used in place of the adapter inside.
+
+    Args:
+        adapter: Made by `adapt`.
+        probe: Clean images in [0, 1] like the training images of the model, without labels, 100 at most (4 street
+            scenes): the model must continue to predict them as it did at first. By default, the first images of
+            `warm_up`, or the first confident ones of the stream.
+        patience: After this many unhealthy checks without as many healthy ones between, the source predicts, and
+            nothing is learnt for a while.
+        snapshots: Number of healthy states in memory.
+        on_decision: Called with every decision; `counts` and `decisions` have them, too.
+    """
 
     def __init__(
-        self, adapter: Adapter, probe: Tensor | None, patience: int, snapshots: int, on_decision: OnDecision
+        self,
+        adapter: Adapter,
+        probe: Tensor | None = None,
+        *,
+        patience: int = 3,
+        snapshots: int = 2,
+        on_decision: OnDecision = None,
     ) -> None:
-        self.adapter, self.patience = adapter, patience
-        self._on_decision = on_decision
+        for name, value in (("patience", patience), ("snapshots", snapshots)):
+            if value < 1:
+                raise UserError(f"{name} of a guard must be 1 or more; got {value}", code="guard-option")
+        model = adapter.model
+        self.adapter, self.patience, self.on_decision = adapter, patience, on_decision
         self.decisions: deque[Decision] = deque(maxlen=100)
-        device = adapter.model.device
-        self.inputs = Inputs(adapter.model.channels).to(device)
-        self.mix = Mix(adapter.model.classes if adapter.model.task == "classification" else 1)
-        self.probe = Probe(None if probe is None else probe.to(device), adapter.model.task)
-        self.snapshots: deque[tuple[dict[str, Tensor], dict[str, Any]]] = deque(maxlen=snapshots)  # healthy states
+        self.inputs = Inputs(model.channels).to(model.device)
+        self.health = Health(adapter, None if probe is None else adapter.checked(probe))
+        self.snapshots: deque[State] = deque(maxlen=snapshots)
         self._start()
 
     def _start(self) -> None:
-        self.counts: dict[Action, int] = {"skip": 0, "roll back": 0, "fall back": 0}  # how often it did what
+        self.counters = Counters()
+        self.mix = Mix(self.adapter.model.classes if self.adapter.model.task == "classification" else 1)
         self.decisions.clear()
-        self.batch = self.seen = self.troubles = self.healthy = 0
-        self.pause = 0  # images that will not be learnt from
-        self.passes = 0.0  # of an image through the model, as it is learnt from
-        self.counted = 0  # batches that this is a mean of
-        self.moved = 0.0  # how far weights have moved since the last look
-        self.trust = health.TRUST  # how far weights may move until the next look, in parts of what is far
-        self.mix.forget()
+        self.snapshots.clear()
+        self.inputs.clear()
+        self.health.clear()
         self._event: dict[str, str | int] = {}  # of the last batch
         self._stepped = False  # whether the adapter has seen the last batch
-        self.snapshots.clear()
-        self.recent: Tensor | None = None  # the last images that were worth a look
-        self.inputs.forget()
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the adapter's."""
-        if name == "adapter":  # not made yet
+        """Forward everything else to the adapter."""
+        if name == "adapter":  # before __init__
             raise AttributeError(name)
-        if name in ("to", "cuda", "cpu"):  # would give the adapter without its guard
-            raise UserError("a guard stays where its adapter is: bring the model to its device before adapt()")
+        if name in ("to", "cuda", "cpu"):  # they would return the adapter without its guard
+            raise UserError("a guard cannot move: bring the model to its device before adapt()", code="guard-device")
         return getattr(self.adapter, name)
 
-    # What a user calls
+    # Predicting and learning
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Predict a batch, and learn from it if it is worth it and harms nothing."""
+        """Predict a batch, and learn from it if it is useful and harms nothing."""
         self.adapter.require_source()
         images = self.adapter.accept(images)
         self._event, self._stepped = {}, False
         if not self.snapshots:
-            self._begin(images)
-        if self.pause > 0:
+            self._prepare(images)
+        if self.counters.pause > 0:
             logits = self._predict(images)
-            self.pause -= len(images)
-            self._event = {"guard_pause": max(0, self.pause)}
+            self.counters.pause -= len(images)
+            self._event = {"guard_pause": max(0, self.counters.pause)}
         else:
-            logits = self._answer(images)
-        self.batch += 1
+            logits = self._checked_step(images)
+        self.counters.batch += 1
         return logits
 
-    def warm_up(self, batches: Iterable[Tensor | tuple[Tensor, Tensor]]) -> None:
-        """Let the adapter learn from source images; the first of them are the probe, if none was given."""
-        kept: list[Tensor] = []
-        self.adapter.warm_up(self._keeping(batches, kept))
-        if self.probe.images is None and kept:
-            self.probe = Probe(torch.cat(kept).to(self.adapter.model.device), self.adapter.model.task)
-
-    def _keeping(self, batches: Iterable[Any], kept: list[Tensor]) -> Iterable[Any]:
-        for batch in batches:
-            images = batch if isinstance(batch, Tensor) else batch[0]
-            if sum(map(len, kept)) < self.probe.wanted and (not kept or kept[0].shape[1:] == images.shape[1:]):
-                kept.append(images)
-            yield batch
-
     def predict(self, images: Tensor) -> Tensor:
-        """Predict a batch and change nothing."""
         return self.adapter.predict(images)
 
+    def warm_up(self, batches: Iterable[Tensor | tuple[Tensor, Tensor]]) -> None:
+        """Let the adapter learn from source images; the first of them become the probe, if none was given."""
+        first: list[Tensor] = []
+        self.adapter.warm_up(self.probe.first_images(batches, first))
+        if self.probe.images is None and first:
+            self.health.probe = Probe(torch.cat(first).to(self.adapter.model.device), self.adapter.model.task)
+
     def reset(self) -> None:
-        """Back to the source, and learning again."""
         self.adapter.reset()
         self._start()
 
     def roll_back(self, reason: str) -> None:
-        """Go back to the last healthy state because somebody wants it."""
+        """Restore the last healthy state; the next time, the one before it."""
         if not self.snapshots:
-            raise UserError("there is no healthy state to go back to yet: it is kept before the first batch")
-        self._go_back(reason)
-        self._settle()
-
-    def save(self, folder: str | Path, note: Mapping[str, Any] | None = None) -> None:
-        """Write the adapter and the guard: everything that the next batch depends on."""
-        whole: Any = self
-        Adapter.save(whole, folder, note)
+            raise UserError("there is no healthy state before the first batch", code="no-healthy-state")
+        self.adapter.load_state(*(self.snapshots[-1] if len(self.snapshots) == 1 else self.snapshots.pop()))
+        self._decide("roll back", reason)
 
     # What is known of the last batch
 
     @property
     def guard(self) -> Guard:
-        """The guard itself."""
         return self
 
     @property
@@ -145,193 +170,189 @@ class Guard:
             return f"learning pauses for {self._event['guard_pause']} more images"
         return str(self._event.get("guard_reason", ""))
 
-    @property
-    def guard_counts(self) -> dict[str, int]:
-        """How often the guard did what, with underscores in the names."""
-        return {action.replace(" ", "_"): count for action, count in self.counts.items()}
-
     def event(self) -> dict[str, str | int]:
         """The decision about the last batch, or the images left in a pause; empty where the batch was learnt from."""
         return dict(self._event)
 
-    # The three answers
+    @property
+    def counts(self) -> dict[Action, int]:
+        return self.counters.actions
 
-    def _count(self, logits: Tensor) -> None:
-        if self.mix.classes > 1:
-            self.mix.add(logits.argmax(1).tolist())
+    @property
+    def guard_counts(self) -> dict[str, int]:
+        """`counts` with underscores in the names."""
+        return {action.replace(" ", "_"): count for action, count in self.counts.items()}
 
-    def _begin(self, images: Tensor) -> None:
-        """Note what is known before the first batch."""
+    @property
+    def probe(self) -> Probe:
+        return self.health.probe
+
+    @property
+    def pause(self) -> int:
+        return self.counters.pause
+
+    # Decisions
+
+    def _prepare(self, images: Tensor) -> None:
+        """Store what must be known before the first step: the source, its predictions, a state to go back to."""
         logits = self.adapter.predict(images)
-        self._know_source()
-        self.probe.begin(self.adapter.predict, self._source)
-        self._count(logits)
-        self.snapshots.append(copied(self.adapter))
-
-    def _know_source(self) -> None:
-        """Keep the model that `reset` gives, which is what `warm_up` has made of it, and watch its weights."""
-        state = copied(self.adapter)
-        self.adapter.reset()
-        self.source = frozen_copy(self.adapter.model)
-        self.movement = Movement(self.adapter.trainable())
-        self.adapter.load_state(*state)
-        self._mark()
-
-    @torch.no_grad()
-    def _source(self, images: Tensor) -> Tensor:
-        with self.adapter.autocast():
-            return self.source(self.source.prepare(images)).logits  # type: ignore[no-any-return]
+        self.health.watch_source()
+        self.probe.begin(self.adapter.predict, self.health.source_logits)
+        self.mix.add(logits)
+        self.snapshots.append(copy_state(self.adapter))
 
     def _predict(self, images: Tensor) -> Tensor:
-        """Predict without learning."""
-        logits: Tensor = self.adapter.predict(images)
-        self._count(logits)
+        logits = self.adapter.predict(images)
+        self.mix.add(logits)
         return logits
 
-    def _answer(self, images: Tensor) -> Tensor:
-        recent = self.recent
+    def _checked_step(self, images: Tensor) -> Tensor:
+        """Learn from a batch if nothing speaks against it; an invalid batch changes nothing."""
+        recent = self.health.recent
         look = self.inputs.look(images)
         try:
-            require_range(look.low, look.high)  # before anything is decided
-            return self._decide_on(images.clamp(0, 1) if look.low < 0 or look.high > 1 else images, look.flags)
+            require_range(look.low, look.high)
+            images = images.clamp(0, 1) if look.low < 0 or look.high > 1 else images
+            return self._skip_learn_or_undo(images, look.flags)
         except BaseException:
-            self.inputs.forget_last()  # a batch that was refused was not seen
-            self.recent = recent
+            self.inputs.forget_last()
+            self.health.recent = recent
             raise
 
-    def _decide_on(self, images: Tensor, flags: Sequence[Sequence[bool]]) -> Tensor:
-        """Skip a batch, learn from it, or undo what was learnt."""
-        worth = [not any(row) for row in flags]
-        if 2 * sum(worth) < len(worth) or not any(worth):
+    def _skip_learn_or_undo(self, images: Tensor, flags: Sequence[Sequence[bool]]) -> Tensor:
+        useful = [not any(row) for row in flags]
+        if 2 * sum(useful) < len(useful) or not any(useful):
             against = [sum(column) for column in zip(*flags, strict=True)]
             return self._skip(images, REASONS[against.index(max(against))])
-        self._note(images)
+        self.health.note(images)
         if not self.mix.known:
             return self._skip(images, "too few predictions so far to know the mix of classes")
-        if self.mix.look() and (answer := self._one_sided(images)) is not None:
+        if self.mix.check() and (answer := self._refuse_one_sided(images)) is not None:
             return answer
-        logits = self._learn(images, worth)
-        self.seen += max(len(images), health.LIKE_ONE.get(images.device.type, 1))
-        return logits if (trouble := self._trouble(logits)) is None else self._undo(images, trouble)
+        logits = self._learn(images, useful)
+        step = self.health.movement.after(logits)
+        self.mix.add_classes(step.classes)
+        trouble = self.health.trouble_of(step)
+        if trouble is None and self.health.due:
+            trouble = self._check()
+        return logits if trouble is None else self._undo(images, trouble)
 
-    def _one_sided(self, images: Tensor) -> Tensor | None:
-        """Predictions of one class: is it the model, the stream, or a domain that is hard to see through?
+    def _refuse_one_sided(self, images: Tensor) -> Tensor | None:
+        """Predict without learning if predictions are of one class; None if the batch may be learnt from anyway.
 
-        What the model has learnt is looked at first. If it is healthy, and the method handles classes in bunches or the
-        source sees a mix in the same images, the stream is worth learning from, and None is the answer.
+        The cause may be the model, the stream, or a domain that is hard to recognise. So the model is checked first.
+        If it is healthy, and the method handles streams of few classes or the source sees several classes in the same
+        images, there is no reason not to learn.
         """
-        assert self.recent is not None
-        if self.seen and self.probe.ready and (trouble := self._look()) is not None:
+        health = self.health
+        if health.checks.unchecked and self.probe.ready and (trouble := self._check()) is not None:
             return self._undo(images, trouble)
         if self.probe.ready and self.adapter.handles_bunches:
             return None
-        if self.probe.ready and spread(self._source(self.recent).argmax(1).tolist(), self.mix.classes) >= MIXED:
-            return None
+        if self.probe.ready and health.recent is not None:
+            classes = health.source_logits(health.recent).argmax(1).tolist()
+            if spread(classes, self.mix.classes) >= MIXED:
+                return None
         return self._skip(images, str(self.mix))
 
-    def _learn(self, images: Tensor, worth: Sequence[bool]) -> Tensor:
-        """Learn from the images that are worth it, and predict the others."""
+    def _learn(self, images: Tensor, useful: Sequence[bool]) -> Tensor:
+        """Learn from the useful images, and predict the others."""
         self._stepped = True
-        if self.counted >= health.COUNTED:
-            return learn_some(self.adapter, images, worth, self.probe)
-        with counting(self.adapter) as passed:
-            logits = learn_some(self.adapter, images, worth, self.probe)
-        passes = sum(passed) / len(images) + (health.BACKWARD if self.movement.before else 0)
-        self.passes = (self.passes * self.counted + passes) / (self.counted + 1)
-        self.counted += 1
-        return logits
+        with self.health.counting(len(images)):
+            if all(useful):
+                logits: Tensor = self.adapter(images)
+                self.probe.collect(images, logits)
+                return logits
+            places = torch.tensor(useful, device=images.device)
+            others = self.adapter.predict(images[~places])
+            learnt = self.adapter(images[places])
+            logits = learnt.new_empty(len(images), *learnt.shape[1:])
+            logits[places], logits[~places] = learnt, others
+            self.probe.collect(images[places], learnt)
+            return logits
 
-    def _mark(self) -> None:
-        """Measure how far the weights move from here."""
-        self.movement.mark()
-        self.moved = 0.0
-
-    def _note(self, images: Tensor) -> None:
-        """Keep the last images, for a question to the source."""
-        kept = self.recent if self.recent is not None and self.recent.shape[1:] == images.shape[1:] else images[:0]
-        self.recent = torch.cat([kept, images])[-health.RECENT[self.adapter.model.task] :]
+    def _check(self) -> str | None:
+        """Check the model and say what is wrong; a healthy state becomes a snapshot."""
+        trouble = self.health.check()
+        if trouble is None:
+            self.counters.troubles = 0 if self.health.checks.healthy >= self.patience else self.counters.troubles
+            self.snapshots.append(copy_state(self.adapter))
+        return trouble
 
     def _skip(self, images: Tensor, reason: str) -> Tensor:
         logits = self._predict(images)
         self._decide("skip", reason)
         return logits
 
-    def _trouble(self, logits: Tensor) -> str | None:
-        """What is wrong with the model after a step; None where nothing is known to be."""
-        step = self.movement.after(logits)
-        if not step.finite:
-            return "predictions or weights are not finite"
-        self.mix.add(step.classes)
-        jump, self.moved = step.moved - self.moved, step.moved
-        if jump > health.JUMP:
-            return "the weights jumped further in one step than any step should take them: is the rate too high?"
-        if not self.probe.ready or not (step.moved > self.trust or self.probe.due(self.seen, self.passes)):
-            return None
-        return self._look()
-
-    def _look(self) -> str | None:
-        """Pass the probe; a healthy model is kept."""
-        assert self.recent is not None
-        self.seen = 0
-        self._mark()
-        agreement = self.probe.agreement(self.adapter.predict, self.healthy % 2)
-        if self.probe.forgotten(agreement, self._source, self.recent):
-            whose = "source images" if self.probe.origin == "source" else "the first images of the stream"
-            return f"only {agreement:.0%} of {whose} are predicted as before"
-        self.healthy += 1
-        self.trust = min(1.0, health.MORE_TRUST * self.trust)
-        self.troubles = 0 if self.healthy >= self.patience else self.troubles
-        self.snapshots.append(copied(self.adapter))
-        return None
-
     def _undo(self, images: Tensor, reason: str) -> Tensor:
-        """Go back to the last healthy state, from which trouble came; after several times, to the source."""
-        self.troubles, self.healthy, self.trust = self.troubles + 1, 0, health.TRUST
-        if self.troubles >= self.patience:
-            self.pause = PAUSE * 2 ** self.counts["fall back"]
+        """Restore the last healthy state, after several troubles the source, and predict with it."""
+        counters = self.counters
+        counters.troubles += 1
+        self.health.checks.healthy, self.health.checks.trust = 0, FIRST_TRUST
+        if counters.troubles < self.patience:
+            self.roll_back(reason)
+        else:
+            counters.pause = PAUSE * 2 ** self.counts["fall back"]
             self.adapter.reset()
             self.snapshots.clear()
-            self.snapshots.append(copied(self.adapter))
-            told = f"{reason}, again: the source predicts, and nothing is learnt from the next {self.pause} images"
-            self._decide("fall back", told)
-        else:
-            self._go_back(reason)
-        self._settle()
+            self.snapshots.append(copy_state(self.adapter))
+            pause = f"the source predicts, and nothing is learnt from the next {counters.pause} images"
+            self._decide("fall back", f"{reason}, again: {pause}")
         return self._predict(images)
 
-    def _go_back(self, reason: str) -> None:
-        """Put the last healthy state back; the next time, the one before it."""
-        self.adapter.load_state(*(self.snapshots[-1] if len(self.snapshots) == 1 else self.snapshots.pop()))
-        self._decide("roll back", reason)
-
-    def _settle(self) -> None:
-        """Begin to watch a state that has come back."""
-        self._mark()
-        self.seen = 0
-        self.mix.forget()  # of a model that is gone
-
     def _decide(self, action: Action, reason: str) -> None:
-        """Count, keep and tell a decision."""
-        decision = Decision(self.batch, action, reason)
+        """Record a decision and call `on_decision`; another state is watched from here on."""
+        decision = Decision(self.counters.batch, action, reason)
         self.counts[action] += 1
         self.decisions.append(decision)
-        if self._on_decision is not None:
-            self._on_decision(decision)
+        if self.on_decision is not None:
+            self.on_decision(decision)
         self._event = {"guard": action, "guard_reason": reason}
+        if action != "skip":
+            self.health.restart()
+            self.mix = Mix(self.mix.classes)  # the old predictions are of a state that is gone
 
     # State
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next batch depends on."""
-        return {**self.adapter.tensors(), **own_tensors(self)}
+        own = {"thumbnails": self.inputs.thumbnails} | {f"health.{k}": v for k, v in self.health.tensors().items()}
+        for number, (tensors, _) in enumerate(self.snapshots):
+            own |= {f"snapshots.{number}.{name}": value for name, value in tensors.items()}
+        return {**self.adapter.tensors(), **{PREFIX + name: value for name, value in own.items()}}
 
     def values(self) -> dict[str, Any]:
         """Every plain value that the next batch depends on, ready for JSON."""
-        return {**self.adapter.values(), "guard": own_values(self)}
+        own = {
+            "patience": self.patience,
+            "max_snapshots": self.snapshots.maxlen,
+            "snapshots": [values for _, values in self.snapshots],
+            "counters": asdict(self.counters),
+            "mix": asdict(self.mix),
+            "health": self.health.values(),
+            "decisions": [asdict(decision) for decision in self.decisions],
+        }
+        return {**self.adapter.values(), "guard": own}
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Put back what `tensors` and `values` gave."""
-        theirs = {key: value for key, value in tensors.items() if not key.startswith(PREFIX)}
-        self.adapter.load_state(theirs, {key: value for key, value in values.items() if key != "guard"})
-        self._know_source()
-        put_back(self, tensors, values["guard"])
+        """Restore what `tensors` and `values` returned."""
+        theirs = {name: value for name, value in tensors.items() if not name.startswith(PREFIX)}
+        self.adapter.load_state(theirs, {name: value for name, value in values.items() if name != "guard"})
+        own = values["guard"]
+        self.inputs.thumbnails.copy_(tensors[PREFIX + "thumbnails"])
+        self.health.load_state(below(PREFIX + "health.", tensors), own["health"])
+        self.snapshots.clear()
+        for number, plain in enumerate(own["snapshots"]):
+            snapshot = below(f"{PREFIX}snapshots.{number}.", tensors)
+            self.snapshots.append(({name: value.clone() for name, value in snapshot.items()}, plain))
+        self.counters = Counters(**own["counters"])
+        self.mix = Mix(**own["mix"])
+        self.decisions.clear()
+        self.decisions.extend(Decision(**decision) for decision in own["decisions"])
+
+    def save(self, folder: str | Path, note: Mapping[str, Any] | None = None) -> None:
+        """Write the adapter and the guard: everything that the next batch depends on."""
+        self.adapter.save_state(folder, self.tensors(), self.values(), note)
+
+
+guard = Guard

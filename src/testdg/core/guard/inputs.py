@@ -1,4 +1,4 @@
-"""Is an image worth learning from? Constant, saturated, repeated frames and pure noise are not."""
+"""Is an image worth learning from? Constant and saturated images, repeated frames and pure noise are not."""
 
 from typing import NamedTuple
 
@@ -17,12 +17,12 @@ UNRELATED = 0.1
 SAME = 0.05
 """Largest difference of two thumbnails, in deviations of their pixels, below which two images are the same frame."""
 THUMBNAIL = 8
-LOOKED_AT = 128
-"""Pixels along the shorter side that are looked at; of larger images every second, third, ... one."""
+USED_PIXELS = 128
+"""Pixels along the shorter side that are used; of larger images, only every second, third, ... pixel."""
 RECENT = 64
-"""Images before this one that it is compared with."""
+"""Number of earlier images that an image is compared with."""
 NOTHING = -1.0
-"""In place of thumbnails while there are none: far from every image."""
+"""Value of missing thumbnails: far from every image."""
 REASONS = (
     "one colour",
     "nearly all pixels at one end of the scale",
@@ -59,16 +59,16 @@ class Inputs(nn.Module):
         return Look(rows, low, high)
 
     def forget_last(self) -> None:
-        """As if the last batch had not been looked at."""
+        """Forget the images of the last batch."""
         self.thumbnails.copy_(self.before)
 
-    def forget(self) -> None:
-        """Begin anew."""
+    def clear(self) -> None:
+        """Forget all images."""
         self.thumbnails.fill_(NOTHING)
 
     def _numbers(self, images: Tensor) -> Tensor:
-        """Everything that a look shows, for one way to the host."""
-        every = -(-min(images.shape[-2:]) // LOOKED_AT)
+        """Everything that a look shows, for one transfer to the host."""
+        every = -(-min(images.shape[-2:]) // USED_PIXELS)
         seen = images[..., ::every, ::every].float()
         deviation = _deviation(seen.flatten(1))
         ends = torch.stack([(seen <= 1 / 255), (seen >= 254 / 255)]).flatten(2).float().mean(2).amax(0)
@@ -77,7 +77,7 @@ class Inputs(nn.Module):
         return torch.cat([flags.flatten().float(), torch.stack(torch.aminmax(images)).float()])
 
     def _repeated(self, images: Tensor) -> Tensor:
-        """Whether each image was there before, in this batch or in the last ones."""
+        """Whether each image was seen before, in this batch or in the last ones."""
         thumbnails = F.adaptive_avg_pool2d(images, THUMBNAIL).flatten(1)
         known = torch.cat([self.thumbnails, thumbnails])
         gaps = torch.cdist(thumbnails, known, p=float("inf"))
@@ -89,7 +89,7 @@ class Inputs(nn.Module):
 
 
 def _deviation(rows: Tensor) -> Tensor:
-    """Standard deviation of each row; several times as fast as `std`."""
+    """Standard deviation of each row; several times faster than `std`."""
     return (rows.square().mean(1) - rows.mean(1).square()).clamp(min=0).sqrt()
 
 

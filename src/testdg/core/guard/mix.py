@@ -1,7 +1,10 @@
-"""The mix of classes: who sees one class alone learns that class alone."""
+"""The mix of classes: a model that sees one class only learns to predict that class only."""
 
 import math
 from collections import Counter
+from dataclasses import dataclass, field
+
+from torch import Tensor
 
 WINDOW = 60
 """Predictions whose classes are counted."""
@@ -10,34 +13,37 @@ LEAST_SEEN = 20
 LEAST_SPREAD = 0.2
 """How far the classes of the window reach from one (0) to all, evenly (1), for it to be learnt from."""
 SPREAD_AGAIN = 0.35
-"""How far they must reach after they did not: where one class follows the other, two at a time are no mix."""
+"""How far they must reach after they did not: where one class follows another, two at a time are not a mix."""
 MIXED = 0.25
 """How far the classes that the source sees in a stream must reach for it to be a mix, whatever the model sees."""
 
 
+@dataclass
 class Mix:
     """The classes of the last predictions."""
 
-    def __init__(self, classes: int) -> None:
-        self.classes = classes
-        self.forget()
+    classes: int
+    """Number of classes of the model; 1 for maps, whose mix is not looked at."""
+    window: list[int] = field(default_factory=list)
+    one_sided: bool = False
+    """Result of the last `check`."""
 
-    def forget(self) -> None:
-        """Begin anew."""
-        self.window: list[int] = []
-        self.one_sided = False
+    def add(self, logits: Tensor) -> None:
+        """Count the predictions of a batch."""
+        if self.classes > 1:
+            self.add_classes(logits.argmax(1).tolist())
 
-    def add(self, classes: list[int]) -> None:
-        """Count predictions."""
+    def add_classes(self, classes: list[int]) -> None:
+        """Count predicted classes."""
         self.window = [*self.window, *classes][-WINDOW:]
 
     @property
     def known(self) -> bool:
-        """Whether there are predictions enough to judge."""
+        """Whether there are enough predictions to judge."""
         return self.classes < 2 or len(self.window) >= LEAST_SEEN
 
-    def look(self) -> bool:
-        """Whether the last predictions are nearly all of one class."""
+    def check(self) -> bool:
+        """Whether the last predictions are nearly all of one class; more is required after they were."""
         least = SPREAD_AGAIN if self.one_sided else LEAST_SPREAD
         self.one_sided = self.classes > 1 and spread(self.window, self.classes) < least
         return self.one_sided

@@ -1,1 +1,1 @@
-"""DePT: `prompts` are the tokens that every stage gets, `method` what they learn by."""
+"""DePT: `prompts` has the tokens of every stage, `method` their training."""

@@ -24,22 +24,20 @@ NARROW = 256
 
 @dataclass(frozen=True, kw_only=True)
 class DeptSettings(Settings):
-    """Settings of DePT."""
-
-    stages: int = option(4, "stages of a ViT that get prompts of their own; a SegFormer has four", low=1)
+    stages: int = option(4, "stages of a ViT with prompts of their own; a SegFormer has four", low=1)
     prompts: int = option(50, "prompts of a stage", low=1)
-    learning_rate: float = option(5e-3, "of prompts, classifier and projections", low=0)
-    momentum: float = option(0.99, "of the teacher", low=0, high=1)
-    neighbours: int = option(10, "remembered features whose predictions make a pseudo-label", low=1)
-    capacity: int = option(1024, "features that are remembered", low=1)
-    pixels: int = option(64, "of a map, how many features of an image are remembered", low=1)
-    feature_weight: float = option(0.1, "of the loss between the features of student and teacher", low=0)
-    prompt_weight: float = option(0.1, "of the loss between the prompts of student and teacher", low=0)
-    balance_weight: float = option(1.0, "of the loss on a one-sided mean prediction", low=0)
-    diversity_weight: float = option(0.05, "of the loss on prompts that are alike", low=0)
+    learning_rate: float = option(5e-3, "learning rate of prompts, classifier and projections", low=0)
+    momentum: float = option(0.99, "momentum of the teacher's moving average", low=0, high=1)
+    neighbours: int = option(10, "stored features whose predictions make a pseudo-label", low=1)
+    capacity: int = option(1024, "stored features", low=1)
+    pixels: int = option(64, "stored features per image, of a map", low=1)
+    feature_weight: float = option(0.1, "weight of the loss between the features of student and teacher", low=0)
+    prompt_weight: float = option(0.1, "weight of the loss between the prompts of student and teacher", low=0)
+    balance_weight: float = option(1.0, "weight of the loss on a one-sided mean prediction", low=0)
+    diversity_weight: float = option(0.05, "weight of the loss on similar prompts", low=0)
     flip: bool = option(True, "mirror every other augmented image; not for digits or text")
     source_images: int = option(12800, "labelled source images for the first training of prompts; 0 for none", low=0)
-    warm_up_learning_rate: float = option(5e-3, "of the first training", low=0)
+    warm_up_learning_rate: float = option(5e-3, "learning rate of the first training", low=0)
 
 
 def wide(width: int) -> int:
@@ -67,7 +65,7 @@ class Projection(nn.Module):
 
 
 def stage_weights(stages: int, device: torch.device) -> Tensor:
-    """Later stages count more: softmax of 1, 2, ..."""
+    """Weights of the stages, larger for later ones: softmax of 1, 2, ..."""
     return torch.arange(1.0, stages + 1, device=device).softmax(0)
 
 
@@ -128,14 +126,14 @@ class Neighbours(PlainState):
 
     def label(self, features: Tensor, nearest: int) -> Tensor:
         """Classes of features (M, D)."""
-        held = min(self.count, len(self.features))
-        alike = F.normalize(features.float(), dim=1) @ self.features[:held].T
-        which = alike.topk(min(nearest, held), 1).indices
+        count = min(self.count, len(self.features))
+        alike = F.normalize(features.float(), dim=1) @ self.features[:count].T
+        which = alike.topk(min(nearest, count), 1).indices
         return self.predictions[which].mean(1).argmax(1)
 
 
 class Seen(NamedTuple):
-    """What a pass gives: the prediction, what the classifier sees and says, projected features and prompts."""
+    """Result of a pass: prediction, input and output of the classifier, projected features and prompts."""
 
     output: AtHead
     feature: Tensor

@@ -1,1 +1,1 @@
-"""What two methods or more are made of: learners, teachers, branches, views, losses."""
+"""Parts that several methods share: learners, teachers, branches, views, losses."""

@@ -65,12 +65,12 @@ def hooked(*hooks: tuple[nn.Module, Callable[..., Any]]) -> Iterator[None]:
 
 @torch.no_grad()
 def pass_empty_image(model: VisionModel) -> None:
-    """Run a model on one empty image, for hooks to see what its modules give."""
+    """Run a model on a black image, so that hooks see the outputs of its modules."""
     model(model.empty_image())
 
 
 def shapes(model: VisionModel, blocks: list[nn.Module]) -> list[tuple[torch.Size, torch.Size]]:
-    """Shapes of what enters and leaves each block that runs, for one empty image."""
+    """Shapes of what enters and leaves each block that runs, for a black image."""
     by_block: dict[nn.Module, tuple[torch.Size, torch.Size]] = {}
 
     def note(block: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:

@@ -1,4 +1,4 @@
-"""What methods do with normalisation layers."""
+"""Normalisation layers: finding, replacing and training them."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +12,7 @@ from testdg.models.blocks import holding
 
 
 def batch_norms(model: VisionModel) -> list[nn.Module]:
-    """List the BatchNorm layers of a model."""
+    """The BatchNorm layers of a model."""
     return [layer for _, layer in model.norm_layers() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
 
 
@@ -26,7 +26,7 @@ def aligned_norms(model: VisionModel) -> list[str]:
 
 
 def use_batch_statistics(model: VisionModel) -> None:
-    """Make BatchNorm layers normalise by the batch at hand; the stored statistics stay as they are, unused."""
+    """Make BatchNorm layers normalise by the statistics of the batch; stored statistics are not used."""
     release_norms(model)
     for layer in batch_norms(model):
         layer.train()
@@ -34,13 +34,13 @@ def use_batch_statistics(model: VisionModel) -> None:
 
 
 def affine_parameters(model: VisionModel, layers: Sequence[nn.Module] | None = None) -> list[nn.Parameter]:
-    """List scale and shift of every normalisation layer, or of some."""
+    """Scale and shift of every normalisation layer, or of some."""
     layers = [layer for _, layer in model.norm_layers()] if layers is None else layers
     return [p for layer in layers for p in (layer.weight, layer.bias) if isinstance(p, nn.Parameter)]
 
 
 def lacks_affine(model: VisionModel) -> str | None:
-    """Say that a model has nothing that a method on normalisation layers could move; None where it has."""
+    """Why a model has no affine normalisation layers to train; None where it has some."""
     return None if affine_parameters(model) else "it has no normalisation layer with scale and shift"
 
 

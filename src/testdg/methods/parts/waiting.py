@@ -1,4 +1,4 @@
-"""Small batches that wait until there are enough images for a step."""
+"""Small batches are collected until there are enough images for a step."""
 
 from collections.abc import Callable, Mapping
 
@@ -20,7 +20,7 @@ class Waiting(nn.Module):
             self.register_buffer(name, None)
 
     def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
-        """Name the first buffer that cannot wait here: either nothing does, or a few images in all of them."""
+        """Name the first inconsistent buffer: either all are empty, or all have the same few images."""
         first = buffers[self.names[0]]
         count = 0 if first is None or first.ndim != 4 else len(first)
         for name, value in buffers.items():
@@ -33,11 +33,11 @@ class Waiting(nn.Module):
         return None
 
     def content(self) -> list[Tensor]:
-        """What waits; empty if nothing does."""
+        """The collected batches; empty if there are none."""
         return [value for name in self.names if (value := getattr(self, name)) is not None]
 
     def gather(self, *batch: Tensor) -> tuple[Tensor, ...] | None:
-        """All that waits with a new batch, once there is enough; None before. Another image size starts anew."""
+        """The collected images with a new batch once there are enough, else None. Another image size starts again."""
         if (waiting := self.content()) and waiting[0].shape[1:] == batch[0].shape[1:]:
             batch = tuple(torch.cat(pair) for pair in zip(waiting, batch, strict=True))
         enough = len(batch[0]) >= self.enough
@@ -48,7 +48,7 @@ class Waiting(nn.Module):
     def gather_for(
         self, learn: Callable[[Tensor], Tensor], infer: Callable[[Tensor], Tensor], images: Tensor
     ) -> Tensor:
-        """Learn from images, which predicts them; too few are predicted at once, and learnt from with those to come."""
+        """Learn from images, which predicts them; too few are predicted at once and learnt from with the next ones."""
         gathered = self.gather(images)
         if gathered is not None and gathered[0] is images:
             return learn(images)

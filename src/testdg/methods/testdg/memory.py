@@ -1,4 +1,4 @@
-"""What TestDG remembers: embeddings of the current domain, and prototypes of previous domains.
+"""The memory of TestDG: embeddings of the current domain, and prototypes of previous domains.
 
 Both live in tensors of fixed size that are changed in place; how many of their rows are used is counted on the host.
 """
@@ -24,7 +24,6 @@ class Queue(PlainState):
         self.positions: Tensor = nn.Buffer(torch.full((rows,), -1, dtype=torch.int64, device=device))
 
     def __len__(self) -> int:
-        """Number of stored embeddings."""
         return min(self.seen, self.length)
 
     def push(self, embeddings: Tensor, images: int, generator: Generator) -> None:
@@ -74,7 +73,6 @@ class Prototypes(PlainState):
         self.positions: Tensor = nn.Buffer(torch.full((each * domains,), -1, dtype=torch.int64, device=device))
 
     def __len__(self) -> int:
-        """Number of stored prototypes."""
         return sum(self.counts)
 
     @property

@@ -42,7 +42,7 @@ class TestDG(Networks):
     example_error = 22.5
     tasks = ("classification", "segmentation")
     needs = "for the amplifier, attention or convolutions"
-    source_data = "warming up the amplifier, if asked (source_images=0, the default, goes without)"
+    source_data = "an optional warm-up of the amplifier (none with source_images=0, the default)"
     source_labels = True
     Settings = TestDGSettings
     settings: TestDGSettings
@@ -64,7 +64,6 @@ class TestDG(Networks):
         return super().__new__(TestDGReleased if settings.get("as_released") is True and cls is TestDG else cls)  # type: ignore[return-value]
 
     def build(self) -> None:
-        """Make networks, teacher, memory and optimisers."""
         s, device, width = self.settings, self.model.device, self.embedding_width
         self.build_networks()
         self.gamma = self.default_gamma if s.gamma is None else s.gamma
@@ -204,7 +203,7 @@ class TestDG(Networks):
 
     def _move(self, learner: Learner, gradients: tuple[Tensor | None, ...], loss: Tensor) -> None:
         """Update what a learner trains; `keep` makes it restorable, as passes that are still to come may fail."""
-        self.keep(learner.held())
+        self.keep(learner.written())
         learner.move(gradients, loss)
 
     def _self_training_update(self, plain: Output, taught: Tensor) -> Update | None:

@@ -74,7 +74,6 @@ class Networks(Adapter):
         return True
 
     def source_images(self) -> int:
-        """Number of source images for the warm-up of the amplifier."""
         return 0 if self.amplifier is None else self.settings.source_images
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -131,7 +130,7 @@ class Networks(Adapter):
 
 @contextmanager
 def trained(modules: list[nn.Module], active: bool) -> Iterator[None]:
-    """Let gradients reach only these modules, or none at all where nothing is to be learnt."""
+    """Context in which gradients reach only these modules, or none."""
     for module in modules:
         module.requires_grad_(active)
     try:

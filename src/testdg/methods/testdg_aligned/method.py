@@ -22,11 +22,11 @@ from testdg.models import Output, VisionModel
 from testdg.models.alignment import class_shares
 
 DRIFT_MEMORY = 400.0
-"""Images that L_inv takes the mean of the features over."""
+"""Images in the mean of the features for L_inv."""
 LEAST_CLASSES = 0.5
-"""Share of the usual number of classes (of the images, if these are fewer) that a batch shows, to be learnt from."""
+"""Share of the usual number of classes (or of the images, if fewer) that a batch must show to be learnt from."""
 SHRINKAGE = 2.0
-"""Images of a class with which its prototype counts as half known."""
+"""Images of a class at which its prototype has half of its weight."""
 
 
 BATCH_NORM: dict[str, Any] = {"learning_rate": 1e-3, "momentum": 0.98, "augmentation": 1.5}
@@ -35,20 +35,20 @@ BATCH_NORM: dict[str, Any] = {"learning_rate": 1e-3, "momentum": 0.98, "augmenta
 
 @dataclass(frozen=True, kw_only=True)
 class TestDGAlignedSettings(AlignSettings):
-    """Settings of TestDG aligned, beside those of the alignment."""
+    """Settings of TestDG aligned, in addition to those of the alignment."""
 
     __test__ = False  # not a test class, whatever its name begins with
 
-    learning_rate: float = option(2e-5, "of encoder and head", low=0)
-    momentum: float = option(0.99, "of the teacher's moving average", low=0, high=1)
-    source_share: float = option(0.3, "share of the source in what the teacher averages", low=0, high=1)
-    diversity_weight: float = option(3.0, "weight of a term that keeps the long-run mix of classes spread out", low=0)
+    learning_rate: float = option(2e-5, "learning rate of encoder and head", low=0)
+    momentum: float = option(0.99, "momentum of the teacher's moving average", low=0, high=1)
+    source_share: float = option(0.3, "share of the source in the teacher's average", low=0, high=1)
+    diversity_weight: float = option(3.0, "weight of a term that keeps the long-term mix of classes balanced", low=0)
     invariance_weight: float = option(1.0, "weight of L_inv, to the class prototypes of the source", low=0)
-    mirror: bool = option(False, "the teacher sees the mirrored images too: one more pass; not for digits or text")
+    mirror: bool = option(False, "the teacher also sees the mirrored images: one more pass; not for digits or text")
     augmentation: float = option(
         0.0, "strength of the change (colour, blur, noise) of what the student sees; 0: the images", low=0
     )
-    gather: int = option(40, "images that one step needs: smaller batches are predicted at once and gathered", low=1)
+    gather: int = option(40, "images of a step: smaller batches are predicted at once and collected", low=1)
     cuda_graphs: bool = option(False, "record the step as CUDA graphs: much faster for small models on a GPU")
 
 
@@ -60,7 +60,7 @@ PICTURES: dict[str, Any] = {
     "augmentation": 1.0,
     "gather": 1,
 }
-"""Street scenes one by one: pixels are not spread evenly over classes, and features show what is in a picture."""
+"""Single street scenes: classes have very different numbers of pixels, and features depend on the content."""
 
 
 @register
@@ -94,7 +94,6 @@ class TestDGAligned(Align):
         return BATCH_NORM if model.task == "classification" and batch_norms(model) else {}
 
     def build(self) -> None:
-        """Make the teacher, what is known of the source, and the optimiser."""
         super().build()
         s, device = self.settings, self.model.device
         self.again: tuple[nn.Module, ...] = ()  # blocks that the backward pass runs once more, to save memory
@@ -140,7 +139,6 @@ class TestDGAligned(Align):
         self.teacher.load_state_dict(self.model.state_dict())
 
     def infer(self, images: Tensor) -> Tensor:
-        """Predict with the teacher."""
         with self.reading(self.teacher):
             return self.teacher(images).logits  # type: ignore[no-any-return]
 

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.core.fitting import fit, load_moments, moments
+from testdg.core.fitting import fit
+from testdg.core.learner import load_moments, moments
 from testdg.data.stream import Samples, to_float
 from testdg.errors import UserError
 from testdg.models import VisionModel
