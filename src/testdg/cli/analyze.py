@@ -35,7 +35,7 @@ def analyze_command(asked: AnalyzeOptions, chosen: Chosen, *, as_json: bool) -> 
         raise unknown("space", asked.space, SPACES)
     figure = check_suffix(asked.figure or asked.out / f"{analysis.name}.png")
     if asked.figure is not None and not figure.parent.is_dir():
-        raise UserError(f"{figure} cannot be written: name a file in a folder that exists")
+        raise UserError(f"{figure} cannot be written: name a file in a folder that exists", code="cannot-write")
     check_folder(asked.out, "--out")
     check_folder(asked.runs, "--runs")
     specs = _specs(analysis, chosen)
@@ -76,7 +76,8 @@ def _specs(analysis: Analysis, chosen: Chosen) -> list[RunSpec]:
         return expand(analysis.grid(Grid.from_options(*chosen).defaults))
     named = [key for key in chosen.values if key != "method"]  # which has a default: nobody knows who named it
     if given := [*map(option_name, named), *["--set"] * bool(chosen.pairs)]:
-        raise UserError(f"{analysis.name} reads run folders (--runs) and runs nothing: leave out {', '.join(given)}")
+        message = f"{analysis.name} reads run folders (--runs) and runs nothing: leave out {', '.join(given)}"
+        raise UserError(message, code="option-conflict")
     return []
 
 

@@ -83,7 +83,7 @@ def _add_plugins(arguments: list[str] | None) -> list[str]:
             prepare_torch(bf16=False)  # a plugin imports torch before its command does
             add_plugin(file if equals else words.pop(0))
         else:
-            raise UserError("--plugin takes a Python file, as in --plugin my_method.py")
+            raise UserError("--plugin takes a Python file, as in --plugin my_method.py", code="wrong-option")
     return others
 
 

@@ -118,10 +118,11 @@ def make_grid(file: Path | None, values: Mapping[str, Any], pairs: Sequence[str]
     """The grid of a file or of the options alone; options win over the file."""
     if file is None:
         if "method" not in values:
-            raise UserError("bench needs a grid file, or --methods, as in --methods source,tent,testdg")
+            message = "bench needs a grid file, or --methods, as in --methods source,tent,testdg"
+            raise UserError(message, code="no-method")
         return Grid.from_options(values, pairs)
     if pairs or "method" in values:
-        raise UserError(f"{file} says which methods run and how: leave out --methods and --set")
+        raise UserError(f"{file} says which methods run and how: leave out --methods and --set", code="option-conflict")
     return Grid.from_toml(file).override(values)
 
 
@@ -134,7 +135,7 @@ def check_places(places: BenchOptions, *files: Path) -> None:
         check_folder(out, "--out")
     for path in filter(None, (places.csv, places.markdown, places.jsonl, *files)):
         if path.is_dir() or not path.parent.is_dir():
-            raise UserError(f"{path} cannot be written: name a file in a folder that exists")
+            raise UserError(f"{path} cannot be written: name a file in a folder that exists", code="cannot-write")
 
 
 def write_texts(files: Mapping[Path | None, Callable[[], str]]) -> None:

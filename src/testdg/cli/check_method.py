@@ -35,7 +35,8 @@ def check_command(name: str, pairs: Sequence[str], *, as_json: bool) -> bool:
         for one in outcomes:
             console.print(f"{one['network']:<20}{_words(one)}")
     if not any(one["checks"] or one["broken"] for one in outcomes):
-        raise UserError(f"{name} adapts none of the small networks: check it from Python with testdg.testing")
+        message = f"{name} adapts none of the small networks: check it from Python with testdg.testing"
+        raise UserError(message, code="unsuitable-model")
     return not any(one["broken"] for one in outcomes)
 
 

@@ -41,4 +41,4 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise UserError(f"severity must be 1 to 5; got {text!r}") from error
+        raise UserError(f"severity must be 1 to 5; got {text!r}", code="wrong-severity") from error

@@ -67,7 +67,7 @@ class _Contest:
         self.ends: list[Complete | Failed] = []
         names = self.values["benchmark"]
         if len(names) != 1:
-            raise UserError("a leaderboard is for one benchmark: name one with --benchmark")
+            raise UserError("a leaderboard is for one benchmark: name one with --benchmark", code="several-benchmarks")
         options = {key: value for key, value in self.values.items() if key == "domains"}
         self.benchmark = load_benchmark(names[0], self.values.get("data"), **options)
         self.streams = find_streams(asked.streams, self.benchmark)
@@ -81,7 +81,8 @@ class _Contest:
         keys = self.asked.methods or rows
         variants = find_variants(keys, self.benchmark.task)
         if rows and (lacking := [one.key for one in variants if one.key not in rows]):
-            raise UserError(f"{file} has nothing for {lacking[0]}: choose with `testdg tune {lacking[0]}` first")
+            message = f"{file} has nothing for {lacking[0]}: choose with `testdg tune {lacking[0]}` first"
+            raise UserError(message, code="not-tuned")
         if keys:
             return variants
         return compatible_variants(variants, enter(variants, self.benchmark, self.streams, self.values)[0].spec)
@@ -149,7 +150,7 @@ def _write(
 ) -> None:
     """Write table, page, figures and runs, and show the table."""
     if not runs:
-        raise UserError("no run is complete: there is nothing to show")
+        raise UserError("no run is complete: there is nothing to show", code="no-runs")
     board = make_board(runs)
     pictures, tables = board_pictures(board, costs), list(board.tables.values())
     lines = "".join(to_line(run, named(stream, place, row)) for place, (stream, row, run) in enumerate(runs))

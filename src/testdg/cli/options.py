@@ -185,7 +185,7 @@ def ray_options(engine: str, **places: Any) -> dict[str, Any] | None:
         raise unknown("engine", engine, ("local", "ray"))
     if engine == "local" and given:
         option = next(iter(given)).replace("_", "-")
-        raise UserError(f"--{option} is for a Ray cluster: add --engine ray, or leave it out")
+        raise UserError(f"--{option} is for a Ray cluster: add --engine ray, or leave it out", code="option-conflict")
     return given if engine == "ray" else None
 
 

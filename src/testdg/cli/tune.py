@@ -57,7 +57,8 @@ class Tuning:
     def __init__(self, asked: TuneOptions, values: Mapping[str, Any], pairs: Sequence[str]) -> None:
         names = values["benchmark"]
         if len(names) != 1:
-            raise UserError("settings are chosen on one benchmark: name one with --benchmark")
+            message = "settings are chosen on one benchmark: name one with --benchmark"
+            raise UserError(message, code="several-benchmarks")
         rates = read_rates(asked.rates)
         self.file, self.limit, self.rule = asked.write, asked.widen, tuning_rule(rates, asked.widen)
         variants = find_variants(asked.methods or [], find_benchmark(names[0]).task)
@@ -129,7 +130,8 @@ def read_rates(text: str | None) -> list[float]:
     except ValueError:
         rates = [0.0]
     if not all(0 < rate < math.inf for rate in rates):
-        raise UserError(f"--rates takes learning rates above 0, separated by commas, as in 3e-4,1e-3; got {text!r}")
+        message = f"--rates takes learning rates above 0, separated by commas, as in 3e-4,1e-3; got {text!r}"
+        raise UserError(message, code="wrong-value")
     return rates
 
 

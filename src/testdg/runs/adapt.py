@@ -84,7 +84,8 @@ def check_request(request: Request) -> None:
     if request.format == "parquet":
         require_pyarrow()
     if request.idle is not None and not request.follow:
-        raise UserError("--idle is for folders that grow: use it with --follow, or leave it out")
+        message = "--idle is for folders that grow: use it with --follow, or leave it out"
+        raise UserError(message, code="option-conflict")
 
 
 def open_request(request: Request) -> Session:
@@ -176,7 +177,8 @@ class _Run:
     def _finish(self, remarks: list[str]) -> dict[str, Any]:
         tally, session, request = self.out.tally, self.session, self.request
         if not tally.all.count and not self.frames.live:
-            raise UserError(f"none of the {tally.skipped} pictures of {request.frames} can be read: see skipped.csv")
+            message = f"none of the {tally.skipped} pictures of {request.frames} can be read: see skipped.csv"
+            raise UserError(message, code="no-pictures")
         if request.save_state is not None:
             session.online.save(request.save_state)
         if request.export is not None:

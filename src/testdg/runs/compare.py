@@ -67,7 +67,8 @@ def check_comparable(results: Sequence[Result], ignore: Collection[str] = ()) ->
         if found := differences(results[0], result, ignore):
             told = "; ".join(f"{key} is {_short(one)} and {_short(two)}" for key, (one, two) in found.items())
             folders = f"{results[0].folder} and {result.folder}"
-            raise UserError(f"{folders} cannot be compared: {told}; run both with the same protocol")
+            message = f"{folders} cannot be compared: {told}; run both with the same protocol"
+            raise UserError(message, code="not-comparable")
 
 
 def _short(value: Any) -> str:

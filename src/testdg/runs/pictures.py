@@ -48,7 +48,7 @@ class AdaptedStream:
 
     def __init__(self, session: Session, frames: Frames, batch_size: int | None, *, strict: bool) -> None:
         if batch_size is not None and batch_size < 1:
-            raise UserError(f"batch_size must be 1 or more; got {batch_size}")
+            raise UserError(f"batch_size must be 1 or more; got {batch_size}", code="wrong-batch-size")
         self.session, self.frames, self.strict = session, frames, strict
         self.batch_size = batch_size or BATCH_SIZE[session.model.task]
         self.adapter = session.online
@@ -96,7 +96,8 @@ class AdaptedStream:
 
     def _skip(self, one: Item, reason: str) -> Skipped:
         if self.strict:
-            raise UserError(f"{visible(one.file)} cannot be used: {reason}; without strict it would be skipped")
+            message = f"{visible(one.file)} cannot be used: {reason}; without strict it would be skipped"
+            raise UserError(message, code="unreadable-picture")
         return Skipped(one.index, one.file, reason)
 
 

@@ -217,7 +217,8 @@ def require_pyarrow() -> Any:
         import pyarrow.csv
         import pyarrow.parquet
     except ImportError as error:
-        raise UserError("--format parquet needs pyarrow: pip install 'testdg[parquet]', or leave it out") from error
+        message = "--format parquet needs pyarrow: pip install 'testdg[parquet]', or leave it out"
+        raise UserError(message, code="not-installed") from error
     return pyarrow
 
 

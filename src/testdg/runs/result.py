@@ -38,7 +38,8 @@ class DomainResult:
     def known(self, key: str) -> float:
         """A score that a table cannot do without."""
         if (found := self.scores.get(key)) is None or not math.isfinite(found):
-            raise UserError(f"a visit to {self.name} has no {key}: leave its run out, or run it anew")
+            message = f"a visit to {self.name} has no {key}: leave its run out, or run it again"
+            raise UserError(message, code="missing-score")
         return found
 
     def to_dict(self) -> dict[str, Any]:

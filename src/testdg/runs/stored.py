@@ -29,7 +29,8 @@ def read_lines(path: Path) -> Iterator[Result | UserError]:
     try:
         lines = read_text(path).splitlines()
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        message = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise UserError(message, code="unreadable-file") from error
     for number, line in enumerate(lines, 1):
         try:
             values = json.loads(line)
@@ -41,7 +42,9 @@ def read_lines(path: Path) -> Iterator[Result | UserError]:
                 yield _read_short(values, common, path.parent / f"{path.name} line {number}")
         except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else error
-            yield UserError(f"line {number} of {path} is no run that can be shown ({reason}): leave it out")
+            yield UserError(
+                f"line {number} of {path} is not a run that can be shown ({reason}): leave it out", code="damaged-file"
+            )
 
 
 def _read_short(values: dict[str, Any], common: Mapping[str, Any], place: Path) -> Result:

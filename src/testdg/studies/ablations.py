@@ -68,7 +68,8 @@ class Ablation:
         """The grid of all rows; `values` are those of a grid, `settings` hold for every row."""
         varied = {key for row in self.rows.values() for key in row}
         if taken := sorted(varied & settings.keys()):
-            raise UserError(f"ablation {self.name} varies {taken[0]} itself: leave out --set {taken[0]}")
+            message = f"ablation {self.name} varies {taken[0]} itself: leave out --set {taken[0]}"
+            raise UserError(message, code="setting-varied")
         runs = tuple({"name": name, "settings": dict(row)} for name, row in self.rows.items())
         default = {"protocol": list(self.protocols)} if self.protocols else {}
         fixed = {"method": METHOD, "settings": {METHOD: dict(settings)}}

@@ -38,10 +38,12 @@ def find_streams(request: Request) -> dict[str, Request]:
     """A request for every direct subfolder of the frames: its predictions go into a folder of its name."""
     frames, out = Path(request.frames), request.out.resolve()
     if not frames.is_dir():
-        raise UserError(f"{frames} is not a folder: with --engine ray, name one that has a subfolder for every stream")
+        message = f"{frames} is not a folder: with --engine ray, name one that has a subfolder for every stream"
+        raise UserError(message, code="no-such-folder")
     found = [one for one in frames.iterdir() if one.is_dir() and not one.name.startswith(".") and one.resolve() != out]
     if not found:
-        raise UserError(f"{frames} has no subfolders: with --engine ray, every subfolder is a stream; make some")
+        message = f"{frames} has no subfolders: with --engine ray, every subfolder is a stream; make some"
+        raise UserError(message, code="no-streams")
     return {one.name: _request_of(one, request) for one in sorted(found, key=lambda one: natural(one.name))}
 
 
@@ -89,9 +91,9 @@ def adapt_fleet(
         draw: Draws the figure of each stream.
     """
     if gpus is not None and not 0 <= gpus <= 1:
-        raise UserError(f"--gpus must be a share of a GPU from 0 to 1; got {gpus:g}")
+        raise UserError(f"--gpus must be a share of a GPU from 0 to 1; got {gpus:g}", code="wrong-value")
     if not 0 < cpus < float("inf"):
-        raise UserError(f"--cpus must be more than 0; got {cpus:g}")
+        raise UserError(f"--cpus must be more than 0; got {cpus:g}", code="wrong-value")
     import_ray()
     requests = find_streams(request)
     shared = _prepare(next(iter(requests.values())), tell)
@@ -120,10 +122,12 @@ def _check_room(cluster: Cluster, request: Request, streams: int, cpus: float, g
     """Streams that wait for a free place would wait for ever for those that do not end."""
     room = cluster.room(cpus, gpus)
     if room == 0:
-        raise UserError(f"no machine of the cluster has {cpus:g} cores and {gpus:g} GPUs: use less --cpus or --gpus")
+        message = f"no machine of the cluster has {cpus:g} cores and {gpus:g} GPUs: use less --cpus or --gpus"
+        raise UserError(message, code="too-few-machines")
     if request.follow and request.idle is None and room < streams:
         told = f"{streams} streams are followed at the same time, and the cluster has room for {room}"
-        raise UserError(f"{told}: add machines, or use less --cpus or --gpus, as in --cpus {room * cpus / streams:.2g}")
+        message = f"{told}: add machines, or use less --cpus or --gpus, as in --cpus {room * cpus / streams:.2g}"
+        raise UserError(message, code="too-few-machines")
 
 
 class _Fleet:

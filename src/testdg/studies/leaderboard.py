@@ -91,7 +91,8 @@ def find_streams(names: str | None, benchmark: Benchmark) -> list[Stream]:
     fitting = [stream for stream in STREAMS if stream in chosen and stream.fits(benchmark)]
     if all(stream.best_only for stream in fitting):
         others = [stream.name for stream in STREAMS if stream.fits(benchmark) and not stream.best_only]
-        raise UserError(f"--streams {names} has no stream that all methods are run on: add one of {', '.join(others)}")
+        message = f"--streams {names} has no stream that all methods are run on: add one of {', '.join(others)}"
+        raise UserError(message, code="no-streams")
     return fitting
 
 

@@ -32,7 +32,7 @@ class Local:
 
     def __init__(self, jobs: int = 1) -> None:
         if jobs < 1:
-            raise UserError(f"jobs must be at least 1; got {jobs}")
+            raise UserError(f"jobs must be at least 1; got {jobs}", code="wrong-jobs")
         self.jobs = jobs
 
     def run(self, specs: Sequence[RunSpec], out: Out) -> Generator[News, None, None]:

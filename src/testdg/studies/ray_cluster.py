@@ -68,7 +68,7 @@ class Cluster:
             return math.floor(1e4 / jobs) / 1e4 if most else 0.0  # Ray counts in steps of 0.0001
         if wanted > most:
             told = f"no machine of the cluster has {wanted:g} GPUs, the most is {most:g}"
-            raise UserError(f"{told}: use less {option}")
+            raise UserError(f"{told}: use less {option}", code="too-few-machines")
         return wanted
 
     def mailbox(self) -> Any:
@@ -100,7 +100,7 @@ def import_ray() -> Any:
         import ray
         import ray.util.scheduling_strategies
     except ImportError as error:
-        raise UserError("Ray is not installed: pip install 'testdg[ray]'") from error
+        raise UserError("Ray is not installed: pip install 'testdg[ray]'", code="not-installed") from error
     return ray
 
 
@@ -110,16 +110,20 @@ def knock(address: str) -> None:
     if address != "auto":
         host, colon, port = address.removeprefix("ray://").rpartition(":")
         if not (host and colon and port.isdecimal() and int(port) < 1 << 16):
-            raise UserError(f"a Ray address is HOST:PORT, ray://HOST:PORT or auto; got {address!r}")
+            message = f"a Ray address is HOST:PORT, ray://HOST:PORT or auto; got {address!r}"
+            raise UserError(message, code="wrong-address")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
         except OSError as error:
-            raise UserError(f"no Ray cluster answers at {address} ({error.strerror or error}): {remedy}") from error
+            message = f"no Ray cluster answers at {address} ({error.strerror or error}): {remedy}"
+            raise UserError(message, code="no-cluster") from error
     script = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False)"
     try:
         subprocess.run([sys.executable, "-c", script, address], timeout=ANSWER, capture_output=True, check=True)
     except subprocess.TimeoutExpired as error:
-        raise UserError(f"no Ray cluster answers at {address} within {ANSWER:.0f} seconds: {remedy}") from error
+        message = f"no Ray cluster answers at {address} within {ANSWER:.0f} seconds: {remedy}"
+        raise UserError(message, code="no-cluster") from error
     except subprocess.CalledProcessError as error:
         reason = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise UserError(f"the Ray cluster at {address} cannot be used: {' '.join(reason)}; {remedy}") from error
+        message = f"the Ray cluster at {address} cannot be used: {' '.join(reason)}; {remedy}"
+        raise UserError(message, code="no-cluster") from error

@@ -29,9 +29,10 @@ class Ray:
 
     def __init__(self, address: str | None = None, *, jobs: int = 1, gpus: float | None = None) -> None:
         if jobs < 1:
-            raise UserError(f"jobs must be at least 1; got {jobs}")
+            raise UserError(f"jobs must be at least 1; got {jobs}", code="wrong-jobs")
         if gpus is not None and (gpus < 0 or (gpus > 1 and gpus % 1)):
-            raise UserError(f"--gpus-per-cell must be a share from 0 to 1, or a whole number; got {gpus:g}")
+            message = f"--gpus-per-cell must be a share from 0 to 1, or a whole number; got {gpus:g}"
+            raise UserError(message, code="wrong-value")
         self.cluster = Cluster(address)
         self._ray = self.cluster.ray
         try:

@@ -48,7 +48,8 @@ class Remote:
         """Bring a complete run here, so that its numbers can be looked at."""
         folder = self._here("copies") / name
         if not self.fetch(folder):
-            raise UserError(f"{self.url} does not hold the run {name}: name a place that all machines share")
+            message = f"{self.url} does not hold the run {name}: name a place that all machines share"
+            raise UserError(message, code="no-such-run")
         return folder
 
     def send(self, folder: Path) -> None:
@@ -78,7 +79,8 @@ class Remote:
             raise
         except Exception as error:  # every kind of storage has errors of its own
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(f"{self.url} cannot be used for runs: {reason}; choose another --out") from error
+            message = f"{self.url} cannot be used for runs: {reason}; choose another --out"
+            raise UserError(message, code="cannot-write") from error
 
     def __str__(self) -> str:
         return self.url

@@ -57,9 +57,11 @@ class Tuned:
                     raise TypeError(f"{row.name} has no settings")
             return cls(values["conditions"], rows)
         except OSError as error:
-            raise UserError(f"tuned file {path} cannot be read: {error.strerror or error}") from error
+            message = f"tuned file {path} cannot be read: {error.strerror or error}"
+            raise UserError(message, code="unreadable-file") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"tuned file {path} is not one that `testdg tune` wrote ({error})") from error
+            message = f"tuned file {path} is not one that `testdg tune` wrote ({error})"
+            raise UserError(message, code="damaged-file") from error
 
     def write(self, path: Path) -> None:
         """Write the file in one step; TOML has no None, which is written as "none"."""
@@ -71,7 +73,8 @@ class Tuned:
         """With rows of an earlier file, which must have been chosen under the same conditions; those of `self` win."""
         mine = _plain(dict(self.conditions))
         if differing := [key for key in {**mine, **other.conditions} if mine.get(key) != other.conditions.get(key)]:
-            raise UserError(f"{path} was chosen with another {', '.join(differing)}: choose another file with --write")
+            message = f"{path} was chosen with another {', '.join(differing)}: choose another file with --write"
+            raise UserError(message, code="other-tuning")
         return replace(self, rows={**other.rows, **self.rows})
 
     def find(self, method: str, settings: Mapping[str, Any]) -> Chosen | None:

@@ -64,7 +64,8 @@ def configurations(variant: Variant, preset: str, rates: Sequence[float] = ()) -
     if rates and RATE in published:
         tried = [{RATE: rate} for rate in sorted({*rates, published[RATE]})]
     elif len(tried) != BUDGET:
-        raise UserError(f"{variant.key} has {len(tried)} configurations to try, not {BUDGET}: declare its `search`")
+        message = f"{variant.key} has {len(tried)} configurations to try, not {BUDGET}: declare its `search`"
+        raise UserError(message, code="wrong-search")
     return [
         Configuration(variant, preset, settings, all(published[key] == value for key, value in settings.items()))
         for settings in tried
@@ -74,7 +75,8 @@ def configurations(variant: Variant, preset: str, rates: Sequence[float] = ()) -
 def usual_values(benchmark: Benchmark, values: Values) -> dict[str, Any]:
     """The streams that settings are chosen on, where the user names no others: extra corruptions, at full length."""
     if "domains" not in values and not isinstance(benchmark, CorruptionBenchmark):
-        raise UserError(f"{benchmark.name} has no extra corruptions: name what settings are chosen on with --domains")
+        message = f"{benchmark.name} has no extra corruptions: name what settings are chosen on with --domains"
+        raise UserError(message, code="no-domains")
     return {"domains": EXTRA, "images": IMAGES, **values}
 
 
@@ -96,7 +98,8 @@ def check_given(tried: Iterable[Configuration], settings: Mapping[str, Values]) 
     """Refuse settings from the user that a variant sets by itself."""
     for one in tried:
         if own := [key for key in settings.get(one.variant.method, {}) if key in {**one.settings, **one.variant.fixed}]:
-            raise UserError(f"tune sets {own[0]} of {one.variant.key} by itself: leave it out of --set")
+            message = f"tune sets {own[0]} of {one.variant.key} by itself: leave it out of --set"
+            raise UserError(message, code="setting-varied")
 
 
 def in_turn(specs: Sequence[RunSpec], tried: Sequence[Configuration]) -> list[RunSpec]:

@@ -57,7 +57,7 @@ def find_variants(keys: Sequence[str], task: str) -> list[Variant]:
         return all_variants(task)
     found = [variant for key in dict.fromkeys(keys) if (variant := find_variant(key)).method != SOURCE]
     if not found:
-        raise UserError(f"{SOURCE} is always run as the baseline: name another method, too")
+        raise UserError(f"{SOURCE} is always run as the baseline: name another method, too", code="no-method")
     return found
 
 

@@ -32,4 +32,5 @@ def kept(folder: Path) -> Iterator[Path]:
         if not folder.exists():
             reason = getattr(error, "strerror", None) or error
             remedy = "point TESTDG_CACHE to a folder with space that you may write"
-            raise UserError(f"cannot keep the source model in {folder.parent}: {reason}; {remedy}") from error
+            message = f"cannot keep the source model in {folder.parent}: {reason}; {remedy}"
+            raise UserError(message, code="cannot-write") from error

@@ -126,7 +126,7 @@ def trained_model(benchmark: Benchmark, recipe: EmbeddedRecipe, progress: Progre
     try:
         return load_model(folder)
     except UserError as error:
-        raise UserError(f"{error}; delete {folder} to train it again") from error
+        raise UserError(f"{error}; delete {folder} to train it again", code="damaged-model") from error
 
 
 def train(benchmark: Benchmark, recipe: EmbeddedRecipe, progress: Progress, name: str) -> VisionModel:

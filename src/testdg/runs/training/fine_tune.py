@@ -54,7 +54,7 @@ def fine_tune(
     """
     recipe, place = recipe or make_recipe(benchmark.task, {}), find_device(device)
     if recipe.task != benchmark.task:
-        raise UserError(f"the recipe is for {recipe.task}; {benchmark.name} is for {benchmark.task}")
+        raise UserError(f"the recipe is for {recipe.task}; {benchmark.name} is for {benchmark.task}", code="wrong-task")
     train, test = benchmark.train().first(recipe.images), benchmark.test()
     size = recipe.image_size if isinstance(recipe, ClassTuning) else None
     start = starting_model(benchmark, model, size, recipe.seed).to(place)
@@ -90,7 +90,8 @@ def starting_model(
         start = copy.deepcopy(load_model(model))
     detach(start)  # statistics of a stream say nothing about other weights
     if start.task != benchmark.task:
-        raise UserError(f"model {start.name} is for {start.task}; {benchmark.name} is for {benchmark.task}")
+        message = f"model {start.name} is for {start.task}; {benchmark.name} is for {benchmark.task}"
+        raise UserError(message, code="wrong-task")
     if start.classes != len(benchmark.classes):
         start = with_classes(start, benchmark.classes, seed)
     return start if size is None else with_size(start, size)
@@ -101,10 +102,11 @@ def _random(benchmark: Benchmark, name: str, size: int | None, seed: int) -> Vis
     if benchmark.task == "segmentation":
         return random_segformer(name, benchmark.classes, seed)
     if name != "tiny":
-        raise UserError(f"model {name} is for segmentation; {benchmark.name} is for {benchmark.task}")
+        message = f"model {name} is for segmentation; {benchmark.name} is for {benchmark.task}"
+        raise UserError(message, code="wrong-task")
     side = size or 32
     if side % 4:
-        raise UserError(f"the tiny model takes images whose side is a multiple of 4; got {side}")
+        raise UserError(f"the tiny model takes images whose side is a multiple of 4; got {side}", code="image-size")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = TinyViT(len(benchmark.classes), side)

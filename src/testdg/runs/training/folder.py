@@ -27,7 +27,8 @@ class TrainingFolder(OneWriter):
         path = self.out / "training.json"
         if not path.exists():
             if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-                raise UserError(f"{self.out} exists and is no trained model of ours: choose another --out")
+                message = f"{self.out} exists and is not a trained model: choose another --out"
+                raise UserError(message, code="folder-exists")
             return None
         try:
             about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -36,7 +37,8 @@ class TrainingFolder(OneWriter):
         except UserError:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(f"{path} is damaged ({error}): choose another --out, or delete the folder") from error
+            message = f"{path} is damaged ({error}): choose another --out, or delete the folder"
+            raise UserError(message, code="damaged-folder") from error
         return about
 
     def _check_files(self, about: dict[str, Any]) -> None:
@@ -58,9 +60,9 @@ class TrainingFolder(OneWriter):
                 tidy(state)
             tensors, note = read_folder(state)
             if missing := {"about", "step", "seconds"} - note.keys():
-                raise UserError(f"{state} is damaged: it lacks {min(missing)}")
+                raise UserError(f"{state} is damaged: it lacks {min(missing)}", code="damaged-state")
         except UserError as error:
-            raise UserError(f"{error}; delete {self.work} to start again") from error
+            raise UserError(f"{error}; delete {self.work} to start again", code="damaged-state") from error
         self._check(note["about"], self.work)
         return tensors, note
 
@@ -94,4 +96,5 @@ class TrainingFolder(OneWriter):
         for key, value in asked.items():
             if key != "recipe" and flat.get(key) != value:
                 remedy = "choose another --out, or delete the folder"
-                raise UserError(f"{place} holds a training with {key} {flat.get(key)}, not {value}: {remedy}")
+                message = f"{place} holds a training with {key} {flat.get(key)}, not {value}: {remedy}"
+                raise UserError(message, code="other-training")

@@ -15,7 +15,7 @@ def class_weights(labels: Tensor, classes: int, power: float) -> Tensor:
     parts = torch.split(labels.flatten(), _AT_ONCE)
     counts = torch.stack([torch.bincount(part, minlength=IGNORED + 1) for part in parts]).sum(0)[:classes]
     if not counts.sum():
-        raise UserError("no pixel of the label maps has a class: all are ignored")
+        raise UserError("no pixel of the label maps has a class: all are ignored", code="no-labels")
     shares = counts / counts.sum()
     weights = shares.clamp(min=1 / counts.sum()) ** -power  # a class that never occurs has a finite weight, too
     return weights / (weights * shares).sum()

@@ -66,15 +66,15 @@ class Tuning(Recipe):
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if name in _WHOLE and value is not None and value < 1:
-                raise UserError(f"{name} must be at least 1; got {value}")
+                raise UserError(f"{name} must be at least 1; got {value}", code="wrong-value")
             if name in _AMOUNTS and not 0 <= value < math.inf:
-                raise UserError(f"{name} must be at least 0 and finite; got {value}")
+                raise UserError(f"{name} must be at least 0 and finite; got {value}", code="wrong-value")
             if name in _SHARES and not 0 <= value <= 1:
-                raise UserError(f"{name} must be in [0, 1]; got {value}")
+                raise UserError(f"{name} must be in [0, 1]; got {value}", code="wrong-value")
         if self.precision not in ("fp32", "bf16"):
-            raise UserError(f"precision must be fp32 or bf16; got {self.precision!r}")
+            raise UserError(f"precision must be fp32 or bf16; got {self.precision!r}", code="wrong-value")
         if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed must be in [0, 4294967295]; got {self.seed}")
+            raise UserError(f"seed must be in [0, 4294967295]; got {self.seed}", code="wrong-value")
 
     def groups(self, model: VisionModel) -> list[dict[str, Any]]:
         """What the optimiser learns, and how."""
@@ -122,7 +122,8 @@ class MapTuning(Tuning):
         super().__post_init__()
         if not 0.1 <= self.scale_from <= self.scale_to <= 10:
             asked = f"{self.scale_from} to {self.scale_to}"
-            raise UserError(f"scale_from must be at least 0.1, scale_to at most 10 and not smaller; got {asked}")
+            message = f"scale_from must be at least 0.1, scale_to at most 10 and not smaller; got {asked}"
+            raise UserError(message, code="wrong-value")
 
     def groups(self, model: VisionModel) -> list[dict[str, Any]]:
         """Encoder and decoder, the latter at a learning rate of its own."""
@@ -149,7 +150,8 @@ def make_recipe(task: str, values: Mapping[str, Any]) -> ClassTuning | MapTuning
     recipe_class = _TUNINGS[task]
     known = {field.name for field in fields(recipe_class)}
     if strange := [name for name in values if name not in known]:
-        raise UserError(f"training for {task} has no {strange[0]}: leave out --{strange[0].replace('_', '-')}")
+        message = f"training for {task} has no {strange[0]}: leave out --{strange[0].replace('_', '-')}"
+        raise UserError(message, code="option-conflict")
     return recipe_class(**values)
 
 

@@ -98,7 +98,8 @@ class Training:
         loss, errors = (self.scalars / (done - self.last_told)).tolist()
         if not math.isfinite(loss):
             rate = self.recipe.learning_rate
-            raise UserError(f"the loss is {loss} after {done} steps: choose a smaller --learning-rate than {rate}")
+            message = f"the loss is {loss} after {done} steps: choose a smaller --learning-rate than {rate}"
+            raise UserError(message, code="diverged")
         self.tell(done, self.steps, loss, 100 * errors)
         self.last_told = done
         self.scalars.zero_()

@@ -47,24 +47,30 @@ class Analysis:
         """The grid of its runs; variants are TestDG's."""
         asked = values.get("method", TESTDG)
         if self.variants and asked not in (TESTDG, [TESTDG]):
-            raise UserError(f"{self.name} compares variants of testdg alone; got {asked}: leave out --methods")
+            message = f"{self.name} compares variants of testdg alone; got {asked}: leave out --methods"
+            raise UserError(message, code="not-analyzable")
         runs = tuple({"name": name, "settings": dict(settings)} for name, settings in self.variants.items())
         return Grid(values, runs, f"analysis {self.name}")
 
     def choose(self, specs: Sequence[RunSpec], space: str = "embeddings") -> list[RunSpec]:
         """Of the specs of its grid, those that it needs to run; refuses what it cannot look at."""
         if len({(spec.benchmark, spec.stream) for spec in specs}) > 1:
-            raise UserError(f"{self.name} looks at one stream: name one benchmark, and a protocol with one order")
+            message = f"{self.name} looks at one stream: name one benchmark, and a protocol with one order"
+            raise UserError(message, code="several-runs")
         adapting = [spec for spec in specs if spec.method != SOURCE] or list(specs)
         if not self.several and len(adapting) > max(1, len(self.variants)):
-            raise UserError(f"{self.name} looks at one run: name one method and one seed; got {len(adapting)}")
+            message = f"{self.name} looks at one run: name one method and one seed; got {len(adapting)}"
+            raise UserError(message, code="several-runs")
         if self.looks_at == "prototypes" and specs[0].stream is not None and specs[0].stream.resets == "domain":
-            raise UserError(f"{self.name} follows prototypes along the stream, and resets forget them: use resets=once")
+            message = f"{self.name} follows prototypes along the stream, and resets forget them: use resets=once"
+            raise UserError(message, code="not-analyzable")
         if other := [spec.method for spec in adapting if spec.method != TESTDG]:
             if self.looks_at == "prototypes":
-                raise UserError(f"{self.name} looks at domain prototypes, which {other[0]} does not have: use testdg")
+                message = f"{self.name} looks at domain prototypes, which {other[0]} does not have: use testdg"
+                raise UserError(message, code="no-prototypes")
             if self.looks_at == "space" and space == "embeddings":
-                raise UserError(f"{other[0]} has no domain embeddings: use --space features, or testdg")
+                message = f"{other[0]} has no domain embeddings: use --space features, or testdg"
+                raise UserError(message, code="no-embeddings")
         return {"runs": list(specs), "state": adapting, "stream": [], "folders": []}[self.needs]
 
 

@@ -44,7 +44,7 @@ def check_model(model: VisionModel) -> None:
     """Refuse a model that does not give attention maps."""
     if not hasattr(model.network, "set_attn_implementation") or model.task != "classification":
         remedy = "use a Hugging Face ViT, as in --model FOLDER_OR_HUB_ID"
-        raise UserError(f"model {model.name} does not give attention maps: {remedy}")
+        raise UserError(f"model {model.name} does not give attention maps: {remedy}", code="no-attention-maps")
 
 
 @torch.no_grad()
@@ -55,7 +55,8 @@ def attention_maps(model: VisionModel, images: Tensor) -> Tensor:
     network.set_attn_implementation("eager")  # the fast ones do not keep their maps
     output = network(model.normalise(model.prepare(images.to(model.device))), output_attentions=True)
     if not output.attentions:
-        raise UserError(f"model {model.name} does not give attention maps: use a Hugging Face ViT")
+        message = f"model {model.name} does not give attention maps: use a Hugging Face ViT"
+        raise UserError(message, code="no-attention-maps")
     maps = output.attentions[-1].mean(1)[:, 0]  # (N, T)
     height, width = (side // network.config.patch_size for side in model.prepare(images[:1]).shape[2:])
     patches: Tensor = maps[:, -height * width :].float().cpu()  # after the class token and registers

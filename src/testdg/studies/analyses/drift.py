@@ -19,7 +19,8 @@ def compute(subject: Subject) -> Numbers:
     adapter = need_testdg(session.adapter)
     if adapter.cells > 1:
         grid = adapter.settings.grid
-        raise UserError(f"drift follows one embedding per image; grid {grid} has more: set testdg.grid=1")
+        message = f"drift follows one embedding per image; grid {grid} has more: set testdg.grid=1"
+        raise UserError(message, code="not-analyzable")
     selections, stream, seen = watch(adapter), session.stream, 0
     numbers: Numbers = {"positions": [], "original": [], "updated": [], "changes": []}
     images, changes = torch.empty(0), 0

@@ -30,7 +30,7 @@ def read_runs(folder: Path) -> tuple[list[Result], list[str]]:
             damaged.append(str(error))
     if not results:
         none = f"{folder} holds no complete runs: name their parent folder with --runs, or run a bench first"
-        raise UserError("; ".join([none, *damaged]))
+        raise UserError("; ".join([none, *damaged]), code="no-runs")
     return results, damaged
 
 

@@ -58,7 +58,8 @@ class Material:
         targets = {"domain": numbers, "class": classes}
         several = {name: labels for name, labels in targets.items() if len(np.unique(labels[learnt])) > 1}
         if not several:
-            raise UserError("probes need several domains or several classes: take more of --domains or more --images")
+            message = "probes need several domains or several classes: take more of --domains or more --images"
+            raise UserError(message, code="too-few-domains")
         return cls(domains, chosen, several, learnt)
 
     @property

@@ -56,7 +56,9 @@ def images_at(stream: Stream, positions: list[int]) -> list[Tensor]:
 def no_change() -> UserError:
     """The error for a stream on which nothing was detected."""
     remedy = "lower the threshold, as in --set testdg.threshold=0.05, or take more images"
-    return UserError(f"no domain change was detected on this stream, so there are no prototypes: {remedy}")
+    return UserError(
+        f"no domain change was detected on this stream, so there are no prototypes: {remedy}", code="no-prototypes"
+    )
 
 
 def compute(subject: Subject) -> Numbers:

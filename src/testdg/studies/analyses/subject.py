@@ -87,7 +87,8 @@ def warm_run(spec: RunSpec) -> RunSession:
 def need_testdg(adapter: Adapter) -> TestDG:
     """The adapter, if it has domain embeddings and prototypes."""
     if not isinstance(adapter, TestDG):
-        raise UserError(f"{adapter.name} has no domain embeddings: use --space features, or testdg")
+        message = f"{adapter.name} has no domain embeddings: use --space features, or testdg"
+        raise UserError(message, code="no-embeddings")
     return adapter
 
 
@@ -108,7 +109,7 @@ def before_and_after(subject: Subject) -> tuple[tuple[Domain, ...], dict[str, En
 def features_of(model: VisionModel) -> Encode:
     """The model's features, averaged over the places of a map."""
     if model.head is None:
-        raise UserError(f"{model.name} has no layer that gives its logits, so its features are unknown")
+        raise UserError(f"{model.name} has no layer that gives its logits, so its features are unknown", code="no-head")
 
     @torch.no_grad()
     def encode(images: Tensor) -> Tensor:
