@@ -117,7 +117,9 @@ class Meter(Watcher):
 def request(model: VisionModel, method: str, guard: bool, frames: Path, out: Path) -> Request:
     settings = {"source_images": CLEAN, "sketch": "source"} if "align" in method else {}
     wanted = method != "source" and (guard or find_method(method)(model, **settings).awaits_source)
-    choices = PictureOptions(method=method, source=frames.parent / "clean" if wanted else None, guard=guard, device="cpu")
+    choices = PictureOptions(
+        method=method, source=frames.parent / "clean" if wanted else None, guard=guard, device="cpu"
+    )
     return Request(frames=frames, model=model, out=out, choices=choices, settings=settings, batch_size=BATCH)
 
 
