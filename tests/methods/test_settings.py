@@ -7,7 +7,7 @@ import pytest
 
 from support.errors import refused
 from testdg.core.settings import make_settings
-from testdg.methods import Adapter, Settings, adapt, describe_settings, methods, option, parse_settings
+from testdg.methods import Adapter, Settings, adapt, describe_settings, methods, option, typed_settings
 from testdg.models import VisionModel
 
 
@@ -77,7 +77,7 @@ def test_bad_values_are_refused(values: dict[str, Any], expected: tuple[str, ...
     ],
 )
 def test_text_is_read_by_the_type_of_the_setting(text: str, value: Any) -> None:
-    (found,) = parse_settings(Example, [text]).values()
+    (found,) = typed_settings(Example, dict([text.split("=", 1)])).values()
     assert found == value
     assert type(found) is type(value)
 
@@ -100,11 +100,11 @@ def test_text_is_read_by_the_type_of_the_setting(text: str, value: Any) -> None:
 )
 def test_bad_text_is_refused(text: str, expected: tuple[str, ...]) -> None:
     with refused(*expected):
-        parse_settings(Example, [text])
+        typed_settings(Example, dict([text.split("=", 1)]))
 
 
 def test_later_text_wins() -> None:
-    assert parse_settings(Example, ["rate=0.1", "steps=2", "rate=0.2"]) == {"rate": 0.2, "steps": 2}
+    assert typed_settings(Example, {"rate": "0.2", "steps": "2"}) == {"rate": 0.2, "steps": 2}
 
 
 def test_description_names_type_default_and_help() -> None:
@@ -127,7 +127,7 @@ def test_presets_and_defaults_of_every_method_are_valid(method: str) -> None:
         made = make_settings(kind.Settings, preset)
         assert {key: getattr(made, key) for key in preset} == preset
         texts = [f"{key}={value}" for key, value in preset.items()]
-        assert parse_settings(kind.Settings, texts) == preset
+        assert typed_settings(kind.Settings, texts) == preset
 
 
 def test_keyword_arguments_win_over_a_preset(vit: VisionModel) -> None:

@@ -18,7 +18,7 @@ from testdg.report.page import check_folder
 from testdg.report.record import record_note
 from testdg.report.style import check_suffix
 from testdg.runs.session import open_run
-from testdg.spec import option_name
+from testdg.spec import CHOICES
 from testdg.studies import Complete, Failed, Grid, Local, RunSpec, bench, expand, prepare
 from testdg.studies.analyses import ANALYSES, Analysis, Subject, find_analysis
 
@@ -75,7 +75,7 @@ def _specs(analysis: Analysis, chosen: Chosen) -> list[RunSpec]:
     if analysis.needs != "folders":
         return expand(analysis.grid(Grid.from_options(*chosen).defaults))
     named = [key for key in chosen.values if key != "method"]  # which has a default: nobody knows who named it
-    if given := [*map(option_name, named), *["--set"] * bool(chosen.pairs)]:
+    if given := [*(CHOICES[key].option for key in named), *["--set"] * bool(chosen.pairs)]:
         message = f"{analysis.name} reads run folders (--runs) and runs nothing: leave out {', '.join(given)}"
         raise UserError(message, code="option-conflict")
     return []

@@ -12,7 +12,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import tomli_w
 from testdg.core.online import OnlineModel, load_online
 from testdg.core.state import tidy
 from testdg.errors import UserError
-from testdg.files import OneWriter, checksum, replace_text, writing
+from testdg.files import FRESH, Lock, checksum, locked, replace_text, writing
 from testdg.models import VisionModel
 from testdg.runs.events import Entry, read_entry
 from testdg.runs.result import Result
@@ -40,17 +40,44 @@ def damaged(folder: Path, name: str, reason: object) -> UserError:
     return UserError(message, code="damaged-folder")
 
 
-class Folder(OneWriter):
+class Folder:
     """A folder with a configuration and the saved state of a session; one process at a time writes in it."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
-        super().__init__(path, "run", "wait for it, or choose another --out")
+    def __init__(
+        self,
+        path: Path,
+        config: Mapping[str, Any],
+        writer: str = "run",
+        remedy: str = "wait for it, or choose another --out",
+    ) -> None:
         self.path, self.config = path, dict(config)
+        self._busy = f"{path} is being written by another {writer}: {remedy}"
+        self._lock: Lock | None = None
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Create and lock the folder, and delete files that killed processes left while they replaced others."""
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        with locked(self.path / ".lock", self._busy) as self._lock:
+            for path in self.path.glob(f".*{FRESH}"):
+                with suppress(OSError):
+                    path.unlink()
+            yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write to the folder, provided that it is still the locked one; a deleted folder is not created again."""
+        if self._lock is not None and not self._lock.valid:
+            message = f"{self.path} was deleted or replaced while it was being written: start the command again"
+            raise UserError(message, code="folder-replaced")
+        with writing(self.path):
+            yield
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Lock the folder and make it, or check that it belongs to the same configuration."""
-        with self.alone():
+        """Lock the folder, and check that it belongs to the same configuration or is new."""
+        with self.lock():
             if (self.path / CONFIG).exists():
                 self.check_config()
             else:

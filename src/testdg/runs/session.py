@@ -168,9 +168,7 @@ class RunSession(Session):
             origin.append(f"source images of {self.source_folder}")
         if spec.guard:
             origin.append("with a guard")
-        self.record: Record = make_record(
-            protocol, benchmark, self.stream, online.adapter, model.fingerprint(), "; ".join(origin)
-        )
+        self.record: Record = make_record(protocol, benchmark, self.stream, online.adapter, "; ".join(origin))
 
     @property
     def source_folder(self) -> Path | None:

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from testdg.core.adapter import Adapter
-from testdg.core.settings import make_settings, parse_settings
+from testdg.core.settings import make_settings, typed_settings
 from testdg.data.benchmarks import Benchmark, benchmarks, find_benchmark
 from testdg.errors import ErrorCollector, UserError
 from testdg.files import read_toml
 from testdg.methods import find_method
+from testdg.methods import methods as all_methods
 from testdg.runs.protocol import Protocol, read_protocols
 from testdg.runs.session import open_benchmark, preset_of
 from testdg.schema import check_keys, check_value, field_types
-from testdg.spec import SOURCE, RunSpec, grid_key, keys, option_name
+from testdg.spec import CHOICES, SOURCE, RunSpec, keys
 from testdg.studies.tuned import Chosen, Tuned
 
 Table = Mapping[str, Any]
@@ -56,15 +57,15 @@ class Grid:
         return cls(values, tuple(runs), str(path))
 
 
-def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Settings of each method from METHOD.KEY=VALUE; of one method alone, from KEY=VALUE, too."""
-    settings: dict[str, dict[str, str]] = {}
+def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Typed settings of each method from METHOD.KEY=VALUE; of one method alone, from KEY=VALUE, too."""
+    settings: dict[str, dict[str, Any]] = {}
     methods = list(dict.fromkeys(methods))
     for pair in pairs:
         name, equals, value = pair.partition("=")
         method, dot, key = name.partition(".")
         if not equals:
-            raise UserError(f"--set takes key=value; got {pair!r}", code="wrong-setting")
+            raise UserError(f"--set takes key=value; got {pair!r}", code="setting-syntax")
         if dot and method in methods:
             settings.setdefault(method, {})[key] = value
         elif len(methods) == 1 and not dot:
@@ -72,8 +73,12 @@ def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
         else:
             remedy = f"{methods[-1]}.{key or name}={value}" if methods else "METHOD.KEY=VALUE"
             message = f"--set {pair} names none of the methods {', '.join(methods)}: write it as {remedy}"
-            raise UserError(message, code="wrong-setting")
-    return settings
+            raise UserError(message, code="setting-syntax")
+    known = all_methods()
+    return {
+        name: _typed(known[name], values) if name in known else values  # an unknown method is reported with the grid
+        for name, values in settings.items()
+    }
 
 
 def expand(grid: Grid) -> list[RunSpec]:
@@ -126,7 +131,7 @@ class _Expansion:
 
     def _checked(self, values: Table, where: str) -> dict[str, Any]:
         """The valid values, by field of RunSpec: of an axis a list, of other fields perhaps one for each benchmark."""
-        known = {grid_key(key): key for key in keys()}
+        known = {choice.key: name for name, choice in CHOICES.items()}
         allowed = [*known, "settings", *(["name"] if where else [])]
         found: dict[str, Any] = {}
         for key, value in values.items():
@@ -143,8 +148,8 @@ class _Expansion:
 
     def _check_field(self, name: str, key: str, value: Any, where: str) -> Any:
         """A valid value of a field; None after a mistake."""
-        declared, shown = field_types(RunSpec)[name], option_name(name) if self.options else key
-        if name in keys("axis"):
+        declared, shown = CHOICES[name].type, CHOICES[name].option if self.options else key
+        if CHOICES[name].scope == "axis":
             items = list(value) if isinstance(value, list | tuple) and value else [value]
             found = [self.errors.attempt(where, check_value, declared, shown, item) for item in items]
             return None if None in found else found
@@ -195,7 +200,7 @@ class _Expansion:
         settings: dict[str, Any] = {}
         for where, given in ((method.name, table["common"].get(method.name, {})), (name, table.get("settings", {}))):
             for pair in given.items():
-                settings |= attempt(where, _read_setting, method, *pair) or {}
+                settings |= attempt(where, _typed, method, dict([pair])) or {}
         values, chosen = dict(data), attempt(name, self._chosen, method, data.get("tuned"), settings)
         if chosen is not None:
             own = sorted(chosen.settings.keys() - settings.keys())  # what the user does not give
@@ -217,8 +222,7 @@ class _Expansion:
         if chosen is None:
             message = f"{file} has nothing for {method.name}: choose with `testdg tune {method.name}` first"
             raise UserError(message, code="not-tuned")
-        read = {k: v for pair in chosen.settings.items() for k, v in _read_setting(method, *pair).items()}
-        return replace(chosen, settings=read)
+        return replace(chosen, settings=_typed(method, chosen.settings))
 
 
 def _stream(text: str, protocol: Protocol, benchmark: Benchmark, batch_size: int | None) -> dict[str, Any]:
@@ -227,15 +231,13 @@ def _stream(text: str, protocol: Protocol, benchmark: Benchmark, batch_size: int
     return {"protocol": text, "stream": protocol, "batch_size": stream.batch_size, "batches": len(stream)}
 
 
-def _read_setting(method: type[Adapter], key: str, value: Any) -> dict[str, Any]:
-    """Check one setting; texts are read as on the command line, so that "none" is None."""
-    if key == "seed":
-        message = f"the seed is not a setting here: use --seed {value}, or seeds = {value} in a grid"
-        raise UserError(message, code="wrong-setting")
-    if isinstance(value, str):
-        return parse_settings(method.Settings, [f"{key}={value}"])
-    make_settings(method.Settings, {key: value})
-    return {key: value}
+def _typed(method: type[Adapter], settings: Table) -> dict[str, Any]:
+    """Settings of a method; texts are read as on the command line, so that "none" is None."""
+    if "seed" in settings:
+        seed = settings["seed"]
+        message = f"the seed is not a setting here: use --seed {seed}, or seeds = {seed} in a grid"
+        raise UserError(message, code="setting-syntax")
+    return typed_settings(method.Settings, settings)
 
 
 def _checked_preset(method: type[Adapter], benchmark: Benchmark, spec: RunSpec) -> str:

@@ -69,7 +69,7 @@ def fine_tune(
     folder = TrainingFolder(Path(out), about)
     if (found := folder.result()) is not None:
         return found
-    with folder.alone():
+    with folder.lock():
         seconds = Training(start, train, recipe, folder, tell or (lambda *_: None), save_every).run()
         scores = clean_scores(start, test, benchmark.classes)
         outcome = {"test_images": len(test), **scores, "seconds": round(seconds, 1), "device": place.type}

@@ -10,17 +10,18 @@ from torch import Tensor
 
 from testdg.core.state import read_folder, tidy, write_folder
 from testdg.errors import UserError
-from testdg.files import OneWriter, checksum, file_checksum, replace_text, sync_folder, writing
+from testdg.files import checksum, file_checksum, replace_text, sync_folder, writing
 from testdg.models import VisionModel
+from testdg.runs.folder import Folder
 
 
-class TrainingFolder(OneWriter):
+class TrainingFolder(Folder):
     """The folder of a trained model, and the one beside it where its training is kept until it is complete."""
 
     def __init__(self, out: Path, about: dict[str, Any]) -> None:
         self.out, self.about = out, about
         self.work = out.resolve().with_name(out.resolve().name + ".training")
-        super().__init__(self.work, "training", "wait for it")
+        super().__init__(self.work, about, "training", "wait for it")
 
     def result(self) -> dict[str, Any] | None:
         """Read a complete training; None where there is none, and a sentence where there is something else."""
