@@ -140,7 +140,7 @@ class Result:
     @classmethod
     def from_dict(cls, values: dict[str, Any], folder: Path) -> Result:
         """Read what `to_dict` gave."""
-        held_out = values["held_out"]
+        held_out = values.get("held_out")
         return cls(
             record=values["protocol"],
             method=values["method"],
