@@ -18,7 +18,7 @@ from testdg.methods.eata import Eata
 from testdg.methods.source import Source
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.runs import run
-from testdg.runs.source import source_batches
+from testdg.runs.source import TrainingImages
 from testdg.testing import CHECKS, check_adapter, same_state, stream
 
 
@@ -175,7 +175,7 @@ def test_source_images_are_drawn_by_the_seed(vit: VisionModel) -> None:
     benchmark = load_benchmark("digits-c", images=4)
 
     def drawn(seed: int) -> tuple[Tensor, Tensor]:
-        images, labels = zip(*source_batches(Eata(vit, source_images=100, seed=seed), benchmark), strict=True)
+        images, labels = zip(*TrainingImages(benchmark).batches(Eata(vit, source_images=100, seed=seed)), strict=True)
         assert [len(part) for part in images] == [64, 36]
         return torch.cat(images), torch.cat(labels)
 
@@ -186,7 +186,7 @@ def test_source_images_are_drawn_by_the_seed(vit: VisionModel) -> None:
     assert [known[image.numpy().tobytes()] for image in levels] == labels.tolist()
     assert torch.equal(drawn(0)[0], images)
     assert not torch.equal(drawn(1)[0], images)
-    assert list(source_batches(Eata(vit, fisher=False), benchmark)) == []
+    assert not Eata(vit, fisher=False).awaits_source
 
 
 def test_a_run_fetches_source_data(vit: VisionModel, tmp_path: Path) -> None:
@@ -205,6 +205,6 @@ def test_a_run_tells_what_is_missing_and_writes_nothing(
         raise UserError("the training images are not there: add them")
 
     monkeypatch.setattr(benchmark, "train", train)
-    with refused("invalid"):
+    with refused("no-source-data", "eata"):
         run(benchmark, "eata", model=vit, out=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from page_cases import groups_of, three_methods, write_run
+from page_cases import groups_of, rewrite, three_methods, write_run
 
 from support.errors import refused
 from testdg.data.corruptions import STANDARD_ORDER
@@ -77,10 +77,10 @@ def test_a_score_where_higher_is_better_has_its_best_marked_and_its_note(
     sharpness = Metric("sharpness", "sharpness", unit="dB", higher=True, digits=2, note="how sharp it is")
     monkeypatch.setattr(Classification, "others", (sharpness,))
     for method, value in (("source", 1.0), ("tent", 1.5)):
-        file = write_run(tmp_path / method, method, {"fog": 10.0}) / "result.json"
-        found = json.loads(file.read_text())
+        folder = write_run(tmp_path / method, method, {"fog": 10.0})
+        found = json.loads((folder / "result.json").read_text())
         found["domains"][0]["sharpness"] = value
-        file.write_text(json.dumps(found))
+        rewrite(folder, found)
     (group,) = groups_of(tmp_path)
     scores = group.sheets[2]
     assert (titles(scores), scores.note) == (["sharpness, dB"], "Sharpness: how sharp it is.")
@@ -196,8 +196,8 @@ def test_every_folder_without_a_run_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_result_whose_parts_do_not_fit_is_left_out_with_the_reason(changes: dict[str, Any], tmp_path: Path) -> None:
-    file = write_run(tmp_path / "a", "tent", {"fog": 10.0}) / "result.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    folder = write_run(tmp_path / "a", "tent", {"fog": 10.0})
+    rewrite(folder, {**json.loads((folder / "result.json").read_text()), **changes})
     with refused("damaged-file", tmp_path / "a"):
         read_runs([tmp_path])  # there is no other
     write_run(tmp_path / "b", "source", {"fog": 10.0})
@@ -225,7 +225,7 @@ def test_a_result_with_a_strange_value_is_used_or_left_out_with_a_reason(strange
         for key in place[:-1]:
             holder = holder[key]
         holder[place[-1]] = strange
-        (folder / "result.json").write_text(json.dumps(found))
+        rewrite(folder, found)
         left_out += len(read_runs([tmp_path]).damaged)
         for group in groups_of(tmp_path):
             assert all([group.sheets, group.outcome, group.record])

@@ -8,7 +8,8 @@ from testdg.methods import find_method
 from testdg.report.page import make_report
 from testdg.report.runs import read_runs
 from testdg.runs import Protocol, read_result
-from testdg.studies import Cell, Complete
+from testdg.spec import RunSpec
+from testdg.studies import Complete
 from testdg.studies.ablations import find_ablation
 from testdg.studies.rows import keep_names
 
@@ -63,14 +64,14 @@ def test_where_many_settings_differ_the_unusual_ones_are_named(tmp_path: Path) -
     assert [row.name for row in group.table.rows] == names
 
 
-def cell(name: str, method: str = "testdg") -> Cell:
-    return Cell(name=name, method=method, benchmark="digits-c", asked="p", protocol=Protocol(), batch_size=2, batches=2)
+def spec(name: str, method: str = "testdg") -> RunSpec:
+    return RunSpec(name=name, method=method, protocol="p", stream=Protocol(), batch_size=2, batches=2)
 
 
 def name_rows(bench: str, rows: dict[str, Path]) -> None:
     """Store the names that a bench gives to the rows of some runs."""
     ends = [Complete(number, read_result(folder)) for number, folder in enumerate(rows.values())]
-    keep_names(bench, [cell(name) for name in rows], ends)
+    keep_names(bench, [spec(name) for name in rows], ends)
 
 
 def names_of(folder: Path) -> list[str]:
