@@ -167,7 +167,7 @@ class Life:
         try:
             self.adapter.export(folder)
         except UserError as error:
-            if "save()" not in str(error):
+            if error.code != "not-exportable":
                 raise
             return
         model = load_model(folder)

@@ -26,7 +26,8 @@ from testdg.methods import find_method
 from testdg.models import VisionModel, load_model
 from testdg.models.segformer import random_segformer
 from testdg.runs import source_model
-from testdg.runs.source import probe_images, warm_up
+from testdg.runs.session import Session
+from testdg.runs.source import TrainingImages
 
 PROBE = 20
 """Images of a guard's probe: so few that it is passed often."""
@@ -151,12 +152,13 @@ class Site:
 
     def adapter(self, case: Case, probe: bool) -> Any:
         """A fresh adapter that is ready for its first batch; a guard has a probe of its own or that of the stream."""
-        kind, benchmark = find_method(case.method), self.benchmarks[case.benchmark]
+        kind, source_images = find_method(case.method), TrainingImages(self.benchmarks[case.benchmark])
         adapter = kind(self.models[case.benchmark], **kind.presets.get(case.benchmark, {}))
-        warm_up(adapter, benchmark)
+        Session(adapter.model, adapter, source_images).warm_up()
         if not case.guarded:
             return adapter
-        return guard(adapter, probe_images(benchmark, None, PROBE) if probe else None)
+        images = source_images.probe(adapter) if probe else None
+        return guard(adapter, None if images is None else images[:PROBE])
 
     def start(self, options: dict[str, Any], rows: int, freeze: float, after: float) -> int:
         """Start a run; after some rows freeze it for a moment, kill it later, and tell how it ended."""

@@ -1,4 +1,4 @@
-"""What a method learns before the stream is kept, and the kept one is the same."""
+"""Warm-ups are cached, and a cached one gives the same adapter."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_a_second_adapter_begins_where_the_first_one_did(tmp_path: Path, monkeyp
     benchmark = load_benchmark("digits-c", images=8)
     first, second, third = fresh(), fresh(), fresh(seed=1)
     warm_up(first, benchmark)
-    (kept,) = (tmp_path / "warm-ups").iterdir()
-    monkeypatch.setattr(Adapter, "warm_up", lambda *_: pytest.fail("it was learnt already"))
+    (cached,) = (tmp_path / "warm-ups").iterdir()
+    monkeypatch.setattr(Adapter, "warm_up", lambda *_: pytest.fail("the warm-up is cached"))
     warm_up(second, benchmark)
     images = torch.rand(4, 3, 32, 32)
     assert not second.awaits_source
@@ -39,16 +39,16 @@ def test_a_second_adapter_begins_where_the_first_one_did(tmp_path: Path, monkeyp
     assert torch.equal(first.predict(images), second.predict(images))
     with pytest.raises(pytest.fail.Exception):  # another seed draws other images
         warm_up(third, benchmark)
-    kept.write_bytes(b"broken")
-    with pytest.raises(pytest.fail.Exception):  # what cannot be read is learnt again
+    cached.write_bytes(b"broken")
+    with pytest.raises(pytest.fail.Exception):  # an unreadable file is not used
         warm_up(fresh(), benchmark)
 
 
-def test_every_model_keeps_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_model_has_its_own_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TESTDG_CACHE", str(tmp_path))
     benchmark = load_benchmark("digits-c", images=8)
     for weights in (0, 1):
         warm_up(fresh(weights=weights), benchmark)
-    monkeypatch.setattr(Adapter, "warm_up", lambda *_: pytest.fail("it was learnt already"))
+    monkeypatch.setattr(Adapter, "warm_up", lambda *_: pytest.fail("the warm-up is cached"))
     for weights in (0, 1):
         warm_up(fresh(weights=weights), benchmark)

@@ -1,4 +1,4 @@
-"""A test in the middle of a stream, after which adaptation goes on."""
+"""A test in the middle of a stream, after which adaptation continues."""
 
 from pathlib import Path
 from typing import Any

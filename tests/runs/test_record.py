@@ -96,7 +96,7 @@ def test_another_seed_is_another_run_that_can_be_compared(model: VisionModel, tm
     assert not differences(first, second)
 
 
-def test_every_score_of_every_visit_is_kept_apart(model: VisionModel, tmp_path: Path) -> None:
+def test_every_visit_has_scores_of_its_own(model: VisionModel, tmp_path: Path) -> None:
     result = run("digits-c", "tent", model=model, out=tmp_path, protocol="gradual", **SMALL)
     assert [d.name for d in result.domains] == ["fog"] * 5 + ["contrast"] * 9
     assert [d.severity for d in result.domains] == [5, 4, 3, 2, 1, 1, 2, 3, 4, 5, 4, 3, 2, 1]

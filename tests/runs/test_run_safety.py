@@ -1,4 +1,4 @@
-"""What others do to a run's folder while it runs, and being asked to stop."""
+"""Other processes in a run folder during a run, and signals."""
 
 import json
 import os
@@ -7,18 +7,20 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.files import Busy, locked, replace_text, replacing
 from testdg.models import VisionModel
 from testdg.runs import Result, run
+from testdg.runs.events import Entry
 from testdg.runs.folder import RunFolder
 from testdg.runs.loop import graceful_interrupt
-from testdg.runs.observer import Observer
+from testdg.runs.observer import Observer, RunProgress
 
 
 def small_run(model: VisionModel, out: Path, **more: Any) -> Result:
@@ -26,39 +28,39 @@ def small_run(model: VisionModel, out: Path, **more: Any) -> Result:
     return run("digits-c", "tent", model=model, out=out, **{**options, **more})
 
 
-class Meddler(Observer):
-    """Does something when the run has written its first events."""
+class Once(Observer):
+    """Calls a function with the run's folder, once, after the first log entries were written."""
 
-    def __init__(self, meddle: Any) -> None:
-        self.meddle, self.folder = meddle, Path()
+    def __init__(self, function: Callable[[Path], object]) -> None:
+        self.function, self.folder, self.called = function, Path(), False
 
     def opened(self, folder: Path) -> None:
         self.folder = folder
 
-    def progress(self, events: list[dict[str, Any]]) -> None:
-        if events and self.meddle is not None:
-            meddle, self.meddle = self.meddle, None
-            meddle(self.folder)
+    def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
+        if not self.called:
+            self.called = True
+            self.function(self.folder)
 
 
-def test_a_deleted_folder_is_not_made_again(model: VisionModel, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="was deleted or replaced while it was being written: start the command again"):
-        small_run(model, tmp_path, observer=Meddler(shutil.rmtree))
+def test_a_deleted_folder_is_not_created_again(model: VisionModel, tmp_path: Path) -> None:
+    with refused("folder-replaced", tmp_path):
+        small_run(model, tmp_path, observer=Once(shutil.rmtree))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_another_run_has_made_anew_is_left_to_it(model: VisionModel, tmp_path: Path) -> None:
+def test_a_folder_that_another_run_has_replaced_is_left_alone(model: VisionModel, tmp_path: Path) -> None:
     def replace(folder: Path) -> None:
         shutil.rmtree(folder)
         small_run(model, tmp_path)
 
-    with pytest.raises(UserError, match="was deleted or replaced"):
-        small_run(model, tmp_path, observer=Meddler(replace))
+    with refused("folder-replaced", tmp_path):
+        small_run(model, tmp_path, observer=Once(replace))
     again = small_run(model, tmp_path)
     assert len((again.folder / "events.jsonl").read_text().splitlines()) == 6
 
 
-def test_a_lock_on_a_deleted_file_is_not_held(tmp_path: Path) -> None:
+def test_a_lock_on_a_deleted_file_is_not_valid(tmp_path: Path) -> None:
     with locked(tmp_path / ".lock", "busy") as lock:
         assert lock.valid
         (tmp_path / ".lock").unlink()
@@ -68,19 +70,19 @@ def test_a_lock_on_a_deleted_file_is_not_held(tmp_path: Path) -> None:
             assert not lock.valid
 
 
-def test_many_at_once_start_one_run_and_the_others_are_told_so(model: VisionModel, tmp_path: Path) -> None:
+def test_one_of_many_simultaneous_runs_starts_and_the_others_are_refused(model: VisionModel, tmp_path: Path) -> None:
     config = {"protocol": {"benchmark": "b"}, "method": {"name": "m"}}
-    barrier, told, inside = threading.Barrier(8), [], []
+    barrier, refusals, inside = threading.Barrier(8), [], []
 
     def start() -> None:
         folder = RunFolder(tmp_path / "run", config)
         barrier.wait()
         try:
-            with folder.held():
+            with folder.open():
                 inside.append(folder)
                 done.wait(20)
         except Busy as error:
-            told.append(str(error))
+            refusals.append(str(error))
 
     done = threading.Event()
     threads = [threading.Thread(target=start) for _ in range(8)]
@@ -92,23 +94,23 @@ def test_many_at_once_start_one_run_and_the_others_are_told_so(model: VisionMode
     for thread in threads:
         thread.join()
     assert len(inside) == 1
-    assert len(told) == 7
-    assert all("is being written by another run" in sentence for sentence in told)
+    assert len(refusals) == 7
+    assert all(str(tmp_path / "run") in message for message in refusals)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "config.toml"]
 
 
 def test_a_folder_is_free_once_its_run_ends_or_fails(tmp_path: Path) -> None:
     config = {"protocol": {"benchmark": "b"}, "method": {"name": "m"}}
     first, second, third = (RunFolder(tmp_path / "run", config) for _ in range(3))  # all of them stay alive
-    with first.held(), pytest.raises(Busy):
-        second.held().__enter__()
-    with pytest.raises(ZeroDivisionError), second.held():
+    with first.open(), pytest.raises(Busy):
+        second.open().__enter__()
+    with pytest.raises(ZeroDivisionError), second.open():
         raise ZeroDivisionError
-    with third.held():
+    with third.open():
         pass
 
 
-def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+def test_two_writers_of_one_file_have_files_of_their_own(tmp_path: Path) -> None:
     with replacing(tmp_path / "a") as one, replacing(tmp_path / "a") as other:
         assert one != other
         one.write_text("1")
@@ -117,7 +119,7 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_leftovers_of_a_crash_are_tidied(model: VisionModel, tmp_path: Path) -> None:
+def test_leftovers_of_a_crash_are_removed(model: VisionModel, tmp_path: Path) -> None:
     whole = small_run(model, tmp_path / "whole")
     folder = small_run(model, tmp_path / "crashed").folder
     (folder / "result.json").unlink()
@@ -166,12 +168,13 @@ def test_events_are_on_disk_before_the_state_that_counts_them(
     assert states == len(lines) == 6
 
 
-# Ctrl-C
+# Signals
 
 
-def test_being_asked_to_stop_saves_the_state_first(model: VisionModel, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupted_run_saves_its_state_first(model: VisionModel, tmp_path: Path) -> None:
     whole = small_run(model, tmp_path / "whole")
-    observer = Meddler(lambda _: signal.raise_signal(signal.SIGINT))
+    observer = Once(lambda _: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         small_run(model, tmp_path / "stopped", observer=observer, save_every=1e9)
     note = json.loads((observer.folder / "state" / "state.json").read_text())["note"]
@@ -182,7 +185,8 @@ def test_being_asked_to_stop_saves_the_state_first(model: VisionModel, tmp_path:
     assert (again.folder / "events.jsonl").read_bytes() == (whole.folder / "events.jsonl").read_bytes()
 
 
-def test_the_second_request_is_not_put_off() -> None:
+@pytest.mark.usefixtures("interruptible")
+def test_a_second_signal_interrupts_at_once() -> None:
     before = signal.getsignal(signal.SIGINT)
     with graceful_interrupt() as stop:
         assert not stop()
@@ -196,22 +200,22 @@ def test_the_second_request_is_not_put_off() -> None:
 SCRIPT = """
 import sys
 from testdg.runs import run
-from testdg.runs.observer import Observer
+from testdg.runs.observer import Observer, RunProgress
 
-class Teller(Observer):
-    def progress(self, events):
-        print("on", flush=True)
+class Printer(Observer):
+    def advanced(self, run, entries):
+        print("advanced", flush=True)
 
-run("digits-c", "tent", model=sys.argv[1], out=sys.argv[2], images=60, batch_size=1, device="cpu", observer=Teller())
+run("digits-c", "tent", model=sys.argv[1], out=sys.argv[2], images=60, batch_size=1, device="cpu", observer=Printer())
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without asking")
-def test_a_process_that_is_told_to_end_saves_its_state(model_folder: Path, tmp_path: Path) -> None:
+def test_a_terminated_process_saves_its_state(model_folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(model_folder), str(tmp_path / "out")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "on\n"  # some events
+    assert process.stdout.readline() == "advanced\n"
     process.terminate()
     _, errors = process.communicate()
     assert "KeyboardInterrupt" in errors

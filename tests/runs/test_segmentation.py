@@ -1,6 +1,7 @@
 """The score of segmentation, and runs that end in it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from torch import Tensor
 from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import Domain, Samples, Sampling, Stream
-from testdg.errors import UserError
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.models.tiny import tiny_segformer
 from testdg.runs import DomainResult, Observer, Result, read_result, run, source_model
+from testdg.runs.events import Entry
+from testdg.runs.observer import RunProgress
 from testdg.runs.protocol import Visit
 from testdg.runs.result import Tally
 from testdg.runs.scores import Segmentation, find_score, measure
@@ -54,14 +56,14 @@ def test_four_pixels_by_hand() -> None:
     assert found == {"error": pytest.approx(100 / 3), "miou": 50.0, "class_iou": [50.0, 50.0]}
 
 
-def test_a_class_that_nobody_has_or_sees_is_left_out_of_the_mean() -> None:
+def test_a_class_without_pixels_is_left_out_of_the_mean() -> None:
     labels = torch.tensor([[[0, 0, 0, 1]]], dtype=torch.uint8)
     found = score(torch.tensor([[[0, 0, 2, 1]]]), labels, 4)
     assert found["class_iou"] == [pytest.approx(200 / 3), 100.0, 0.0, None]
     assert found["miou"] == pytest.approx((200 / 3 + 100 + 0) / 3)
 
 
-def test_maps_without_a_class_have_no_score() -> None:
+def test_label_maps_without_a_class_have_no_score() -> None:
     found = score(torch.zeros(1, 2, 2), torch.full((1, 2, 2), 255, dtype=torch.uint8), 2)
     assert found == {"error": 0.0, "miou": None, "class_iou": [None, None]}
 
@@ -171,10 +173,10 @@ def test_a_run_visits_the_domains_in_three_rounds_and_keeps_every_score(model: V
     assert read_result(result.folder) == result
 
 
-def test_a_run_that_was_stopped_ends_like_one_that_was_not(model: VisionModel, tmp_path: Path) -> None:
+def test_a_stopped_run_ends_like_an_undisturbed_one(model: VisionModel, tmp_path: Path) -> None:
     class Stop(Observer):
-        def progress(self, events: list[dict[str, Any]]) -> None:
-            if events and events[-1]["batch"] >= 5:
+        def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
+            if run.done > 5:
                 raise KeyboardInterrupt
 
     whole = streets(model, tmp_path / "a", "tent")
@@ -185,9 +187,9 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(model: VisionModel, t
 
 def test_a_model_with_other_classes_is_refused(tmp_path: Path) -> None:
     bench = load_benchmark("streets", images=1)
-    with pytest.raises(UserError, match="tells 5 classes apart; streets has 9"):
+    with refused("wrong-classes", 5, "streets", 9):
         source_model(bench, load_model(tiny_segformer(5)))
-    with pytest.raises(UserError, match="is for segmentation; digits-c is for classification"):
+    with refused("wrong-task", "segmentation", "digits-c", "classification"):
         source_model(load_benchmark("digits-c", images=1), load_model(tiny_segformer(10)))
 
 

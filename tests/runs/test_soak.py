@@ -1,6 +1,5 @@
-"""Lives full of trouble leave nothing behind, and the counters that say so can fail."""
+"""Runs through many disturbances leave nothing behind, and the counters that show it can fail."""
 
-import importlib.util
 import json
 import shutil
 import sys
@@ -16,25 +15,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from support.scripts import FOLDER, load_script
 from testdg.methods import Adapter
 from testdg.methods.tent import Tent
 from testdg.models import Preprocessing, TinyViT, VisionModel
 from testdg.runs import run
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at the process in /proc")
 
 
 @pytest.fixture(scope="module")
 def soak() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPT.parent))
-        spec = importlib.util.spec_from_file_location("soak", SCRIPT)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        yield module
+        patch.syspath_prepend(str(FOLDER))
+        yield load_script("soak")
 
 
 @pytest.fixture(scope="module")
@@ -67,22 +61,22 @@ def test_lives_leave_nothing_behind(soak: ModuleType, site: Any) -> None:
 # Counters that can fail
 
 kept: list[Callable[[], object]] = []
-"""What faults hold on to; a call lets go of it."""
+"""What faults have allocated; a call frees it."""
 
 
 def leak(adapter: Tent, images: Tensor) -> None:
-    """Move a weight before the batch is looked at."""
+    """Change a weight before the batch is checked."""
     with torch.no_grad():
         next(iter(adapter.trainable().values())).add_(1e-3)
 
 
 def keep(adapter: Tent, images: Tensor) -> None:
-    """Keep something of every batch."""
+    """Leak memory at every batch."""
     kept.append(torch.ones(100_000).size)
 
 
 def spin(adapter: Tent, images: Tensor) -> None:
-    """Start a thread that does not end by itself."""
+    """Start a thread that does not end."""
     event = threading.Event()
     thread = threading.Thread(target=event.wait, daemon=True)
     thread.start()
@@ -90,19 +84,19 @@ def spin(adapter: Tent, images: Tensor) -> None:
 
 
 def leave_open(adapter: Tent, images: Tensor) -> None:
-    """Open a file and forget it."""
-    kept.append(SCRIPT.open().close)
+    """Open a file and do not close it."""
+    kept.append((FOLDER / "soak.py").open().close)
 
 
 def remember(adapter: Tent, images: Tensor) -> None:
-    """Learn otherwise every third batch since this very adapter was made."""
+    """Learn differently at every third batch of this object."""
     born = adapter.__dict__.setdefault("born", adapter.batches)
     if (adapter.batches - born) % 3 == 2:
         leak(adapter, images)
 
 
 def stumble(adapter: Tent, images: Tensor) -> None:
-    """Fail as nobody expects."""
+    """Raise an unexpected error."""
     if adapter.batches == 5:
         raise RuntimeError("a mistake")
 

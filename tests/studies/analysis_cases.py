@@ -1,4 +1,4 @@
-"""Cells for the tests of analyses."""
+"""Runs for the tests of analyses."""
 
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ def choices(model: Path) -> dict[str, Any]:
 
 
 def subject(name: str, values: dict[str, Any], out: Path, space: str = "embeddings") -> Subject:
-    """The cells of an analysis, run here, one after the other."""
+    """The runs of an analysis, one after the other in this process."""
     analysis = find_analysis(name)
-    cells = expand(analysis.grid(values))
-    wanted, results = analysis.choose(cells, space), []
-    for cell in cells:
-        end = run_one(0, cell, out, lambda news: None) if cell in wanted else None
+    specs = expand(analysis.grid(values))
+    needed, results = analysis.choose(specs, space), []
+    for spec in specs:
+        end = run_one(0, spec, out, lambda news: None) if spec in needed else None
         assert end is None or isinstance(end, Complete)
         results.append(end.result if isinstance(end, Complete) else None)
-    return Subject(cells, results, runs=out, space=space)
+    return Subject(specs, results, runs=out, space=space)

@@ -1,4 +1,3 @@
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,11 @@ import pytest
 import torch
 from sklearn.metrics.pairwise import rbf_kernel
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods.testdg.selection import selection_mmd2
 from testdg.report.bench import Layout
 from testdg.runs import DomainResult, Protocol, Result
+from testdg.runs.folder import RunFolder
 from testdg.studies import Complete, RunSpec, expand, summarise
 from testdg.studies.ablations import ABLATIONS, Ablation, find_ablation
 
@@ -19,14 +19,14 @@ every = pytest.mark.parametrize("ablation", ABLATIONS.values(), ids=ABLATIONS.ke
 
 
 @every
-def test_every_row_is_a_run_of_its_own_beside_source(ablation: Ablation) -> None:
-    cells = expand(ablation.grid({"images": 20}, {"learning_rate": 1e-5}))
+def test_every_row_is_a_run_next_to_source(ablation: Ablation) -> None:
+    specs = expand(ablation.grid({"images": 20}, {"learning_rate": 1e-5}))
     protocols = ablation.protocols or ("continual",)
-    assert [cell.name for cell in cells] == len(protocols) * ["Source", *ablation.rows]
-    assert {dict(cell.settings).get("learning_rate") for cell in cells if cell.method == "testdg"} == {1e-5}
-    for cell in cells:
-        if cell.method == "testdg":
-            assert dict(cell.settings) == {"learning_rate": 1e-5, **ablation.rows[cell.name]}
+    assert [spec.name for spec in specs] == len(protocols) * ["Source", *ablation.rows]
+    assert {spec.settings.get("learning_rate") for spec in specs if spec.method == "testdg"} == {1e-5}
+    for spec in specs:
+        if spec.method == "testdg":
+            assert spec.settings == {"learning_rate": 1e-5, **ablation.rows[spec.name]}
 
 
 @every
@@ -47,17 +47,13 @@ def test_components_add_one_part_at_a_time() -> None:
 
 
 def test_what_the_rows_vary_cannot_be_set_for_all() -> None:
-    with pytest.raises(UserError, match="ablation queue varies queue_length itself: leave out --set queue_length"):
+    with refused("setting-varied", "queue", "queue_length"):
         find_ablation("queue").grid({}, {"queue_length": 3})
-    with pytest.raises(UserError, match="unknown ablation 'threshhold'; did you mean 'threshold'"):
+    with refused("unknown-ablation", "threshhold", "'threshold'"):
         find_ablation("threshhold")
 
 
 def run(name: str, folder: Path, events: list[dict[str, Any]], seed: int = 0) -> tuple[RunSpec, Result]:
-    folder.mkdir()
-    about = {"domain": "fog", "phase": "adapt", "images": 2, "errors": 1, "parts": []}
-    lines = [json.dumps({"batch": number, **about, "diagnostics": event}) for number, event in enumerate(events)]
-    (folder / "events.jsonl").write_text("".join(line + "\n" for line in lines))
     protocol = {
         "kind": "continual", "benchmark": "digits-c", "task": "classification", "data": "generated",
         "data_fingerprint": "abc", "order": "the benchmark's", "domains": ["fog"], "held_out": [], "severity": 5,
@@ -66,23 +62,28 @@ def run(name: str, folder: Path, events: list[dict[str, Any]], seed: int = 0) ->
         "precision": "fp32", "device": "cpu", "seed": seed, "tuning": "the method's defaults",
     }  # fmt: skip
     method = "source" if name == "Source" else "testdg"
-    shared = {"method": method, "benchmark": "digits-c", "asked": "continual", "protocol": Protocol()}
-    cell = RunSpec(name=name, batch_size=2, batches=2, seed=seed, **shared)
+    shared = {"method": method, "benchmark": "digits-c", "protocol": "continual", "stream": Protocol()}
+    spec = RunSpec(name=name, batch_size=2, batches=2, seed=seed, **shared)
     found = [DomainResult("fog", 4, {"error": 50.0})]
-    return cell, Result(protocol, {"name": method, "settings": {"seed": seed}}, found, None, 1.0, {}, folder)
+    result = Result(protocol, {"name": method, "settings": {"seed": seed}}, found, None, 1.0, {}, folder)
+    about = {"domain": "fog", "phase": "adapt", "images": 2, "errors": 1, "parts": []}
+    log = RunFolder(folder, {})
+    with log.open():
+        log.append([{"batch": number, **about, "diagnostics": event} for number, event in enumerate(events)])
+        log.finish(result)
+    return spec, result
 
 
 def test_more_columns_come_from_the_events_and_published_numbers_stay_apart(tmp_path: Path) -> None:
-    told = [{"change": False}, {"change": True, "prototype_mmd2": 0.01}, {"change": True, "prototype_mmd2": 0.03}]
+    first = [{"change": False}, {"change": True, "prototype_mmd2": 0.01}, {"change": True, "prototype_mmd2": 0.03}]
+    second = [{"prototype_mmd2": 0.0}, {"change": True, "prototype_mmd2": 0.08}]
     runs = [
         run("Source", tmp_path / "a", [{}, {}]),
-        run("selection mmd", tmp_path / "b", told),
-        run(
-            "selection mmd", tmp_path / "c", [{"prototype_mmd2": 0.0}, {"change": True, "prototype_mmd2": 0.08}], seed=1
-        ),
+        run("selection mmd", tmp_path / "b", first),
+        run("selection mmd", tmp_path / "c", second, seed=1),
         run("selection fifo", tmp_path / "d", [{"change": False}]),
     ]
-    tables = summarise([cell for cell, _ in runs], [Complete(number, one) for number, (_, one) in enumerate(runs)])
+    tables = summarise([spec for spec, _ in runs], [Complete(number, one) for number, (_, one) in enumerate(runs)])
     ablation = find_ablation("selection")
     layout = Layout(ablation.columns, ablation.published)
     measured, published = layout.text(tables).split("published, ViT-B/16 on CIFAR-10-C: other model, other stream")

@@ -1,7 +1,6 @@
-"""Every analysis, from cells to a figure; and what embeddings, probes and prototypes are measured with."""
+"""Every analysis, from specs to a figure; and what embeddings, probes and prototypes are measured with."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import rbf_kernel
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods.testdg import TestDG
 from testdg.report.analyses import draw_analysis
 from testdg.runs.session import RunSession
@@ -36,7 +35,7 @@ def values(model: Path) -> dict[str, Any]:
     return choices(model)
 
 
-# Every analysis, from cells to a figure
+# Every analysis, from specs to a figure
 
 
 @pytest.mark.parametrize("name", [name for name in ANALYSES if name not in ("attention", "overview")])
@@ -61,7 +60,7 @@ def test_the_suffix_chooses_the_format_and_the_same_numbers_give_the_same_file(
     assert paths[0].read_bytes().startswith(start)
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"a{suffix}", f"b{suffix}"]
-    with pytest.raises(UserError, match=r"figure a\.jpg must end in \.png, \.pdf or \.svg"):
+    with refused("figure-format", "a.jpg", ".png, .pdf or .svg"):
         draw_analysis("gap", numbers, Path("a.jpg"), "title")
 
 
@@ -75,15 +74,15 @@ def test_a_model_that_does_not_learn_has_the_same_gaps_before_and_after(values: 
     assert np.array_equal(matrix, matrix.T)
 
 
-def test_features_of_any_method_can_be_looked_at_but_embeddings_are_testdgs(values: dict[str, Any]) -> None:
+def test_features_are_of_any_method_and_embeddings_of_testdg_alone(values: dict[str, Any]) -> None:
     tent = expand(Grid({**values, "method": "tent", "settings": {}}))
-    assert [cell.method for cell in find_analysis("gap").choose(tent, "features")] == ["tent"]
-    with pytest.raises(UserError, match="tent has no domain embeddings: use --space features, or testdg"):
+    assert [spec.method for spec in find_analysis("gap").choose(tent, "features")] == ["tent"]
+    with refused("no-embeddings", "tent", "--space features"):
         find_analysis("gap").choose(tent)
-    with pytest.raises(UserError, match="drift looks at domain prototypes, which tent does not have: use testdg"):
+    with refused("no-prototypes", "drift", "tent"):
         find_analysis("drift").choose(tent)
-    with pytest.raises(UserError, match="gap looks at one run: name one method and one seed; got 2"):
-        find_analysis("gap").choose([*tent, replace(tent[1], seed=1)])
+    with refused("several-runs", "gap", 2):
+        find_analysis("gap").choose([*tent, tent[1].with_(seed=1)])
 
 
 def test_features_of_a_method_that_is_not_one_model_are_those_of_its_network(
@@ -124,7 +123,7 @@ def test_a_projection_is_always_the_same_and_keeps_far_groups_apart() -> None:
 # probes
 
 
-def test_a_probe_reads_what_is_there_and_never_sees_a_picture_twice() -> None:
+def test_a_probe_is_tested_on_other_pictures() -> None:
     generator = np.random.default_rng(0)
     pictures = np.tile(np.arange(40), 3)  # in three domains
     domains = np.repeat(np.arange(3), 40)
@@ -150,13 +149,13 @@ def test_both_halves_have_every_class_and_no_picture_in_common(classes: list[int
         assert abs(share[0] - share[1]) <= 1
 
 
-def test_probes_need_something_to_tell_apart(values: dict[str, Any], tmp_path: Path) -> None:
+def test_probes_need_several_classes_or_domains(values: dict[str, Any], tmp_path: Path) -> None:
     values |= {"images": 1, "domains": ["fog"]}
-    with pytest.raises(UserError, match="probes need several domains or several classes: take more of --domains"):
+    with refused("too-few-domains", "--domains", "--images"):
         find_analysis("probes").compute(subject("probes", values, tmp_path))
 
 
-def test_an_analysis_without_runs_tells_the_protocol_of_the_run(values: dict[str, Any], tmp_path: Path) -> None:
+def test_an_analysis_without_runs_has_the_record_of_a_run(values: dict[str, Any], tmp_path: Path) -> None:
     found = subject("stream", values, tmp_path).complete()[-1][1]
     about = subject("probes", values, tmp_path).describe()
     assert about["protocol"] == found.record
@@ -209,11 +208,11 @@ def test_the_target_is_where_the_images_are_now(values: dict[str, Any]) -> None:
 
 
 def test_resets_forget_prototypes(values: dict[str, Any]) -> None:
-    cells = expand(Grid({**values, "protocol": "continual,resets=domain"}))
+    specs = expand(Grid({**values, "protocol": "continual,resets=domain"}))
     for name in ("drift", "prototypes"):
-        with pytest.raises(UserError, match=f"{name} follows prototypes along the stream, and resets forget them"):
-            find_analysis(name).choose(cells)
-    assert find_analysis("probes").choose(cells) == []
+        with refused("not-analyzable", name, "resets"):
+            find_analysis(name).choose(specs)
+    assert find_analysis("probes").choose(specs) == []
 
 
 @settings(max_examples=20)
@@ -228,7 +227,7 @@ def test_prototypes_that_are_the_whole_queue_are_at_no_distance(points: Any) -> 
 def test_a_stream_without_changes_has_no_prototypes(values: dict[str, Any], tmp_path: Path) -> None:
     values["settings"] = {"testdg": {"threshold": 1.0}}
     for name in ("drift", "prototypes"):
-        with pytest.raises(UserError, match=r"no domain change was detected on this stream.* lower the threshold"):
+        with refused("no-prototypes", "threshold"):
             find_analysis(name).compute(subject(name, values, tmp_path))
 
 

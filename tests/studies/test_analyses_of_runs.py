@@ -11,7 +11,6 @@ from analysis_cases import choices, subject
 from transformers import ViTConfig, ViTForImageClassification
 
 from support.errors import refused
-from testdg.errors import UserError
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.report.analyses import draw_analysis
 from testdg.runs.events import rolling_scores, visit_spans
@@ -38,7 +37,7 @@ def event(number: int, domain: str, errors: int, change: bool = False, images: i
     return {**about, "errors": errors, "diagnostics": {"change": change}, "parts": [part]}
 
 
-def test_the_rolling_error_starts_anew_with_every_domain() -> None:
+def test_the_rolling_error_starts_again_with_every_domain() -> None:
     events = [event(n, "fog" if n < 3 else "snow", errors) for n, errors in enumerate([4, 2, 0, 1, 3])]
     assert visit_spans(events) == [(0, 3), (3, 5)]
     assert rolling_scores(events, Classification(), 2) == [100, 75, 25, 25, 50]
@@ -123,7 +122,7 @@ def test_overview_groups_runs_that_can_be_compared(values: dict[str, Any], tmp_p
     assert [len(left) for left in read_runs(tmp_path)] == [4, 1]
     draw_analysis("overview", numbers, tmp_path / "overview.svg", "title")
     assert "digits-c, continual" in (tmp_path / "overview.svg").read_text(encoding="utf-8")
-    with pytest.raises(UserError, match=r"none holds no complete runs: name their parent folder with --runs"):
+    with refused("no-runs", tmp_path / "none", "--runs"):
         read_runs(tmp_path / "none")
 
 
@@ -176,11 +175,11 @@ def test_attention_with_and_without_the_amplifier(transformer: Path, values: dic
 
 
 def test_variants_are_testdgs(values: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="attention compares variants of testdg alone; got tent: leave out --methods"):
+    with refused("not-analyzable", "attention", "tent", "--methods"):
         find_analysis("attention").grid({**values, "method": "tent"})
 
 
 def test_a_model_without_attention_maps_is_refused() -> None:
     model = VisionModel(TinyViT(width=16, depth=1, patch=8), "head", Preprocessing((32, 32)), "tiny")
-    with pytest.raises(UserError, match="model tiny does not give attention maps: use a Hugging Face ViT"):
+    with refused("no-attention-maps", "tiny"):
         check_model(model)

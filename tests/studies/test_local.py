@@ -1,4 +1,4 @@
-"""Cells run in real processes; the machine's clock decides nothing here."""
+"""Runs in real processes; nothing here depends on the clock of the machine."""
 
 import gc
 import multiprocessing
@@ -6,13 +6,12 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.files import locked
 from testdg.runs import run
 from testdg.studies import Complete, Failed, Grid, Local, News, Running, RunSpec, bench, expand, prepare
@@ -26,23 +25,23 @@ def values(model: Path) -> dict[str, Any]:
     return {"method": "tent", "model": str(model), "device": "cpu", "images": 6, "domains": DOMAINS, "seeds": [0, 1]}
 
 
-def test_cells_run_as_they_do_alone_and_a_failing_one_stops_nobody(
+def test_runs_give_the_same_as_alone_and_a_failing_one_stops_no_other(
     values: dict[str, Any], model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    cells = expand(Grid(values))
+    specs = expand(Grid(values))
     alone = run("digits-c", "tent", model=model, device="cpu", images=6, domains=DOMAINS, out=tmp_path)
     (alone.folder / "result.json").write_text("{")
-    heard: list[News] = []
-    source, broken, other = bench(cells, tmp_path, engine=Local(2), tell=heard.append)
+    news: list[News] = []
+    source, broken, other = bench(specs, tmp_path, engine=Local(2), notify=news.append)
     assert isinstance(broken, Failed)
-    assert "result.json is damaged" in broken.sentence
+    assert "result.json" in broken.sentence
     assert broken.trace == ""
     assert isinstance(source, Complete)
     assert isinstance(other, Complete)
     assert [error.error for error in other.result.domains] == [error.error for error in alone.domains]  # no randomness
     assert other.result.record == {**alone.record, "seed": 1}
-    progress = [news for news in heard if isinstance(news, Running) and news.number == 2]
-    assert (progress[0].done, progress[0].score, progress[-1].done) == (0, None, cells[2].batches)
+    progress = [one for one in news if isinstance(one, Running) and one.number == 2]
+    assert (progress[0].done, progress[0].score, progress[-1].done) == (0, None, specs[2].batches)
     assert progress[-1].score == pytest.approx(other.result.mean_score)
     assert capfd.readouterr() == ("", "")
     assert multiprocessing.active_children() == []
@@ -55,17 +54,17 @@ def kill_worker() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
-def test_a_killed_process_fails_its_cell_and_the_rest_goes_on(values: dict[str, Any], tmp_path: Path) -> None:
+def test_a_killed_process_fails_its_run_and_the_others_continue(values: dict[str, Any], tmp_path: Path) -> None:
     runs = [{"images": 60, "batch_size": 1}, {}]
     _, long, short, _ = expand(Grid({**values, "seeds": 0}, runs))
     killed: list[News] = []
 
-    def tell(news: News) -> None:
+    def notify(one: News) -> None:
         if not killed:
-            killed.append(news)
+            killed.append(one)
             kill_worker()
 
-    first, second = bench([long, short], tmp_path, engine=Local(1), tell=tell)
+    first, second = bench([long, short], tmp_path, engine=Local(1), notify=notify)
     assert isinstance(first, Failed)
     assert first.sentence.startswith("its process was killed by signal 9: look at the memory that is left")
     assert isinstance(second, Complete)
@@ -78,21 +77,21 @@ def test_an_interrupt_ends_the_processes_at_once(values: dict[str, Any], tmp_pat
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bench(expand(Grid(values)), tmp_path, engine=Local(1), tell=interrupt)
+        bench(expand(Grid(values)), tmp_path, engine=Local(1), notify=interrupt)
     assert multiprocessing.active_children() == []
 
 
-def test_a_mistake_of_ours_comes_with_its_traceback(values: dict[str, Any], tmp_path: Path) -> None:
+def test_an_unexpected_error_comes_with_its_traceback(values: dict[str, Any], tmp_path: Path) -> None:
     from testdg.studies.engine import run_one
 
-    cell: RunSpec = replace(expand(Grid(values))[1], batch_size="many")  # type: ignore[arg-type]
-    outcome = run_one(7, cell, tmp_path, lambda news: None)
+    spec: RunSpec = expand(Grid(values))[1].with_(batch_size="many")
+    outcome = run_one(7, spec, tmp_path, lambda news: None)
     assert isinstance(outcome, Failed)
     assert (outcome.number, outcome.sentence.partition(":")[0]) == (7, "TypeError")
     assert "Traceback" in outcome.trace
 
 
-def test_a_process_holds_no_adapter_of_an_earlier_cell(
+def test_the_adapter_of_an_earlier_run_is_freed(
     values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from testdg.methods.testdg import TestDG
@@ -105,20 +104,20 @@ def test_a_process_holds_no_adapter_of_an_earlier_cell(
         adapter.itself = [adapter]  # type: ignore[assignment]  # as a recorded step refers to what it is a part of
 
     monkeypatch.setattr(TestDG, "build", looped)
-    _, cell = expand(Grid({**values, "method": "testdg", "seeds": 0}))
+    _, spec = expand(Grid({**values, "method": "testdg", "seeds": 0}))
     gc.disable()
     try:
-        assert isinstance(run_one(0, cell, tmp_path, lambda news: None), Complete)
+        assert isinstance(run_one(0, spec, tmp_path, lambda news: None), Complete)
         assert not any(type(thing) is TestDG for thing in gc.get_objects())
     finally:
         gc.enable()
 
 
-def test_models_are_looked_at_before_anything_runs(values: dict[str, Any], tmp_path: Path) -> None:
+def test_models_are_checked_before_anything_runs(values: dict[str, Any], tmp_path: Path) -> None:
     prepare(expand(Grid(values)))
     (tmp_path / "empty").mkdir()
     runs = [{}, {"model": str(tmp_path / "empty")}, {"model": str(tmp_path / "none")}]
-    with pytest.raises(UserError, match=r"the grid has 2 mistakes: \(1\) .*empty holds no weights.*; \(2\) .*none"):
+    with refused("no-weights", 2, tmp_path / "empty", tmp_path / "none"):
         prepare(expand(Grid({**values, "seeds": 0}, runs)))
 
 
@@ -126,16 +125,16 @@ def test_jobs_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)), raising=False)
     monkeypatch.setattr("torch.get_num_threads", lambda: 8)
     assert [threads_per_job(jobs) for jobs in (1, 2, 3, 5, 16, 40)] == [8, 8, 5, 3, 1, 1]
-    with pytest.raises(UserError, match="jobs must be at least 1; got 0"):
+    with refused("wrong-jobs", 0):
         Local(0)
 
 
-def test_a_cell_that_another_process_is_at_is_waited_for(values: dict[str, Any], tmp_path: Path) -> None:
-    cells = expand(Grid(values))
-    _, first, _ = bench(cells, tmp_path, engine=Local(1))
+def test_a_run_in_another_process_is_waited_for(values: dict[str, Any], tmp_path: Path) -> None:
+    specs = expand(Grid(values))
+    _, first, _ = bench(specs, tmp_path, engine=Local(1))
     assert isinstance(first, Complete)
     (first.result.folder / "result.json").unlink()
-    heard: list[News] = []
+    news: list[News] = []
     release = threading.Event()
 
     def hold() -> None:
@@ -143,31 +142,31 @@ def test_a_cell_that_another_process_is_at_is_waited_for(values: dict[str, Any],
             held.set()
             release.wait(60)
 
-    def tell(news: News) -> None:
-        heard.append(news)
-        if isinstance(news, Complete) and news.number == 2:
-            release.set()  # the others are not held up
+    def notify(one: News) -> None:
+        news.append(one)
+        if isinstance(one, Complete) and one.number == 2:
+            release.set()  # the other runs need not wait
 
     held = threading.Event()
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait()
-    ends = bench(cells, tmp_path, engine=Local(1), tell=tell)
+    ends = bench(specs, tmp_path, engine=Local(1), notify=notify)
     thread.join()
     assert all(isinstance(end, Complete) for end in ends)
-    assert [news.number for news in heard if isinstance(news, Complete)] == [0, 2, 1]
+    assert [one.number for one in news if isinstance(one, Complete)] == [0, 2, 1]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without asking")
-def test_an_interrupt_saves_the_state_of_every_cell(values: dict[str, Any], tmp_path: Path) -> None:
-    _, cell = expand(Grid({**values, "seeds": 0, "images": 60, "batch_size": 1}))
+def test_an_interrupt_saves_the_state_of_every_run(values: dict[str, Any], tmp_path: Path) -> None:
+    _, spec = expand(Grid({**values, "seeds": 0, "images": 60, "batch_size": 1}))
 
     def interrupt(news: News) -> None:
         if isinstance(news, Running) and news.done:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bench([cell], tmp_path, engine=Local(1), tell=interrupt)
+        bench([spec], tmp_path, engine=Local(1), notify=interrupt)
     assert multiprocessing.active_children() == []
     assert list(tmp_path.glob("digits-c-tent-*/state/state.json"))
     assert not list(tmp_path.glob("*/result.json"))

@@ -1,4 +1,4 @@
-"""Cells on a real Ray cluster of two nodes, one of which is killed; and clusters that are not there."""
+"""Runs on a real Ray cluster of two nodes, one of which is killed; and clusters that do not answer."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ray_tools import NODE, need_ray
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.runs import read_result, run
 from testdg.runs.folder import read_events
 from testdg.studies import Complete, Grid, News, Ray, Running, bench, expand, ray_cluster
@@ -23,9 +23,9 @@ def values(model: Path) -> dict[str, Any]:
 
 
 class Killer:
-    """Kills the second node when a cell runs on each, and neither is nearly done; the other node has to do it all.
+    """Kills the second node while a run is under way on each; the other node has to do the rest.
 
-    Two thirds, not a half: cells that run out of step are never both in their first half.
+    Both runs must be in their first two thirds: two that are out of step are never both in their first half.
     """
 
     def __init__(self, cluster: Any, batches: int) -> None:
@@ -34,8 +34,8 @@ class Killer:
         self.running: dict[int, int] = {}
         self.written: dict[int, int] = {}
 
-    def tell(self, news: News) -> None:
-        """Remember which cells begin and which end, and strike once."""
+    def notify(self, news: News) -> None:
+        """Record which runs begin and end, and kill the node once."""
         if isinstance(news, Running):
             if news.done <= self.running.get(news.number, news.done):
                 self.begun.append(news.number)
@@ -54,46 +54,46 @@ class Killer:
 
 
 @pytest.mark.slow
-def test_a_node_that_is_killed_costs_nothing_but_time(cluster: Any, values: dict[str, Any], tmp_path: Path) -> None:
+def test_a_killed_node_costs_only_time(cluster: Any, values: dict[str, Any], tmp_path: Path) -> None:
     long = {"images": 200, "batch_size": 1, "domains": ["fog", "contrast", "snow"], "seeds": [0, 1, 2, 3]}
-    cells = expand(Grid({**values, **long}))
+    specs = expand(Grid({**values, **long}))
     engine = Ray(cluster.address)  # first: of two nodes, it may connect to the one that is to be killed
-    killer = Killer(cluster, cells[0].batches)
-    ends = bench(cells, tmp_path, engine=engine, tell=killer.tell)
+    killer = Killer(cluster, specs[0].batches)
+    ends = bench(specs, tmp_path, engine=engine, notify=killer.notify)
     assert killer.node is None
     assert [type(end) for end in ends] == [Complete] * 5
-    (lost,) = (number for number in range(5) if killer.begun.count(number) == 2)  # one cell began anew, and no other
+    (lost,) = (number for number in range(5) if killer.begun.count(number) == 2)  # one run started again, and no other
     assert lost in killer.struck
     assert sorted(killer.begun) == sorted([*range(5), lost])
     folders = {end.number: end.result.folder for end in ends if isinstance(end, Complete)}
     assert sorted(folders.values()) == sorted(tmp_path.iterdir())
     for number, folder in folders.items():
-        assert (folder / "result.json").stat().st_mtime_ns == killer.written[number]  # nobody wrote it twice
+        assert (folder / "result.json").stat().st_mtime_ns == killer.written[number]  # written once
         assert [event["batch"] for event in read_events(folder)] == list(range(600))
     adapted = [read_result(folders[number]).domains for number in range(1, 5)]
     assert all(domains == adapted[0] for domains in adapted)  # TENT draws no random numbers: lost or not, the same
-    alone = run_one(lost, cells[lost], tmp_path / "alone", lambda _: None)  # in this process, and nobody is lost
+    alone = run_one(lost, specs[lost], tmp_path / "alone", lambda _: None)  # in this process, and nobody is lost
     assert isinstance(alone, Complete)
     assert alone.result.domains == read_result(folders[lost]).domains
 
 
 @pytest.mark.slow
-def test_an_interrupt_cancels_and_the_same_bench_goes_on_behind_a_url(
+def test_an_interrupted_bench_resumes_behind_a_url(
     cluster: Any, values: dict[str, Any], model: Path, tmp_path: Path
 ) -> None:
-    cells, place = expand(Grid({**values, "images": 150, "batch_size": 1})), tmp_path / "shared"
+    specs, place = expand(Grid({**values, "images": 150, "batch_size": 1})), tmp_path / "shared"
 
     def interrupt(news: News) -> None:
         if isinstance(news, Complete):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bench(cells, place.as_uri(), engine=Ray(cluster.address), tell=interrupt)
+        bench(specs, place.as_uri(), engine=Ray(cluster.address), notify=interrupt)
     (written,) = [path.stat().st_mtime_ns for path in place.glob("*/result.json")]
-    heard: list[News] = []
-    ends = bench(cells, place.as_uri(), engine=Ray(cluster.address), tell=heard.append)
+    news: list[News] = []
+    ends = bench(specs, place.as_uri(), engine=Ray(cluster.address), notify=news.append)
     assert [type(end) for end in ends] == [Complete, Complete]
-    done = [news.done for news in heard if isinstance(news, Running)]
+    done = [one.done for one in news if isinstance(one, Running)]
     assert done[:2] == [300, 0]  # the first was read back, the second begins
     assert written in {path.stat().st_mtime_ns for path in place.glob("*/result.json")}
     options: dict[str, Any] = {"images": 150, "domains": ["fog", "contrast"], "batch_size": 1}
@@ -105,8 +105,8 @@ def test_an_interrupt_cancels_and_the_same_bench_goes_on_behind_a_url(
 
 
 @pytest.mark.slow
-def test_the_share_of_a_gpu_must_be_there(cluster: Any) -> None:
-    with pytest.raises(UserError, match=r"no machine of the cluster has 0\.5 GPUs, the most is 0: use less"):
+def test_the_share_of_a_gpu_must_exist(cluster: Any) -> None:
+    with refused("too-few-machines", "0.5"):
         Ray(cluster.address, gpus=0.5)
     found = Ray(cluster.address, jobs=4)
     assert (found.gpus, found.jobs) == (0.0, 1)
@@ -114,36 +114,31 @@ def test_the_share_of_a_gpu_must_be_there(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"jobs": 0}, "jobs must be at least 1; got 0"),
-        ({"gpus": 1.5}, "--gpus-per-cell must be a share from 0 to 1, or a whole number; got 1.5"),
-        ({"gpus": -1}, "--gpus-per-cell must be a share from 0 to 1, or a whole number; got -1"),
-    ],
+    ("values", "code"), [({"jobs": 0}, "wrong-jobs"), ({"gpus": 1.5}, "wrong-value"), ({"gpus": -1}, "wrong-value")]
 )
-def test_values_are_looked_at_before_a_cluster_is_asked(values: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
+def test_values_are_checked_before_a_cluster_is_contacted(values: dict[str, Any], code: str) -> None:
+    with refused(code, *values.values()):
         Ray("nowhere:1", **values)
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":6379", "host:port", "host:99999", "ray://host"])
 def test_an_address_has_a_host_and_a_port(address: str) -> None:
-    with pytest.raises(UserError, match=f"a Ray address is HOST:PORT, ray://HOST:PORT or auto; got '{address}'"):
+    with refused("wrong-address", repr(address)):
         knock(address)
 
 
-def test_an_address_that_does_not_answer_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     need_ray()
     monkeypatch.setattr(ray_cluster, "ANSWER", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         port = deaf.getsockname()[1]
-        with pytest.raises(UserError, match=f"no Ray cluster answers at 127.0.0.1:{port} within 0 seconds: start one"):
+        with refused("no-cluster", f"127.0.0.1:{port}"):
             knock(f"127.0.0.1:{port}")
-    with pytest.raises(UserError, match=rf"no Ray cluster answers at 127.0.0.1:{port} \({os.strerror(111)}\): start"):
+    with refused("no-cluster", f"127.0.0.1:{port}", os.strerror(111)):
         knock(f"127.0.0.1:{port}")
 
 
-def test_ray_that_is_not_installed_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"Ray is not installed: pip install 'testdg\[ray\]'"):
+    with refused("not-installed", "testdg[ray]"):
         Ray()

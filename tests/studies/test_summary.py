@@ -26,8 +26,8 @@ def run(name: str, errors: list[float], *, held_out: list[float] | None = None, 
         protocol["held_out"] = ["frost", "blur"]
     course = Protocol(order=tuple(protocol["domains"]))
     method = "source" if name == "Source" else "tent"
-    about = {"name": name, "method": method, "benchmark": "digits-c", "asked": protocol["kind"], "protocol": course}
-    cell = RunSpec(**about, batch_size=protocol["batch_size"], batches=2, seed=seed)
+    about = {"name": name, "method": method, "benchmark": "digits-c", "protocol": protocol["kind"], "stream": course}
+    spec = RunSpec(**about, batch_size=protocol["batch_size"], batches=2, seed=seed)
     found = [
         DomainResult(domain, 3, {"error": error}) for domain, error in zip(protocol["domains"], errors, strict=True)
     ]
@@ -36,12 +36,12 @@ def run(name: str, errors: list[float], *, held_out: list[float] | None = None, 
         for domain, error in zip(["frost", "blur"], held_out or [], strict=False)
     ]
     settings = {"name": method, "settings": {"seed": seed, "steps": 1}}
-    return cell, Result(protocol, settings, found, tested or None, 2.0 + seed, {}, Path(f"{name}-{seed}"))
+    return spec, Result(protocol, settings, found, tested or None, 2.0 + seed, {}, Path(f"{name}-{seed}"))
 
 
 def tables(*runs: Run) -> list[BenchTable]:
-    cells = [cell for cell, _ in runs]
-    return summarise(cells, [Complete(number, result) for number, (_, result) in enumerate(runs)])
+    specs = [spec for spec, _ in runs]
+    return summarise(specs, [Complete(number, result) for number, (_, result) in enumerate(runs)])
 
 
 def three_runs() -> list[BenchTable]:
@@ -99,10 +99,10 @@ def test_orders_of_one_protocol_share_a_table_and_are_paired_by_order() -> None:
     assert "orders     2, one run each; the first is described above" in bench_text([table])
 
 
-def test_a_failed_cell_leaves_its_row_shorter() -> None:
+def test_a_row_without_its_failed_runs() -> None:
     runs = [run("Source", [40, 20]), run("TENT", [30, 20]), run("TENT", [30, 20], seed=1)]
     ends = [Complete(0, runs[0][1]), Failed(1, "no memory"), Complete(2, runs[2][1])]
-    (table,) = summarise([cell for cell, _ in runs], ends)
+    (table,) = summarise([spec for spec, _ in runs], ends)
     assert [len(row.results) for row in table.rows] == [1, 1]
     assert summarise([runs[0][0]], [Failed(0, "no memory")]) == []
 
@@ -120,7 +120,7 @@ def test_markdown_and_csv_hold_the_same_numbers() -> None:
     assert Layout().csv([]) == "benchmark\n"
 
 
-def test_settings_of_the_rows_are_told() -> None:
+def test_origins_of_settings_are_shown() -> None:
     (table,) = tables(run("Source", [4, 2]), run("a", [3, 2]), run("b", [3, 2], tuning="the method's preset for x"))
     lines = bench_text([table]).splitlines()
     first = lines.index("settings   a: the method's defaults")

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from support.errors import refused
 from testdg.core.settings import Side, next_value
-from testdg.errors import UserError
 from testdg.methods import find_method
 from testdg.report.bench import remarks, summary_table, tuning_csv
 from testdg.runs.scores import Classification, Segmentation
@@ -26,7 +26,7 @@ def choice(scores: dict[str, float | None], usual: float = 20.0) -> Choice:
     return Choice(find_variant("tent"), Classification.metric, 19.0, found)
 
 
-def test_the_best_is_chosen_and_its_surroundings_are_told() -> None:
+def test_the_best_is_chosen_and_its_neighbours_are_shown() -> None:
     found = choice({"3e-05 adam": 17.0, "1e-05 adam": 17.2, "3e-05 momentum": 19.5, "0.001 adam": 84.6})
     assert found.best.configuration.settings == {"learning_rate": 3e-5, "optimizer": "adam"}
     assert found.edges() == {}
@@ -52,7 +52,7 @@ def test_ties_go_to_the_published_settings_then_to_the_smaller_rate() -> None:
     assert choice({"0.0003 adam": 17.0, "1e-05 momentum": 17.01}).best.configuration.settings["learning_rate"] == 3e-4
 
 
-def test_an_edge_is_told_and_a_missing_score_is_never_chosen() -> None:
+def test_an_edge_is_shown_and_a_missing_score_is_never_chosen() -> None:
     found = choice({"1e-06 adam": 17.0, "0.001 momentum": None})
     assert found.edges() == {"learning_rate": "least"}
     assert remarks(found)[-2:] == [
@@ -106,7 +106,7 @@ def test_of_miou_the_largest_is_chosen() -> None:
 # The file
 
 
-def test_a_choice_comes_back_from_its_file_none_included(tmp_path: Path) -> None:
+def test_a_choice_is_read_back_from_its_file_with_none(tmp_path: Path) -> None:
     rows = {
         "neo": Chosen("NEO", "neo", "none", {"share": None, "anchor": "zero"}, score=17.0, edges=("share",)),
         "tent": Chosen("TENT", "tent", "digits-c", {"learning_rate": 1e-5}),
@@ -124,45 +124,45 @@ def test_a_choice_comes_back_from_its_file_none_included(tmp_path: Path) -> None
             {"method": "tent", "name": "own rate", "settings": {"learning_rate": 1e-3}},
         ),
     )
-    cells = {cell.name: cell for cell in expand(grid)}
-    assert cells["Source"].tuned == ()
-    assert dict(cells["NEO"].settings) == {"share": None, "anchor": "zero"}
-    assert (cells["TENT"].preset, dict(cells["TENT"].settings)) == ("digits-c", {"learning_rate": 1e-5})
-    assert cells["TENT"].tuned == (("learning_rate", "tuned.toml"),)
-    assert dict(cells["COME"].settings) == {"loss": "come", "optimizer": "sgd", "learning_rate": 3e-5}
-    assert cells["COME"].tuned == (("learning_rate", "tuned.toml"),)
-    assert cells["own rate"].tuned == ()
+    specs = {spec.name: spec for spec in expand(grid)}
+    assert specs["Source"].chosen_in == {}
+    assert specs["NEO"].settings == {"share": None, "anchor": "zero"}
+    assert (specs["TENT"].preset, specs["TENT"].settings) == ("digits-c", {"learning_rate": 1e-5})
+    assert specs["TENT"].chosen_in == {"learning_rate": "tuned.toml"}
+    assert specs["COME"].settings == {"loss": "come", "optimizer": "sgd", "learning_rate": 3e-5}
+    assert specs["COME"].chosen_in == {"learning_rate": "tuned.toml"}
+    assert specs["own rate"].chosen_in == {}
 
 
 def test_files_of_other_conditions_are_not_joined(tmp_path: Path) -> None:
     one = Tuned({"images_per_domain": 20}, {"tent": Chosen("TENT", "tent", "none", {"learning_rate": 1e-5})})
     two = Tuned({"images_per_domain": 20}, {"neo": Chosen("NEO", "neo", "none", {"share": 0.1})})
     assert [*two.joined(one, tmp_path / "t.toml").rows] == ["tent", "neo"]
-    with pytest.raises(UserError, match="was chosen with another images_per_domain: choose another file with --write"):
+    with refused("other-tuning", tmp_path / "t.toml", "images_per_domain"):
         replace(two, conditions={"images_per_domain": 40}).joined(one, tmp_path / "t.toml")
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "code"),
     [
-        ("rows = 3", "is not one that `testdg tune` wrote"),
-        ("conditions = {}\n[rows.tent]\nname = 'TENT'", "is not one that `testdg tune` wrote"),
-        ("conditions = {}\nrows = {}", "has nothing for tent: choose with `testdg tune tent` first"),
-        (None, "cannot be read"),
+        ("rows = 3", "damaged-file"),
+        ("conditions = {}\n[rows.tent]\nname = 'TENT'", "damaged-file"),
+        ("conditions = {}\nrows = {}", "not-tuned"),
+        (None, "unreadable-file"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told(text: str | None, sentence: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_used_is_refused(text: str | None, code: str, tmp_path: Path) -> None:
     path = tmp_path / "tuned.toml"
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=sentence):
+    with refused(code, path):
         expand(Grid({"method": "tent", "tuned": str(path), "images": 20}))
 
 
-def test_names_that_cannot_be_tuned_are_told() -> None:
-    with pytest.raises(UserError, match=r"unknown variant of tent 'com'; did you mean 'come'\?"):
+def test_unknown_variants_and_source_alone_are_refused() -> None:
+    with refused("unknown-variant", "tent", "'com'", "'come'"):
         find_variant("tent:com")
-    with pytest.raises(UserError, match="source is always run as the baseline: name another method, too"):
+    with refused("no-method", "source"):
         find_variants(["source"], "classification")
 
 
