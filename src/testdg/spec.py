@@ -128,6 +128,16 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         return {key: value for key, value in values.items() if value is not None and value is not False}
 
     @property
+    def recorded(self) -> dict[str, Any]:
+        """Values of the fields that are declared with `recorded=True`, unless they have their default.
+
+        They become part of the record of a run: of its hash, of what makes it comparable, of what is printed.
+        """
+        default = RunSpec()
+        names = [name for name, choice in CHOICES.items() if choice.recorded]
+        return {name: value for name in names if (value := getattr(self, name)) != getattr(default, name)}
+
+    @property
     def setup(self) -> RunSpec:
         """What must be loaded for the run: the same for all runs that can share a benchmark and a source model."""
         chosen = {"model": self.model, "data": self.data, "preprocessing": self.preprocessing, **self.options}
@@ -156,6 +166,8 @@ class Choice(NamedTuple):
     metavar: str | None
     many: bool
     """Whether the option takes several values, separated by commas."""
+    recorded: bool
+    """Whether `RunSpec.recorded` has the value: numbers depend on it, and no other part of the record says so."""
 
 
 def _choices() -> dict[str, Choice]:
@@ -166,7 +178,8 @@ def _choices() -> dict[str, Choice]:
             many = extra["scope"] == "axis" or name == "domains"
             option = f"--{name}".replace("_", "-")
             shown = extra.get("key", name), extra.get("metavar")
-            found[name] = Choice(declared, about.description or "", extra["scope"], option, *shown, many)
+            recorded = extra.get("recorded", False)
+            found[name] = Choice(declared, about.description or "", extra["scope"], option, *shown, many, recorded)
     return found
 
 

@@ -157,11 +157,11 @@ def _spread(
 
 
 def _parameter(key: str, name: str, default: str | None, *, hidden: bool = False) -> inspect.Parameter:
-    """The option of a field: text, except for switches and single whole numbers."""
+    """The option of a field: text, except for switches and single numbers."""
     choice = CHOICES[key.removeprefix(_SECOND)]
     words = rule_of(choice.type)
-    whole = words.startswith("a whole number") and not choice.many
-    kind: Any = bool if words == "true or false" else int if whole else str
+    number = int if words.startswith("a whole number") else float if words.startswith("a number") else str
+    kind: Any = bool if words == "true or false" else str if choice.many else number
     value, otherwise = (bool, False) if kind is bool else (kind | None, default)
     note = Option(name, metavar=choice.metavar, help=choice.help, hidden=hidden)
     return inspect.Parameter(key, _KIND, default=otherwise, annotation=Annotated[value, note])

@@ -5,9 +5,11 @@ from typing import Any
 
 from testdg.methods import methods
 from testdg.runs.record import OWN_ORDERS, RESETS
+from testdg.spec import CHOICES
 
 Pairs = list[tuple[str, str]]
 """Labels and values; without a label, a value belongs to the label above."""
+RECORDED = [name for name, choice in CHOICES.items() if choice.recorded]
 _RESETS = {RESETS["once"]: "domain changes not told", RESETS["domain"]: "which tells the method where domains change"}
 
 
@@ -21,6 +23,7 @@ def record_pairs(record: dict[str, Any]) -> Pairs:
         ("stream", f"{_batches(record)}, reset {record['resets']}, {_RESETS[record['resets']]}"),
         ("model", f"{model}; {_input(record['preprocessing'])}"),
         ("numbers", f"{record['precision']} on {record['device']}, seed {record['seed']}{_views(record)}"),
+        *((key.replace("_", " "), str(value)) for key, value in record.items() if key in RECORDED),
         ("settings", tuning),
         *(("", line) for line in more),
     ]

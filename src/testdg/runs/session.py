@@ -178,7 +178,7 @@ class RunSession(Session):
     def config(self) -> dict[str, Any]:
         """Everything that the numbers of the run depend on, as plain values."""
         method = {"name": self.adapter.name, "settings": plain(asdict(self.adapter.settings))}
-        return {"protocol": self.record.to_dict(), "method": method}
+        return {"protocol": {**self.record.to_dict(), **plain(self.spec.recorded)}, "method": method}
 
 
 def open_run(
