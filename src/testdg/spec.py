@@ -97,6 +97,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     workers: Annotated[
         Count | None, _data("Processes that decode image files; one per core, at most 16, if left out.")
     ] = None
+    save_every: Annotated[Annotated[float, Meta(ge=0)], _run("Seconds between two saved states of a run (60).")] = 60.0
 
     settings: dict[str, Any] = {}
     """Settings of the method; they win over those of the preset."""

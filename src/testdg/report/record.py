@@ -69,8 +69,8 @@ def images_per_domain(record: dict[str, Any]) -> str:
 
 def _course(record: dict[str, Any]) -> str:
     """Which domains come, in which order, how often and how strong."""
-    order, rounds = record.get("order", OWN_ORDERS[0]), record.get("rounds", 1)
-    where = "" if record.get("sampling") == "mixed" else f" in {'order' if order in OWN_ORDERS else order}"
+    order, rounds = record["order"], record["rounds"]
+    where = "" if record["sampling"] == "mixed" else f" in {'order' if order in OWN_ORDERS else order}"
     parts = [f"{len(record['domains'])} domains{where}", f"{rounds} rounds" if rounds > 1 else "", _severity(record)]
     course, tested = ", ".join(filter(None, parts)), len(record["held_out"])
     if not tested:
@@ -89,14 +89,14 @@ def _severity(record: dict[str, Any]) -> str:
 
 def _views(record: dict[str, Any]) -> str:
     """Numbers of segmentation depend on the views that a prediction is made from."""
-    if record.get("task") != "segmentation":
+    if record["task"] != "segmentation":
         return ""
     count, _, rest = record.get("views", "one").partition(" ")
     return f", {'single view' if count == 'one' else f'views {count}'} {rest}".rstrip()
 
 
 def _batches(record: dict[str, Any]) -> str:
-    text, sampling, seed = f"batches of {record['batch_size']}", record.get("sampling"), record.get("sampling_seed")
+    text, sampling, seed = f"batches of {record['batch_size']}", record["sampling"], record["sampling_seed"]
     if sampling == "mixed":
         return f"{text}, domains mixed (seed {seed})"
     if sampling == "sorted":

@@ -94,7 +94,7 @@ class Result:
     @property
     def score(self) -> Score:
         """What is added up over images."""
-        return find_score(self.record.get("task", "classification"))
+        return find_score(self.record["task"])
 
     @property
     def metric(self) -> Metric:
