@@ -20,7 +20,7 @@ from testdg.runs.folder import CONFIG, STATE, Folder, read_config
 from testdg.runs.pictures import Answered
 from testdg.runs.predictor import Prediction
 from testdg.runs.session import Session
-from testdg.runs.tally import Tally
+from testdg.runs.summary import Tally
 
 ROWS, SKIPPED, JOURNAL = "predictions.csv", "skipped.csv", ".batches.jsonl"
 COLUMNS = (
@@ -106,14 +106,14 @@ class PredictionFolder(Folder):
             raise self.damaged(JOURNAL, f"{len(batches)} batches for a state of {saved}")
         late = batches[saved:]
         redo = all(exists(file) for one in late for file in one["files"] if file not in one["skipped"])
-        kept = batches[:saved] if redo else batches
-        self._cut(kept)
-        self.batches, self.tally = len(kept), Tally()
+        done = batches[:saved] if redo else batches
+        self._cut(done)
+        self.batches, self.tally = len(done), Tally()
         for row in read_rows(self.path / ROWS):
             self.tally.add(row)
         self.tally.skipped = sum(1 for _ in read_rows(self.path / SKIPPED))
         again = [file for one in late for file in one["files"]] if redo else []
-        return ResumePoint([file for one in kept for file in one["files"]], again, seconds)
+        return ResumePoint([file for one in done for file in one["files"]], again, seconds)
 
     def _journal(self) -> list[dict[str, Any]]:
         """The batches that were written completely."""
@@ -182,8 +182,8 @@ def row_of(prediction: Prediction) -> dict[str, Any]:
         "class": csv_cell(prediction.class_name),
         "class_index": prediction.class_index,
         "confidence": f"{prediction.confidence:.4f}",
-        "source_class": csv_cell(prediction.source_name),
-        "source_class_index": prediction.source_index,
+        "source_class": csv_cell(prediction.source_class_name),
+        "source_class_index": prediction.source_class_index,
         "source_confidence": f"{prediction.source_confidence:.4f}",
         "differs": f"{prediction.differs:.4g}",
         "change": int(prediction.change),
@@ -223,7 +223,7 @@ def require_pyarrow() -> Any:
 
 
 def write_parquet(table: Path) -> Path:
-    """Write `predictions.csv` beside itself as Parquet, part by part, in one step."""
+    """Write `predictions.csv` as Parquet next to it, part by part, in one step."""
     arrow, target = require_pyarrow(), table.with_suffix(".parquet")
     kinds = dict.fromkeys(COLUMNS, arrow.string())
     kinds |= dict.fromkeys(("index", "class_index", "source_class_index", "change", "learnt"), arrow.int64())

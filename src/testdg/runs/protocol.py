@@ -115,8 +115,8 @@ class Protocol(Struct, frozen=True, kw_only=True):
         names = list(benchmark.order)
         if isinstance(self.order, int):
             if other := [name for name in names if name not in ORDERS[self.order]]:
-                told = f"order {self.order} is one of the fifteen corruptions; {other[0]!r} is not among them"
-                raise UserError(told, code="wrong-order")
+                message = f"order {self.order} is one of the fifteen corruptions; {other[0]!r} is not among them"
+                raise UserError(message, code="wrong-order")
             names = [name for name in ORDERS[self.order] if name in names]
         tested = self._tested(names)
         if len(tested) >= len(names):
@@ -154,8 +154,8 @@ class Protocol(Struct, frozen=True, kw_only=True):
     def stream(self, benchmark: Benchmark, batch_size: int | None = None) -> Stream:
         """The stream of a benchmark under this protocol."""
         if self.sampling in ("dirichlet", "sorted") and benchmark.task != "classification":
-            told = f"sampling {self.sampling} needs one label per image"
-            raise UserError(f"{told}; {benchmark.name} is for {benchmark.task}", code="wrong-task")
+            message = f"sampling {self.sampling} needs one label per image"
+            raise UserError(f"{message}; {benchmark.name} is for {benchmark.task}", code="wrong-task")
         if not self.make_views().plain and benchmark.task != "segmentation":
             raise UserError(
                 f"views and windows are for segmentation; {benchmark.name} is for {benchmark.task}", code="wrong-task"
