@@ -71,15 +71,13 @@ class PredictionFolder(Folder):
                     with suppress(OSError):  # it was reported already
                         file.close()
 
-    def check_empty(self) -> None:
-        """Refuse tables without a configuration."""
-        others = [one.name for one in self.path.iterdir() if one.name != ".lock"]
-        if ROWS in others or JOURNAL in others:
-            message = f"{self.path / CONFIG} is missing next to {ROWS}: choose another --out, or delete {self.path}"
-            raise UserError(message, code="damaged-folder")
-
     def check_config(self) -> None:
-        """Refuse the predictions of another model, method or stream."""
+        """Refuse the predictions of another model, method or stream, and tables without a configuration."""
+        if not (self.path / CONFIG).exists():
+            if any((self.path / name).exists() for name in (ROWS, JOURNAL)):
+                message = f"{self.path / CONFIG} is missing next to {ROWS}: choose another --out, or delete {self.path}"
+                raise UserError(message, code="damaged-folder")
+            return
         found = read_config(self.path)
         for key in sorted({*found, *self.config}):
             if found.get(key) != self.config.get(key):
@@ -170,8 +168,8 @@ class PredictionFolder(Folder):
         with self.writing():
             for file in self.files.values():
                 os.fsync(file.fileno())
-        if session.adapter.learns:
-            self.save_state(session.online, {"seconds": seconds, "batches": self.batches})
+            if session.adapter.learns:
+                session.online.save(self.path / STATE, {"seconds": seconds, "batches": self.batches})
 
 
 def row_of(prediction: Prediction) -> dict[str, Any]:
