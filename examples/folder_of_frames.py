@@ -37,7 +37,7 @@ frames, model, clean = map(Path, sys.argv[1:]) if len(sys.argv) > 1 else make_fo
 stream = testdg.adapt_stream(model, frames, source=clean, batch_size=20)
 changed = Counter()
 for prediction in stream:
-    changed[prediction.class_name != prediction.source_name] += 1
+    changed[prediction.class_name != prediction.source_class_name] += 1
     if prediction.change:
         print(f"{prediction.file}: the conditions have changed")
 print(f"{changed.total()} frames, {changed[True]} of them with another class than without adaptation")

@@ -19,7 +19,7 @@ from testdg.report.pictures import draw_summary
 from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
 from testdg.runs.session import DEFAULT_METHOD
-from testdg.runs.tally import Tally
+from testdg.runs.summary import Tally
 from testdg.studies.grid import read_settings
 
 _LINES_EVERY = 10.0  # seconds between two lines where there is no terminal

@@ -199,7 +199,7 @@ def open_run(
     benchmark = protocol.choose(benchmark)
     protocol.stream(benchmark, spec.batch_size)
     preset = preset_of(spec, benchmark)
-    values = {"seed": spec.seed, "precision": spec.precision, **method.preset(preset), **spec.settings}
+    values = {**method.preset(preset), "seed": spec.seed, "precision": spec.precision, **spec.settings}
     if plain_run:
         source = open_model(spec, device.type, observer)
         benchmark = protocol.choose(open_benchmark(spec))  # which has adopted the model's size and classes
