@@ -18,13 +18,8 @@ from testdg.report.pictures import draw_summary
 from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
 from testdg.runs.session import DEFAULT_METHOD
-<<<<<<< HEAD
 from testdg.runs.summary import Tally
-from testdg.studies.grid import read_settings
-=======
-from testdg.runs.tally import Tally
 from testdg.studies.grid import method_settings
->>>>>>> r-cli
 
 _LINES_EVERY = 10.0  # seconds between two lines where there is no terminal
 _NAMED = 5  # pictures that were left out and are named on the screen; skipped.csv has all
