@@ -39,7 +39,7 @@ from testdg.models import VisionModel, load_model
 from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
 from testdg.runs.session import PictureOptions
-from testdg.runs.tally import Tally
+from testdg.runs.summary import Tally
 from testdg.studies.camera import Seen
 from testdg.studies.fleet import News, adapt_fleet
 

@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 from testdg.errors import UserError, visible
 
 _REMEDY = "free some space, or choose another folder with --out"
-_FRESH = ".new"
+FRESH = ".new"
+"""Suffix of files that are written next to the one that they replace."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -42,7 +43,7 @@ def writing(folder: Path) -> Iterator[None]:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Replace a file atomically: write to the unique path that this yields; it is synced and renamed at the end."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_FRESH}")
+    fresh = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{FRESH}")
     try:
         yield fresh
         with fresh.open("r+b") as file:
@@ -146,35 +147,6 @@ def locked(path: Path, message: str) -> Iterator[Lock]:
         if not lock.valid:  # deleted between opening and locking
             raise Busy(message)
         yield lock
-
-
-class OneWriter:
-    """A folder that only one process at a time writes to: the base of run, output and training folders."""
-
-    def __init__(self, folder: Path, writer: str, remedy: str) -> None:
-        self._folder = folder
-        self._busy = f"{folder} is being written by another {writer}: {remedy}"
-        self._lock: Lock | None = None
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Create and lock the folder, and delete files that killed processes left while they replaced others."""
-        with writing(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
-        with locked(self._folder / ".lock", self._busy) as self._lock:
-            for path in self._folder.glob(f".*{_FRESH}"):
-                with suppress(OSError):
-                    path.unlink()
-            yield
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Write to the folder, provided that it is still the locked one; a deleted folder is not created again."""
-        if self._lock is not None and not self._lock.valid:
-            message = f"{self._folder} was deleted or replaced while it was being written: start the command again"
-            raise UserError(message, code="folder-replaced")
-        with writing(self._folder):
-            yield
 
 
 def csv_cell(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -97,6 +97,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     workers: Annotated[
         Count | None, _data("Processes that decode image files; one per core, at most 16, if left out.")
     ] = None
+    save_every: Annotated[Annotated[float, Meta(ge=0)], _run("Seconds between two saved states of a run (60).")] = 60.0
 
     settings: dict[str, Any] = {}
     """Settings of the method; they win over those of the preset."""
@@ -128,45 +129,58 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         return {key: value for key, value in values.items() if value is not None and value is not False}
 
     @property
+    def recorded(self) -> dict[str, Any]:
+        """Values of the fields that are declared with `recorded=True`, unless they have their default.
+
+        They become part of the record of a run: of its hash, of what makes it comparable, of what is printed.
+        """
+        default = RunSpec()
+        names = [name for name, choice in CHOICES.items() if choice.recorded]
+        return {name: value for name in names if (value := getattr(self, name)) != getattr(default, name)}
+
+    @property
     def setup(self) -> RunSpec:
         """What must be loaded for the run: the same for all runs that can share a benchmark and a source model."""
         chosen = {"model": self.model, "data": self.data, "preprocessing": self.preprocessing, **self.options}
         return RunSpec(benchmark=self.benchmark, **chosen)
 
-    def with_(self, **values: Any) -> RunSpec:
-        """The same with other values."""
-        return msgspec.structs.replace(self, **values)
 
-    def baseline(self) -> RunSpec:
-        """Source on the same stream; it draws no random numbers, so all seeds share it."""
-        bare = self.with_(settings={}, preset="none", tuned=None, chosen_in={}, source=None, guard=False)
-        return bare.with_(name="Source", method=SOURCE, seed=0)
+class Choice(NamedTuple):
+    """A field of `RunSpec` that a user chooses, with what options, grids and help texts need to know of it."""
+
+    type: Any
+    help: str
+    scope: Scope
+    option: str
+    """Name of the option, such as --batch-size."""
+    key: str
+    """Name in a grid file."""
+    metavar: str | None
+    many: bool
+    """Whether the option takes several values, separated by commas."""
+    recorded: bool
+    """Whether `RunSpec.recorded` has the value: numbers depend on it, and no other part of the record says so."""
+
+
+def _choices() -> dict[str, Choice]:
+    found = {}
+    for name, declared in field_types(RunSpec).items():
+        about = meta_of(declared)
+        if (extra := about.extra or {}).get("scope"):
+            many = extra["scope"] == "axis" or name == "domains"
+            option = f"--{name}".replace("_", "-")
+            shown = extra.get("key", name), extra.get("metavar")
+            recorded = extra.get("recorded", False)
+            found[name] = Choice(declared, about.description or "", extra["scope"], option, *shown, many, recorded)
+    return found
+
+
+CHOICES: Mapping[str, Choice] = _choices()
 
 
 def keys(*scopes: Scope) -> list[str]:
     """Fields that a user chooses, of some scopes or of all."""
-    kinds = {name: (meta_of(declared).extra or {}).get("scope") for name, declared in field_types(RunSpec).items()}
-    return [name for name, scope in kinds.items() if scope is not None and (not scopes or scope in scopes)]
-
-
-def is_list(key: str) -> bool:
-    """Whether a field takes several values: an axis, or the domains."""
-    return key in keys("axis") or key == "domains"
-
-
-def grid_key(key: str) -> str:
-    """How a grid file calls a field."""
-    return str((meta_of(field_types(RunSpec)[key]).extra or {}).get("key", key))
-
-
-def option_name(key: str) -> str:
-    """How the command line calls a field."""
-    return f"--{key}".replace("_", "-")
-
-
-def help_of(key: str) -> str:
-    """The help text of a field."""
-    return meta_of(field_types(RunSpec)[key]).description or ""
+    return [name for name, choice in CHOICES.items() if not scopes or choice.scope in scopes]
 
 
 def split(key: str, text: str) -> list[Any]:
@@ -183,4 +197,4 @@ def split(key: str, text: str) -> list[Any]:
 def chosen(options: Mapping[str, Any]) -> dict[str, Any]:
     """The values that options give; those that were left out are not among them."""
     given = {key: value for key, value in options.items() if value is not None and value is not False}
-    return {key: split(key, value) if is_list(key) else value for key, value in given.items()}
+    return {key: split(key, value) if CHOICES[key].many else value for key, value in given.items()}

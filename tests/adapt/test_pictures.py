@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from support.errors import refused
-from testdg.data.pictures import decode, read_picture
+from testdg.data.pictures import Unreadable, decode, read_picture
 from testdg.models import Preprocessing
 from testdg.models.canvas import Canvas
 
@@ -69,24 +69,25 @@ def test_pictures_stand_upright(levels: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("picture", "value"),
+    ("picture", "code", "value"),
     [
-        (b"", ""),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", ""),
-        (np.zeros((4, 4, 3), np.int64), "int64"),
-        (np.full((4, 4, 3), 2.0), "2 to 2"),
-        (np.full((4, 4, 3), np.nan), "finite"),
-        (np.zeros((4, 4, 5), np.uint8), "(4, 4, 5)"),
-        (np.zeros((0, 4, 3), np.uint8), "(0, 4, 3)"),
-        (np.zeros((4, 4, 3), object), "object"),
-        (torch.zeros(2, 3, 4, 4), "(2, 3, 4, 4)"),
-        (np.zeros((2, 500, 3), np.uint8), "500"),
-        (42, "int"),
+        (b"", "unreadable-picture", ""),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "unreadable-picture", ""),
+        (np.zeros((4, 4, 3), np.int64), "image-type", "int64"),
+        (np.full((4, 4, 3), 2.0), "image-range", 2),
+        (np.full((4, 4, 3), np.nan), "image-range", "NaN"),
+        (np.zeros((4, 4, 5), np.uint8), "image-shape", "(4, 4, 5)"),
+        (np.zeros((0, 4, 3), np.uint8), "image-shape", "(0, 4, 3)"),
+        (np.zeros((4, 4, 3), object), "image-type", "object"),
+        (torch.zeros(2, 3, 4, 4), "image-shape", "(2, 3, 4, 4)"),
+        (np.zeros((2, 500, 3), np.uint8), "unreadable-picture", "500 x 2"),
+        (42, "image-type", "int"),
     ],
 )
-def test_other_things_than_pictures_are_refused(picture: object, value: str) -> None:
-    with refused("unreadable-picture", value):
+def test_other_values_than_pictures_are_refused(picture: object, code: str, value: object) -> None:
+    with refused(code, value) as caught:
         decode(picture)
+    assert isinstance(caught.value, Unreadable)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_everything_that_is_wrong_with_arrays_is_reported(arrays: Path) -> None:
     assert len(check.problems) == 5
     for word, sentence in (
         ("missing", "missing fog"),
-        ("snow", "snow.npy holds float64 (15, 32, 32, 3): expected uint8"),
+        ("snow", "snow.npy has float64 (15, 32, 32, 3): expected uint8"),
         ("contrast", "contrast.npy has 10 images: expected 15"),
         ("pixelate", "pixelate.npy is damaged"),
         ("labels", "labels.npy: labels must be 0 to 9; got 10"),

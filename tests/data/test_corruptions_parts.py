@@ -10,6 +10,7 @@ import torch
 from scipy import ndimage
 
 from testdg.data.corruptions import ImageNoise
+from testdg.data.corruptions.apply import _displacements, brightness, glass_sources, pixelate
 from testdg.data.corruptions.filters import (
     Border,
     clamp,
@@ -23,7 +24,6 @@ from testdg.data.corruptions.filters import (
     warp,
     zoom,
 )
-from testdg.data.corruptions.functions import _displacements, brightness, glass_sources, pixelate
 from testdg.data.corruptions.generator import plasma
 
 IMAGES = torch.rand(2, 3, 20, 17, generator=torch.Generator().manual_seed(0))

@@ -11,7 +11,6 @@ from testdg import Preprocessing, load_model
 from testdg.cli.app import execute
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.corruptions import corrupt_uint8
-from testdg.errors import UserError
 from testdg.models import TinyCNN
 from testdg.runs import run
 from testdg.runs.source import source_model
@@ -68,7 +67,7 @@ def test_the_order_of_classes_is_the_models(tmp_path: Path) -> None:
     }
     assert numbers == {"b": 2, "c": 0}
     strange = load_benchmark("image-folder", tree, domains=NAMES, workers=1)
-    with pytest.raises(UserError, match="tells 4 classes apart; image-folder has 2"):
+    with refused("wrong-classes", "image-folder", 4, 2):
         source_model(strange, model(4))
 
 

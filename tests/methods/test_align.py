@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
-from testdg.errors import UserError
 from testdg.methods.align import Align
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.alignment import Alignment
@@ -213,7 +213,7 @@ def test_without_sites_nothing_is_aligned(vit: VisionModel) -> None:
 def test_a_measured_source_is_asked_for_once(vit: VisionModel) -> None:
     adapter = Align(vit, source_images=64)
     batches = iter(clean(adapter, 10, 20, seed=1))
-    with pytest.raises(UserError, match="warm_up"):
+    with refused("no-source-data", "warm_up"):
         adapter(torch.rand(2, 3, 32, 32))
     adapter.warm_up(batches)
     assert int(alignment_of(adapter.model).sites[0].read("source").images) == 64
@@ -224,21 +224,21 @@ def test_a_measured_source_is_asked_for_once(vit: VisionModel) -> None:
 def test_too_few_source_images_are_refused(count: int, vit: VisionModel) -> None:
     adapter = Align(vit)
     batches = [torch.rand(count, 3, 32, 32)] if count else []
-    with pytest.raises(UserError, match="64"):
+    with refused("few-source-images", "64"):
         adapter.warm_up(batches)
 
 
 def test_an_image_of_another_range_is_refused_before_it_is_remembered(cnn: VisionModel) -> None:
     adapter = Align(cnn)
     before = adapter.model.fingerprint()
-    with pytest.raises(UserError, match="divide by 255"):
+    with refused("image-range", "255"):
         adapter(torch.full((2, 3, 32, 32), 200.0))
     assert adapter.model.fingerprint() == before
 
 
 def test_a_network_with_nothing_to_align_is_refused() -> None:
     flat = load_model(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), preprocessing=Preprocessing((4, 4)), name="flat")
-    with pytest.raises(UserError, match="neither transformer blocks nor BatchNorm"):
+    with refused("unsuitable-model", "BatchNorm"):
         Align(flat)
 
 

@@ -13,7 +13,7 @@ from map_cases import SEGMENTATION_CHECKS, any_size
 from passes import confident, counted, segformer, segformer_b5
 from torch import Tensor
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods.added_layers import added_layers
 from testdg.methods.becotta import RANKS, Becotta, Experts, add_experts, noisy_routers
 from testdg.models import VisionModel
@@ -195,7 +195,7 @@ def test_a_batch_of_images_costs_one_pass(vit: VisionModel) -> None:
 
 
 def test_a_convolutional_network_is_refused(cnn: VisionModel) -> None:
-    with pytest.raises(UserError, match="becotta cannot adapt TinyCNN: it has no transformer blocks"):
+    with refused("unsuitable-model", "TinyCNN"):
         Becotta(cnn)
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 
@@ -207,5 +207,5 @@ def test_gradients_reach_the_branches_and_not_a_frozen_model(vit: VisionModel) -
 
 def test_a_model_without_a_place_for_branches_is_refused() -> None:
     model = load_model(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), preprocessing=Preprocessing((4, 4)), name="flat")
-    with pytest.raises(UserError, match="flat has no attention and no convolution"):
+    with refused("unsuitable-model"):
         Bottleneck(model, 2, torch.Generator())

@@ -8,7 +8,7 @@ from map_cases import SEGMENTATION_CHECKS, any_size
 from passes import counted, segformer
 from torch import Tensor
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods.continual_mae import ContinualMAE, hog
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream
@@ -147,7 +147,7 @@ def test_a_batch_costs_twelve_passes_and_one_backward(vit: VisionModel) -> None:
 
 
 def test_a_convolutional_network_is_refused(cnn: VisionModel) -> None:
-    with pytest.raises(UserError, match="continual_mae cannot adapt TinyCNN: it has no patch tokens"):
+    with refused("unsuitable-model", "continual_mae", "TinyCNN"):
         ContinualMAE(cnn)
 
 

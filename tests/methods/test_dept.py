@@ -12,7 +12,7 @@ from map_cases import SEGMENTATION_CHECKS, any_size
 from passes import counted, segformer
 from torch import Tensor
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods.added_layers import added_layers, watched
 from testdg.methods.dept.method import (
     Centre,
@@ -224,7 +224,7 @@ def test_the_first_training_teaches_and_both_begin_with_its_values(vit: VisionMo
     adapter = Dept(vit, source_images=180, prompts=5, warm_up_learning_rate=0.1, flip=False)
     images, labels = stream(adapter, 1, 6)[0], torch.arange(6)
     before = F.cross_entropy(adapter.predict(images), labels)
-    with pytest.raises(UserError, match="needs source data for the first training"):
+    with refused("no-source-data"):
         adapter(images)
     adapter.warm_up((images, labels) for _ in range(30))
     assert float(F.cross_entropy(adapter.predict(images), labels)) < 0.9 * float(before)
@@ -253,7 +253,7 @@ def test_a_batch_costs_two_passes_of_each_and_one_backward(vit: VisionModel) -> 
 
 
 def test_a_convolutional_network_is_refused(cnn: VisionModel) -> None:
-    with pytest.raises(UserError, match="dept cannot adapt TinyCNN: it has no transformer blocks"):
+    with refused("unsuitable-model", "TinyCNN"):
         Dept(cnn)
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from passes import confident, counted, literal_loss
 from torch import Tensor, nn
 
+from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
 from testdg.methods import Adapter
@@ -17,7 +18,7 @@ from testdg.methods.eata import Eata
 from testdg.methods.source import Source
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.runs import run
-from testdg.runs.source import source_batches
+from testdg.runs.source import TrainingImages
 from testdg.testing import CHECKS, check_adapter, same_state, stream
 
 
@@ -127,7 +128,7 @@ def test_the_penalty_holds_the_source(vit: VisionModel) -> None:
 
 def test_without_source_data_the_first_batch_is_refused(vit: VisionModel) -> None:
     adapter = Eata(vit)
-    with pytest.raises(UserError, match=r"eata needs source data for the Fisher information .*call warm_up"):
+    with refused("no-source-data", "Fisher", "warm_up"):
         adapter(stream(adapter, 1)[0])
     assert same_state(adapter, Eata(vit)) is None
     Eata(vit, fisher=False)(stream(adapter, 1)[0])
@@ -141,9 +142,9 @@ def test_labels_that_are_declared_and_not_read_are_noticed(vit: VisionModel, mon
 
 def test_warming_up_comes_once_and_before_the_stream(vit: VisionModel) -> None:
     adapter = warm(Eata(vit))
-    with pytest.raises(UserError, match="eata has begun already"):
+    with refused("already-started"):
         warm(adapter)
-    with pytest.raises(UserError, match="source learns nothing from source data"):
+    with refused("no-effect"):
         Source(vit).warm_up([])
 
 
@@ -174,7 +175,7 @@ def test_source_images_are_drawn_by_the_seed(vit: VisionModel) -> None:
     benchmark = load_benchmark("digits-c", images=4)
 
     def drawn(seed: int) -> tuple[Tensor, Tensor]:
-        images, labels = zip(*source_batches(Eata(vit, source_images=100, seed=seed), benchmark), strict=True)
+        images, labels = zip(*TrainingImages(benchmark).batches(Eata(vit, source_images=100, seed=seed)), strict=True)
         assert [len(part) for part in images] == [64, 36]
         return torch.cat(images), torch.cat(labels)
 
@@ -185,7 +186,7 @@ def test_source_images_are_drawn_by_the_seed(vit: VisionModel) -> None:
     assert [known[image.numpy().tobytes()] for image in levels] == labels.tolist()
     assert torch.equal(drawn(0)[0], images)
     assert not torch.equal(drawn(1)[0], images)
-    assert list(source_batches(Eata(vit, fisher=False), benchmark)) == []
+    assert not Eata(vit, fisher=False).awaits_source
 
 
 def test_a_run_fetches_source_data(vit: VisionModel, tmp_path: Path) -> None:
@@ -204,6 +205,6 @@ def test_a_run_tells_what_is_missing_and_writes_nothing(
         raise UserError("the training images are not there: add them")
 
     monkeypatch.setattr(benchmark, "train", train)
-    with pytest.raises(UserError, match=r"eata needs source data .*fisher=false.*: the training images are not there"):
+    with refused("no-source-data", "eata"):
         run(benchmark, "eata", model=vit, out=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()

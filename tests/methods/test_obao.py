@@ -13,7 +13,7 @@ from map_cases import SEGMENTATION_CHECKS
 from passes import confident, counted, segformer
 from torch import Tensor
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods.obao import CertainMemory, Obao, class_means, relation_loss, relations
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream
@@ -198,7 +198,7 @@ def test_the_classifier_stays_and_the_rest_moves(vit: VisionModel) -> None:
 def test_prototypes_of_source_images_make_the_graph(vit: VisionModel) -> None:
     adapter = Obao(vit, graph="prototypes", source_images=12)
     batches = stream(adapter, 2, 6)
-    with pytest.raises(UserError, match="needs source data for the mean features"):
+    with refused("no-source-data"):
         adapter(batches[0])
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
     adapter.warm_up((images, labels) for images in batches)
@@ -214,7 +214,7 @@ def test_images_of_another_size_are_refused_before_anything_changes(cnn: VisionM
     cnn.preprocessing = dataclasses.replace(cnn.preprocessing, size=None)
     adapter = Obao(cnn, margin=1.1)
     adapter(torch.rand(2, 3, 16, 16))
-    with pytest.raises(UserError, match="obao remembers images of one size, 16 x 16; got 16 x 20"):
+    with refused("image-shape", "16", "20"):
         adapter(torch.rand(2, 3, 16, 20))
     assert adapter.batches == 1
 

@@ -10,7 +10,7 @@ from passes import counted, segformer
 from testdg_cases import hugging_face
 from torch import Tensor
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods.parts.blocks import entering
 from testdg.methods.parts.entropy import largest_entropy
 from testdg.methods.rem import REM, LastAttention, consistency, least_attended, ranking, without
@@ -166,9 +166,9 @@ def test_it_learns_to_agree(vit: VisionModel) -> None:
 
 
 def test_what_cannot_be_is_one_sentence(vit: VisionModel, cnn: VisionModel) -> None:
-    with pytest.raises(UserError, match="rem cannot adapt TinyCNN: it has no class token that attends to patches"):
+    with refused("unsuitable-model", "TinyCNN"):
         REM(cnn)
-    with pytest.raises(UserError, match="rem is for classification"):
+    with refused("wrong-task"):
         REM(segformer())
-    with pytest.raises(UserError, match=r"rem leaves no patch to its last view: 2 x mask_step 0\.5 is 1 or more"):
+    with refused("setting-range", "2", "mask_step", "0.5", "1"):
         REM(vit, mask_step=0.5)

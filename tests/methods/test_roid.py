@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from passes import confident, counted
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods.roid import Roid, correct_prior, image_weights, likelihood_ratio
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream
@@ -126,10 +126,9 @@ def test_what_a_batch_costs(vit: VisionModel, consistency: bool, images: int) ->
 
 def test_predictions_that_depend_on_the_batch_are_not_a_model(vit: VisionModel, tmp_path: Path) -> None:
     adapter = Roid(vit)
-    sentence = r"roid cannot be exported here: it corrects predictions by the batch at hand; keep it with save\(\)"
-    with pytest.raises(UserError, match=sentence):
+    with refused("not-exportable", "roid", "save()"):
         adapter.adapted_model()
-    with pytest.raises(UserError, match=sentence):
+    with refused("not-exportable", "roid", "save()"):
         adapter.export(tmp_path / "model")
     Roid(vit, prior_correction=False).adapted_model()
 

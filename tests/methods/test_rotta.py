@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from passes import counted
 from torch import nn
 
+from support.errors import refused
 from testdg.core.learner import moments
-from testdg.errors import UserError
 from testdg.methods.parts.normalisation import SlowBatchNorm
 from testdg.methods.rotta import BalancedMemory, Rotta, timeliness
 from testdg.models import VisionModel
@@ -139,7 +139,7 @@ def test_statistics_of_a_cnn_follow_the_memory_and_stay_still_in_between(cnn: Vi
 
 
 def test_as_released_a_model_without_batch_norm_is_refused(vit: VisionModel, cnn: VisionModel) -> None:
-    with pytest.raises(UserError, match="rotta as released cannot adapt TinyViT: it has no BatchNorm"):
+    with refused("unsuitable-model", "TinyViT", "BatchNorm"):
         Rotta(vit, as_released=True)
     assert len(Rotta(cnn, as_released=True).trainable()) == 2 * 3
     assert len(Rotta(vit).trainable()) == 2 * 5

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 import pytest
 
+from support.errors import refused
 from testdg.core.settings import make_settings
-from testdg.errors import UserError
-from testdg.methods import Adapter, Settings, adapt, describe_settings, methods, option, parse_settings
+from testdg.methods import Adapter, Settings, adapt, describe_settings, methods, option, typed_settings
 from testdg.models import VisionModel
 
 
@@ -30,35 +30,34 @@ def test_good_values_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "expected"),
     [
-        ({"rat": 0.1}, "unknown setting 'rat'; did you mean 'rate'?"),
-        ({"stesp": 2}, "unknown setting 'stesp'; did you mean 'steps'?"),
-        ({"zzz": 2}, "unknown setting 'zzz'; known: active, kind, least, precision, rate, seed, steps, width"),
-        ({"rate": "fast"}, "rate must be a number; got 'fast'"),
-        ({"rate": True}, "rate must be a number; got True"),
-        ({"rate": None}, "rate must be a number; got None"),
-        ({"width": "wide"}, "width must be a number or none; got 'wide'"),
-        ({"steps": 2.0}, "steps must be a whole number; got 2.0"),
-        ({"steps": True}, "steps must be a whole number; got True"),
-        ({"active": 1}, "active must be true or false; got 1"),
-        ({"active": "yes"}, "active must be true or false; got 'yes'"),
-        ({"kind": "loud"}, "kind must be soft or hard; got 'loud'"),
-        ({"kind": ["soft"]}, "kind must be soft or hard; got ['soft']"),
-        ({"precision": "fp16"}, "precision must be fp32 or bf16; got 'fp16'"),
-        ({"rate": 1.5}, "rate must be in [0, 1]; got 1.5"),
-        ({"rate": -0.1}, "rate must be in [0, 1]; got -0.1"),
-        ({"width": -1}, "width must be at least 0; got -1.0"),
-        ({"steps": 0}, "steps must be at least 1; got 0"),
-        ({"least": 4}, "least must be at most 3; got 4.0"),
-        ({"seed": -1}, "seed must be"),
-        ({"rate": float("nan")}, "rate must be"),
+        ({"rat": 0.1}, ("unknown-setting", "'rat'", "'rate'")),
+        ({"stesp": 2}, ("unknown-setting", "'stesp'", "'steps'")),
+        ({"zzz": 2}, ("unknown-setting", "'zzz'")),
+        ({"rate": "fast"}, ("setting-type", "rate", "'fast'")),
+        ({"rate": True}, ("setting-type", "rate", "True")),
+        ({"rate": None}, ("setting-type", "rate", "None")),
+        ({"width": "wide"}, ("setting-type", "width", "'wide'")),
+        ({"steps": 2.0}, ("setting-type", "steps", "2.0")),
+        ({"steps": True}, ("setting-type", "steps", "True")),
+        ({"active": 1}, ("setting-type", "active", "1")),
+        ({"active": "yes"}, ("setting-type", "active", "'yes'")),
+        ({"kind": "loud"}, ("setting-type", "kind", "'loud'")),
+        ({"kind": ["soft"]}, ("setting-type", "kind", "['soft']")),
+        ({"precision": "fp16"}, ("setting-type", "precision", "'fp16'")),
+        ({"rate": 1.5}, ("setting-range", "rate", "1.5")),
+        ({"rate": -0.1}, ("setting-range", "rate", "-0.1")),
+        ({"width": -1}, ("setting-range", "width", "-1.0")),
+        ({"steps": 0}, ("setting-range", "steps", "0")),
+        ({"least": 4}, ("setting-range", "least", "4.0")),
+        ({"seed": -1}, ("setting-range", "seed")),
+        ({"rate": float("nan")}, ("setting-range", "rate")),
     ],
 )
-def test_bad_values_are_refused_in_one_sentence(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_bad_values_are_refused(values: dict[str, Any], expected: tuple[str, ...]) -> None:
+    with refused(*expected) as caught:
         make_settings(Example, values)
-    assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
@@ -78,35 +77,29 @@ def test_bad_values_are_refused_in_one_sentence(values: dict[str, Any], message:
     ],
 )
 def test_text_is_read_by_the_type_of_the_setting(text: str, value: Any) -> None:
-    (found,) = parse_settings(Example, [text]).values()
+    (found,) = typed_settings(Example, dict([text.split("=", 1)])).values()
     assert found == value
     assert type(found) is type(value)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "expected"),
     [
-        ("rate", "--set takes key=value; got 'rate'"),
-        ("rat=1", "unknown setting 'rat'; did you mean 'rate'?"),
-        ("rate=fast", "rate must be a number; got 'fast'"),
-        ("rate=none", "rate must be a number; got 'none'"),
-        ("rate=2", "rate must be in [0, 1]; got 2.0"),
-        ("rate=nan", "rate must be"),
-        ("rate=", "rate must be a number; got ''"),
-        ("steps=1.5", "steps must be a whole number; got '1.5'"),
-        ("active=maybe", "active must be true or false; got 'maybe'"),
-        ("kind=Soft", "kind must be soft or hard; got 'Soft'"),
-        ("width=-1", "width must be at least 0; got -1.0"),
+        ("rat=1", ("unknown-setting", "'rat'", "'rate'")),
+        ("rate=fast", ("setting-type", "rate", "'fast'")),
+        ("rate=none", ("setting-type", "rate", "'none'")),
+        ("rate=2", ("setting-range", "rate", "2.0")),
+        ("rate=nan", ("setting-range", "rate")),
+        ("rate=", ("setting-type", "rate", "''")),
+        ("steps=1.5", ("setting-type", "steps", "'1.5'")),
+        ("active=maybe", ("setting-type", "active", "'maybe'")),
+        ("kind=Soft", ("setting-type", "kind", "'Soft'")),
+        ("width=-1", ("setting-range", "width", "-1.0")),
     ],
 )
-def test_bad_text_is_refused_in_one_sentence(text: str, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        parse_settings(Example, [text])
-    assert str(caught.value).startswith(message)
-
-
-def test_later_text_wins() -> None:
-    assert parse_settings(Example, ["rate=0.1", "steps=2", "rate=0.2"]) == {"rate": 0.2, "steps": 2}
+def test_bad_text_is_refused(text: str, expected: tuple[str, ...]) -> None:
+    with refused(*expected):
+        typed_settings(Example, dict([text.split("=", 1)]))
 
 
 def test_description_names_type_default_and_help() -> None:
@@ -128,8 +121,8 @@ def test_presets_and_defaults_of_every_method_are_valid(method: str) -> None:
         preset = kind.preset(name)
         made = make_settings(kind.Settings, preset)
         assert {key: getattr(made, key) for key in preset} == preset
-        texts = [f"{key}={value}" for key, value in preset.items()]
-        assert parse_settings(kind.Settings, texts) == preset
+        texts = {key: str(value) for key, value in preset.items()}
+        assert typed_settings(kind.Settings, texts) == preset
 
 
 def test_keyword_arguments_win_over_a_preset(vit: VisionModel) -> None:
@@ -140,7 +133,7 @@ def test_keyword_arguments_win_over_a_preset(vit: VisionModel) -> None:
 
 
 def test_an_unknown_preset_or_method_names_the_nearest(vit: VisionModel) -> None:
-    with pytest.raises(UserError, match="unknown preset of testdg 'cifar10'; did you mean 'cifar10-c'"):
+    with refused("unknown-preset", "cifar10", "cifar10-c"):
         adapt(vit, "testdg", preset="cifar10")
-    with pytest.raises(UserError, match="unknown method 'testgd'; did you mean 'testdg'"):
+    with refused("unknown-method", "testgd", "testdg"):
         adapt(vit, "testgd")

@@ -11,8 +11,8 @@ from map_cases import SEGMENTATION_CHECKS, any_size
 from passes import confident, counted, segformer
 from torch import Tensor
 
+from support.errors import refused
 from testdg.core.weights import weights_and_biases
-from testdg.errors import UserError
 from testdg.methods.svdp import SparsePrompts, Svdp, dropout_uncertainty, variation
 from testdg.models import VisionModel
 from testdg.testing import check_adapter, stream
@@ -165,12 +165,12 @@ def test_weights_are_restored_and_prompts_are_not() -> None:
 
 def test_an_ordinary_model_cannot_hold_prompts() -> None:
     adapter = Svdp(segformer(), as_released=True)
-    with pytest.raises(UserError, match=r"svdp cannot be exported here: it learns pixels, too; keep it with save\(\)"):
+    with refused("not-exportable"):
         adapter.adapted_model()
 
 
 def test_classifiers_are_refused(vit: VisionModel) -> None:
-    with pytest.raises(UserError, match="svdp is for segmentation; TinyViT is for classification"):
+    with refused("wrong-task", "TinyViT"):
         Svdp(vit)
 
 

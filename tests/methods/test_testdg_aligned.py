@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from support.errors import refused
 from testdg.core.learner import moments
-from testdg.errors import UserError
 from testdg.methods.align import Align
 from testdg.methods.testdg_aligned.method import TestDGAligned
 from testdg.models import VisionModel
@@ -254,7 +254,7 @@ def test_labels_do_not_matter(vit: VisionModel) -> None:
 
 def test_the_source_comes_first(vit: VisionModel) -> None:
     adapter = TestDGAligned(vit)
-    with pytest.raises(UserError, match="warm_up"):
+    with refused("no-source-data", "warm_up"):
         adapter(torch.rand(2, 3, 32, 32))
     assert adapter.batches == 0
 
@@ -264,7 +264,7 @@ def test_the_source_comes_first(vit: VisionModel) -> None:
 def test_too_few_source_images_are_refused(count: int, sites: int, vit: VisionModel) -> None:
     adapter = TestDGAligned(vit, sites=sites)
     batches = [torch.rand(count, 3, 32, 32)] if count else []
-    with pytest.raises(UserError, match="64"):
+    with refused("few-source-images", "64"):
         adapter.warm_up(batches)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from passes import counted
 from torch import Tensor, nn
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods.versatile import AdaptiveThresholds, RunningMean, Versatile, correct, diversity_weights
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import stream
@@ -178,6 +178,6 @@ def test_a_batch_costs_three_passes_and_one_backward(vit: VisionModel) -> None:
 
 def test_a_model_without_normalisation_layers_is_refused() -> None:
     plain = load_model(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), preprocessing=Preprocessing((4, 4)), name="flat")
-    with pytest.raises(UserError, match="versatile finds no normalisation layer in flat: use trained=all"):
+    with refused("unsuitable-model"):
         Versatile(plain)
     assert Versatile(plain, trained="all")(torch.rand(2, 3, 4, 4)).shape == (2, 3)

@@ -13,7 +13,7 @@ from map_cases import SEGMENTATION_CHECKS, any_size
 from passes import counted, segformer
 from torch import Tensor, nn
 
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods import Adapter
 from testdg.methods.vida import DomainAdapters, ViDA, allotment, uncertainty
 from testdg.models import Preprocessing, VisionModel, load_model
@@ -286,7 +286,7 @@ def test_views_of_a_map_stay_in_place_and_teach() -> None:
 
 def test_a_model_without_a_place_for_adapters_is_refused() -> None:
     plain = load_model(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), preprocessing=Preprocessing((4, 4)), name="flat")
-    with pytest.raises(UserError, match="vida cannot adapt flat: it has no attention and no convolution"):
+    with refused("unsuitable-model"):
         ViDA(plain)
 
 

@@ -135,28 +135,28 @@ def test_a_published_checkpoint_becomes_a_folder(tmp_path: Path, capsys: pytest.
     file, out = tmp_path / "published.pth", tmp_path / "converted"
     torch.save({"model": {**published(other), "mu": torch.zeros(3)}}, file)
     assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", str(out)]) == 0
-    told = capsys.readouterr().out
-    assert "7 classes" in told
-    assert "4 tensors of branches beside layers are in branches.safetensors" in told
-    assert "the network has no place for them: mu" in told
+    output = capsys.readouterr().out
+    assert "7 classes" in output
+    assert "branches.safetensors" in output
+    assert "mu" in output
     model = load_model(out)
     torch.testing.assert_close(model(IMAGES).logits, other(model.normalise(IMAGES)))
     assert set(load_file(out / "branches.safetensors")) == {
         f"blocks.{k}.attention.qkv.vida_{part}.weight" for k in range(2) for part in ("down", "up")
     }
     assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", str(out)]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert str(out) in capsys.readouterr().err
 
 
-def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network, file, out = tiny(tmp_path / "like"), tmp_path / "file.pth", str(tmp_path / "out")
     weights = network.state_dict()
     del weights["norm.weight"]
     torch.save(weights, file)
     assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", out, "--json"]) == 2
-    assert "does not fit like: it lacks norm.weight" in capsys.readouterr().err
+    assert "norm.weight" in capsys.readouterr().err
     assert execute(["convert", str(file), "--out", out]) == 2
-    assert "name the network of the weights: --timm NAME" in capsys.readouterr().err
+    assert "--timm" in capsys.readouterr().err
     torch.save(network.state_dict(), file)
     assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unknown"] == []
@@ -166,12 +166,12 @@ def test_a_file_of_tensors_as_a_model_points_to_convert(tmp_path: Path, capsys: 
     file = tmp_path / "weights.pt"
     torch.save(MyNet().state_dict(), file)
     assert execute(["run", "--model", str(file), "--out", str(tmp_path / "runs")]) == 2
-    assert f"holds weights without their network: testdg convert {file} --timm NAME" in capsys.readouterr().err
+    assert f"testdg convert {file}" in capsys.readouterr().err
     with refused("no-such-file", "nowhere.pt"):
         load_model(tmp_path / "nowhere.pt")
 
 
-def test_a_torchvision_that_does_not_fit_is_one_sentence() -> None:
-    told = misfit("timm:x needs timm, which does not import", RuntimeError("operator torchvision::nms does not exist"))
-    assert "torchvision does not fit torch" in told
-    assert told.endswith("install the one that does")
+def test_a_torchvision_for_another_torch_is_named() -> None:
+    message = misfit("timm:x needs timm", RuntimeError("operator torchvision::nms does not exist"))
+    assert message.startswith("timm:x needs timm")
+    assert torch.__version__ in message

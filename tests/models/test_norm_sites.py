@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from testdg.models import Preprocessing, load_model
 from testdg.models.alignment import Alignment
-from testdg.models.norm_sites import NormSite
+from testdg.models.sites import NormSite
 
 CHANNELS = 3
 

@@ -5,8 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from testdg.files import checksum
 from testdg.report.page import Group, make_groups
 from testdg.report.runs import read_runs
+from testdg.runs.folder import RunFolder
+from testdg.runs.result import Result
 
 PREPROCESSING = {"size": [32, 32], "crop": "none", "mean": [0.5] * 3, "std": [0.5] * 3}
 PROTOCOL: dict[str, Any] = {
@@ -52,15 +55,22 @@ def write_run(
         **({} if source is None else {"source": source}),
         **({"classes": ["road", "sky"]} if maps else {}),
     }
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps(result))
     phases = [(one, "adapt") for one in visits] + [(one, "held_out") for one in tested]
     events = [
         {**event(one, maps), "phase": phase, "batch": n, "diagnostics": {"change": n == change_at}}
         for n, (one, phase) in enumerate(pair for pair in phases for _ in range(2))
     ]
-    (folder / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events))
+    run = RunFolder(folder, {key: result[key] for key in ("protocol", "method")})
+    with run.open():
+        run.append(events)
+        run.finish(Result.from_dict(result, folder))
     return folder
+
+
+def rewrite(folder: Path, values: dict[str, Any]) -> None:
+    """Replace the result of a run, with the checksum that belongs to it."""
+    values = {key: value for key, value in values.items() if key != "checksum"}
+    (folder / "result.json").write_text(json.dumps({**values, "checksum": checksum(values)}))
 
 
 def event(one: dict[str, Any], maps: bool) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def row(name: str, **more: Any) -> dict[str, Any]:
     return {**about, **more}
 
 
-def test_the_legend_of_a_stream_stands_beside_its_curves() -> None:
+def test_the_legend_of_a_stream_is_next_to_its_curves() -> None:
     curve = {"curve": [90.0, 50.0], "low": [80.0, 40.0], "high": [95.0, 60.0], "mean": 70.0, "seeds": [0, 1]}
     rows = [
         {"name": name, "method": name, **curve, "detections": [None, None]}
@@ -76,14 +76,14 @@ def test_rows_of_neighbours_in_an_overview_are_equally_high() -> None:
     assert abs((steps[0][0] - steps[0][1]) - (steps[1][0] - steps[1][1])) < 1
 
 
-def test_a_long_title_is_broken_into_lines() -> None:
+def test_a_long_title_is_wrapped() -> None:
     about = {"maps": {"with": [[1.0]]}, "entropy": {"with": 0.0}, "entropy_error": {"with": 0.0}}
     rows = [{"domain": "fog", "image": 3 * [[[9]]], **about}]
     figure = drawn(analyses.draw_attention({"rows": rows, "uniform_entropy": 0.0}, "a long title " * 9, "note"))
     assert figure._suptitle.get_window_extent().x1 <= figure.bbox.x1
 
 
-def test_long_names_of_rows_stay_in_the_page_and_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_names_of_rows_neither_overlap_nor_leave_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path / "source", "source", {"fog": 30.0})
     for number in range(3):
         settings = {"previous_domains_kept": 1000 + number, "selection": "reservoir", "prototype_updates": number}

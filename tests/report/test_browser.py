@@ -31,7 +31,7 @@ def header(number: int) -> str:
     return f"{DOMAINS}.querySelectorAll('thead button')[{number}]"
 
 
-def test_a_click_on_a_header_sorts_by_it_and_another_turns_it_round(browser: Browser) -> None:
+def test_a_click_on_a_header_sorts_and_a_second_click_reverses(browser: Browser) -> None:
     assert browser.run(ROWS) == ["Source", "TENT", "TestDG"]
     browser.click(header(1))  # fog: 40, 32, 12
     assert browser.run(ROWS) == ["TestDG", "TENT", "Source"]
@@ -49,7 +49,7 @@ def test_the_keyboard_sorts_too_and_empty_cells_stay_last(browser: Browser) -> N
     assert browser.run(f"{DOMAINS}.querySelectorAll('[aria-sort]').length") == 1
 
 
-def test_the_page_is_dark_where_the_system_is_and_the_button_wins(browser: Browser) -> None:
+def test_the_page_follows_the_system_theme_and_the_button_overrides_it(browser: Browser) -> None:
     light = browser.run(PAPER)
     browser.prefer("dark")
     dark = browser.run(PAPER)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from page_cases import groups_of, three_methods, write_run
+from page_cases import groups_of, rewrite, three_methods, write_run
 
 from support.errors import refused
 from testdg.data.corruptions import STANDARD_ORDER
@@ -57,7 +57,7 @@ def test_the_heat_map_shows_how_much_better_than_source(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_rounds_stand_side_by_side_and_a_higher_miou_is_better(tmp_path: Path) -> None:
+def test_rounds_are_side_by_side_and_a_higher_miou_is_better(tmp_path: Path) -> None:
     more: dict[str, Any] = {"task": "segmentation", "kind": "cyclic"}
     write_run(tmp_path / "a", "source", [{"fog": 50.0, "snow": 30.0}, {"fog": 50.0, "snow": 30.0}], **more)
     write_run(tmp_path / "b", "tent", [{"fog": 52.0, "snow": 30.0}, {"fog": 54.0, "snow": 28.0}], **more)
@@ -77,10 +77,10 @@ def test_a_score_where_higher_is_better_has_its_best_marked_and_its_note(
     sharpness = Metric("sharpness", "sharpness", unit="dB", higher=True, digits=2, note="how sharp it is")
     monkeypatch.setattr(Classification, "others", (sharpness,))
     for method, value in (("source", 1.0), ("tent", 1.5)):
-        file = write_run(tmp_path / method, method, {"fog": 10.0}) / "result.json"
-        found = json.loads(file.read_text())
+        folder = write_run(tmp_path / method, method, {"fog": 10.0})
+        found = json.loads((folder / "result.json").read_text())
         found["domains"][0]["sharpness"] = value
-        file.write_text(json.dumps(found))
+        rewrite(folder, found)
     (group,) = groups_of(tmp_path)
     scores = group.sheets[2]
     assert (titles(scores), scores.note) == (["sharpness, dB"], "Sharpness: how sharp it is.")
@@ -133,7 +133,7 @@ def test_a_row_that_lacks_an_order_has_a_gain_and_no_mean(tmp_path: Path) -> Non
     assert group.outcome.startswith("Source has a mean error of 20.5")
 
 
-def test_of_domains_left_out_in_turn_only_those_count(tmp_path: Path) -> None:
+def test_where_domains_are_left_out_only_their_scores_count(tmp_path: Path) -> None:
     for number, (learnt, left) in enumerate([("fog", "snow"), ("snow", "fog")]):
         more: dict[str, Any] = {"kind": "leave-one-out"}
         write_run(tmp_path / f"a{number}", "source", {learnt: 0.0}, held_out={left: 20.0 + number}, **more)
@@ -147,7 +147,7 @@ def test_of_domains_left_out_in_turn_only_those_count(tmp_path: Path) -> None:
     assert dict(chapter.record)["runs"].startswith("2 streams")
 
 
-def test_a_gain_that_rounds_to_nothing_has_no_minus(tmp_path: Path) -> None:
+def test_a_gain_that_rounds_to_zero_has_no_minus(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "source", {"fog": 20.0, "snow": 20.0})
     write_run(tmp_path / "b", "tent", {"fog": 20.001, "snow": 20.0})
     (group,) = groups_of(tmp_path)
@@ -155,7 +155,7 @@ def test_a_gain_that_rounds_to_nothing_has_no_minus(tmp_path: Path) -> None:
     assert "+0.00  +0.00 to +0.00" in bench_text([group.table])
 
 
-def test_what_cannot_be_compared_goes_to_different_groups(tmp_path: Path) -> None:
+def test_results_that_cannot_be_compared_are_in_different_groups(tmp_path: Path) -> None:
     three_methods(tmp_path)
     write_run(tmp_path / "d", "tent", {"fog": 1.0, "snow": 2.0}, batch_size=8)
     write_run(tmp_path / "e", "tent", {"fog": 1.0})
@@ -196,8 +196,8 @@ def test_every_folder_without_a_run_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_result_whose_parts_do_not_fit_is_left_out_with_the_reason(changes: dict[str, Any], tmp_path: Path) -> None:
-    file = write_run(tmp_path / "a", "tent", {"fog": 10.0}) / "result.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    folder = write_run(tmp_path / "a", "tent", {"fog": 10.0})
+    rewrite(folder, {**json.loads((folder / "result.json").read_text()), **changes})
     with refused("damaged-file", tmp_path / "a"):
         read_runs([tmp_path])  # there is no other
     write_run(tmp_path / "b", "source", {"fog": 10.0})
@@ -225,7 +225,7 @@ def test_a_result_with_a_strange_value_is_used_or_left_out_with_a_reason(strange
         for key in place[:-1]:
             holder = holder[key]
         holder[place[-1]] = strange
-        (folder / "result.json").write_text(json.dumps(found))
+        rewrite(folder, found)
         left_out += len(read_runs([tmp_path]).damaged)
         for group in groups_of(tmp_path):
             assert all([group.sheets, group.outcome, group.record])
@@ -246,7 +246,7 @@ def test_the_best_of_a_column_is_never_worse_than_another(values: list[float | N
         assert set(best) == {round(max(known) if higher else min(known), 1)}
 
 
-def test_nothing_is_shown_as_minus_zero() -> None:
+def test_zero_has_no_minus() -> None:
     assert Column("gain", signed=True).show(-0.01) == "+0.0"
     assert Column("error").show(-0.01) == "0.0"
 
@@ -283,7 +283,7 @@ def test_a_published_source_that_cannot_be_right_has_a_remark() -> None:
     assert f"mean of {cyclic.rows['Source'][-1]} on" in left_out.remark
 
 
-def test_published_numbers_come_with_their_own_protocol(tmp_path: Path) -> None:
+def test_published_numbers_have_their_own_protocol(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "source", {"fog": 40.0}, benchmark="cifar10-c")
     (group,) = make_report([tmp_path]).groups
     (sheet,) = group.published

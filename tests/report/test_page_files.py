@@ -56,7 +56,7 @@ def read_page(files: dict[str, bytes]) -> Page:
     return Page(files["report.html"].decode())
 
 
-def test_a_page_needs_nothing_else_and_its_tags_match(tmp_path: Path) -> None:
+def test_a_page_loads_no_other_file_and_its_tags_match(tmp_path: Path) -> None:
     page = read_page(make_report([three_methods(tmp_path)]).files)
     assert page.open == []
     assert page.seen.count("svg") == 2
@@ -68,7 +68,7 @@ def test_a_page_needs_nothing_else_and_its_tags_match(tmp_path: Path) -> None:
         assert text in page.text
 
 
-def test_what_comes_from_files_is_only_ever_text(tmp_path: Path) -> None:
+def test_values_from_files_are_escaped_in_every_format(tmp_path: Path) -> None:
     more = {"data": EVIL, "model": EVIL, "benchmark": EVIL, "tuning": EVIL, "kind": EVIL}
     write_run(tmp_path / "a", "source", {EVIL: 10.0, "snow": 20.0}, **more)
     write_run(tmp_path / "b", EVIL, {EVIL: 10.0, "snow": 20.0}, settings={EVIL: EVIL}, **more)
@@ -83,7 +83,7 @@ def test_what_comes_from_files_is_only_ever_text(tmp_path: Path) -> None:
     assert all(re.fullmatch(r"(figures/)?[a-z0-9.-]+", name) for name in files)
 
 
-def test_no_name_of_a_file_leaves_its_attribute(tmp_path: Path) -> None:
+def test_names_from_files_cannot_end_an_attribute(tmp_path: Path) -> None:
     name, more = '" onclick="alert(1)', {"kind": "leave-one-out"}
     for number, (learnt, left) in enumerate([("fog", name), (name, "fog")]):  # captions name what is left out
         write_run(tmp_path / f"a{number}", "source", {learnt: 0.0}, held_out={left: 20.0}, **more)
@@ -158,7 +158,7 @@ def test_runs_without_events_or_source_have_fewer_figures(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("line", ["{", json.dumps({"batch": 0}), "[]"])
-def test_damaged_events_cost_a_curve_and_not_the_page(line: str, tmp_path: Path) -> None:
+def test_damaged_events_remove_only_their_curve(line: str, tmp_path: Path) -> None:
     write_run(tmp_path / "a", "tent", {"fog": 10.0})
     (write_run(tmp_path / "b", "cotta", {"fog": 10.0}) / "events.jsonl").write_text(f"{line}\n")
     (picture,) = make_report([tmp_path]).groups[0].pictures
@@ -186,7 +186,7 @@ def test_latex_has_rules_rounds_and_the_best_in_bold(tmp_path: Path) -> None:
     assert "Zhu et al. & 71.2 & 42.3" in text
 
 
-def test_csv_has_all_digits_of_ours_alone(tmp_path: Path) -> None:
+def test_csv_has_all_digits_and_no_published_numbers(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "source", {"fog": 100 / 3, "=snow": 20.0}, benchmark="cifar10-c")
     lines = list(csv.DictReader(io.StringIO(make_report([tmp_path]).files["report.csv"].decode())))
     found = {line["column"]: line["mean"] for line in lines if line["table"] == "Domains"}

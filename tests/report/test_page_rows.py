@@ -8,12 +8,13 @@ from testdg.methods import find_method
 from testdg.report.page import make_report
 from testdg.report.runs import read_runs
 from testdg.runs import Protocol, read_result
-from testdg.studies import Cell, Complete
+from testdg.spec import RunSpec
+from testdg.studies import Complete
 from testdg.studies.ablations import find_ablation
 from testdg.studies.rows import keep_names
 
 
-def test_rows_of_one_method_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+def test_rows_of_one_method_are_sorted_by_their_numbers(tmp_path: Path) -> None:
     for rate in (16, 2.5, 128, 1e-05, 3):
         write_run(tmp_path / str(rate), "tent", {"fog": 10.0 + (rate == 16)}, settings={"rate": rate})
     (group,) = groups_of(tmp_path)
@@ -23,14 +24,14 @@ def test_rows_of_one_method_stand_in_the_order_of_their_numbers(tmp_path: Path) 
     assert group.outcome == sentence
 
 
-def test_a_folder_of_source_images_makes_a_row_whatever_the_texts_say(tmp_path: Path) -> None:
+def test_each_folder_of_source_images_has_its_own_row(tmp_path: Path) -> None:
     for name, source in (("own", None), ("mine", "clean"), ("other", "clear")):
         write_run(tmp_path / name, "align", {"fog": 12.0}, source=source, tuning="source images of elsewhere")
     names = [row.name for row in groups_of(tmp_path)[0].table.rows]
     assert names == ["Align (source=clean)", "Align (source=clear)", "Align (source=null)"]
 
 
-def test_a_run_from_before_a_setting_existed_has_its_default(tmp_path: Path) -> None:
+def test_a_missing_setting_has_its_default(tmp_path: Path) -> None:
     old, new = write_run(tmp_path / "old", "tent", {"fog": 10.0}), tmp_path / "new"
     write_run(new, "tent", {"fog": 10.0}, settings={"steps": find_method("tent").Settings().steps})  # type: ignore[attr-defined]
     write_run(tmp_path / "more", "tent", {"fog": 12.0}, seed=1)
@@ -43,7 +44,7 @@ def test_a_run_from_before_a_setting_existed_has_its_default(tmp_path: Path) -> 
     assert sorted(rows) == [("TENT (steps=1)", 2), ("TENT (steps=7)", 1)]
 
 
-def test_rows_of_one_method_are_told_apart_by_their_settings(tmp_path: Path) -> None:
+def test_rows_of_one_method_are_named_by_the_settings_that_differ(tmp_path: Path) -> None:
     for number, rate in enumerate([0.1, 0.01]):
         settings = {"learning_rate": rate, "steps": 1}
         write_run(tmp_path / f"a{number}", "tent", {"fog": 10.0}, settings=settings)
@@ -63,14 +64,14 @@ def test_where_many_settings_differ_the_unusual_ones_are_named(tmp_path: Path) -
     assert [row.name for row in group.table.rows] == names
 
 
-def cell(name: str, method: str = "testdg") -> Cell:
-    return Cell(name=name, method=method, benchmark="digits-c", asked="p", protocol=Protocol(), batch_size=2, batches=2)
+def spec(name: str, method: str = "testdg") -> RunSpec:
+    return RunSpec(name=name, method=method, protocol="p", stream=Protocol(), batch_size=2, batches=2)
 
 
-def keep(bench: str, rows: dict[str, Path]) -> None:
-    """Let a bench call the rows of some runs by name."""
+def name_rows(bench: str, rows: dict[str, Path]) -> None:
+    """Store the names that a bench gives to the rows of some runs."""
     ends = [Complete(number, read_result(folder)) for number, folder in enumerate(rows.values())]
-    keep_names(bench, [cell(name) for name in rows], ends)
+    keep_names(bench, [spec(name) for name in rows], ends)
 
 
 def names_of(folder: Path) -> list[str]:
@@ -84,33 +85,33 @@ def test_rows_of_an_ablation_have_its_names_and_order(tmp_path: Path) -> None:
         name: write_run(tmp_path / f"{number}", "testdg", {"fog": 10.0}, settings=settings)
         for number, (name, settings) in enumerate(rows.items())
     }
-    keep("ablation components", folders)
+    name_rows("ablation components", folders)
     assert names_of(tmp_path) == [f"TestDG: {name}" for name in rows]
     sweep = {
         f"threshold {value}": write_run(tmp_path / f"{value}", "testdg", {"fog": 1.0}, settings={"threshold": value})
         for value in (0.02, 0.05, 0.4)
     }
-    keep("ablation threshold", sweep)
+    name_rows("ablation threshold", sweep)
     assert names_of(tmp_path) == [f"TestDG: {name}" for name in (*rows, *sweep)]
 
 
 def test_a_run_that_two_ablations_share_has_both_names(tmp_path: Path) -> None:
     shared, other = (write_run(tmp_path / n, "testdg", {"fog": 1.0}, settings={"amplifier": n == "a"}) for n in "ab")
-    keep("ablation components", {"+ update (TestDG)": shared, "without amplifier": other})
-    keep("ablation amplifier", {"without amplifier": other, "with amplifier": shared})
+    name_rows("ablation components", {"+ update (TestDG)": shared, "without amplifier": other})
+    name_rows("ablation amplifier", {"without amplifier": other, "with amplifier": shared})
     assert names_of(tmp_path) == ["TestDG: without amplifier", "TestDG: with amplifier; + update (TestDG)"]
 
 
-def test_a_run_without_a_name_is_called_by_its_settings_and_nothing_is_guessed(tmp_path: Path) -> None:
+def test_a_run_without_a_name_is_named_by_its_settings(tmp_path: Path) -> None:
     for value in (False, True):
         write_run(tmp_path / str(value), "testdg", {"fog": 1.0}, settings={"amplifier": value})
     assert names_of(tmp_path) == ["TestDG (amplifier=false)", "TestDG (amplifier=true)"]
 
 
-def test_rows_of_one_name_are_told_apart_and_names_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+def test_rows_of_one_name_get_their_settings_and_unreadable_names_are_ignored(tmp_path: Path) -> None:
     for rate in (1.0, 2.0):
         folder = write_run(tmp_path / str(rate), "testdg", {"fog": 1.0}, settings={"learning_rate": rate})
-        keep("ablation amplifier", {"with amplifier": folder})
+        name_rows("ablation amplifier", {"with amplifier": folder})
     name = "TestDG: with amplifier (learning_rate={})"
     assert names_of(tmp_path) == [name.format(rate) for rate in (1.0, 2.0)]
     for folder in tmp_path.iterdir():
@@ -118,9 +119,9 @@ def test_rows_of_one_name_are_told_apart_and_names_that_cannot_be_read_are_none(
     assert names_of(tmp_path) == [f"TestDG (learning_rate={rate})" for rate in (1.0, 2.0)]
 
 
-def test_a_bench_without_names_of_its_own_keeps_none(tmp_path: Path) -> None:
+def test_a_bench_without_row_names_stores_none(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", "testdg", {"fog": 1.0})
-    keep("the grid", {"TestDG": folder})
+    name_rows("the grid", {"TestDG": folder})
     assert not (folder / "rows.json").exists()
 
 

@@ -23,7 +23,7 @@ PROTOCOL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_protocol_in_words_leaves_nothing_out() -> None:
+def test_the_record_in_words_is_complete() -> None:
     shown = "\n".join(record_lines(PROTOCOL))
     texts = [
         "held-out", "digits-c", "generated (abc)", "severity 5", "3 to 9 images", "batches of 4", "vit (def)", "preset",
@@ -47,7 +47,7 @@ def test_the_protocol_in_words_leaves_nothing_out() -> None:
         ({"severity": "none", "held_out": []}, ["1 domains in order\n"]),
     ],
 )
-def test_every_kind_of_stream_has_words(changes: dict[str, Any], texts: list[str]) -> None:
+def test_every_kind_of_stream_is_described(changes: dict[str, Any], texts: list[str]) -> None:
     shown = "\n".join(record_lines({**PROTOCOL, **changes}))
     assert [text for text in texts if text not in shown] == []
 
@@ -65,8 +65,8 @@ def test_a_figure_shows_the_runs_and_their_means_as_the_tables_do(
 
     labels: list[str] = []
     plot = Axes.plot
-    remember = lambda self, *args, **more: (labels.append(more.get("label", "")), plot(self, *args, **more))[1]  # noqa: E731
-    monkeypatch.setattr(Axes, "plot", remember)
+    record = lambda self, *args, **more: (labels.append(more.get("label", "")), plot(self, *args, **more))[1]  # noqa: E731
+    monkeypatch.setattr(Axes, "plot", record)
     source = read_result(write_run(tmp_path / "source", "source", {"fog": 40.0, "snow": 20.0}))
     plain = read_result(write_run(tmp_path / "plain", "testdg", {"fog": 30.0, "snow": 20.0}, images_per_domain=[1, 9]))
     marked = read_result(write_run(tmp_path / "marked", "testdg", {"fog": 30.0, "snow": 20.0}, change_at=2))
@@ -80,10 +80,10 @@ def test_a_figure_shows_the_runs_and_their_means_as_the_tables_do(
 
 
 def test_a_method_has_one_colour_in_every_figure() -> None:
-    alone, beside = method_styles(["source", "testdg"]), method_styles(["source", "tent", "testdg"])
-    assert alone[1] == beside[2] == (PALETTE[0], "o")
-    assert alone[0] == beside[0] == (SOURCE, "*")
-    assert beside[1][0] == PALETTE[1]
+    alone, among = method_styles(["source", "testdg"]), method_styles(["source", "tent", "testdg"])
+    assert alone[1] == among[2] == (PALETTE[0], "o")
+    assert alone[0] == among[0] == (SOURCE, "*")
+    assert among[1][0] == PALETTE[1]
 
 
 def visits(rounds: int, names: int, severities: list[int]) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def visits(rounds: int, names: int, severities: list[int]) -> list[dict[str, Any
         ([{**visit, "phase": "held_out"} for visit in visits(1, 2, [5])], ["domain 0 *", "domain 1 *"]),
     ],
 )
-def test_names_above_a_figure_are_as_many_as_there_is_room_for(stream: list[dict[str, Any]], labels: list[str]) -> None:
+def test_a_figure_names_as_many_domains_as_fit(stream: list[dict[str, Any]], labels: list[str]) -> None:
     _, grid = new_figure(10, 4)
     assert name_visits(grid[0, 0], stream) == labels
 

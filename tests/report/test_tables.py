@@ -37,12 +37,12 @@ def test_a_plain_table_is_aligned_with_mean_and_gain_last() -> None:
     ]
 
 
-def test_a_gain_that_rounds_to_nothing_has_no_minus() -> None:
+def test_a_gain_that_rounds_to_zero_has_no_minus() -> None:
     table = visit_table(["Source", "TENT"], TWO, [{0: 10.0, 1: 20.0}, {0: 10.01, 1: 20.0}])
     assert [row[-1] for row in cells(table)] == ["+0.0", "+0.0", "+0.0"]
 
 
-def test_a_table_in_the_making_has_gaps_and_no_mean() -> None:
+def test_an_incomplete_table_has_gaps_and_no_mean() -> None:
     table = visit_table(["Source", "TENT"], TWO, [{0: 10.0, 1: 20.0}, {0: 8.0}])
     assert cells(table) == [["fog", "10.0", "8.0", "+2.0"], ["snow", "20.0", "", ""], ["mean", "15.0", "", ""]]
 
@@ -92,14 +92,14 @@ def test_the_other_scores_have_a_table_of_means() -> None:
     ]
 
 
-def test_a_score_that_is_not_known_is_left_empty_and_a_table_without_numbers_is_left_out() -> None:
+def test_an_unknown_score_is_empty_and_a_table_without_numbers_is_left_out() -> None:
     lost = result([visit("fog", error=10.0, ece=3.0), visit("snow", error=10.0, nll=0.2, ece=5.0)])
     _, scores = result_tables(["TENT"], [lost])
     assert cells(scores) == [["ECE, %", "4.0"]]
     assert len(result_tables(["TENT"], [result([visit("fog", error=10.0)])])) == 1
 
 
-def test_held_out_scores_are_apart() -> None:
+def test_held_out_scores_have_their_own_rows() -> None:
     held_out = [visit("snow", error=30.0, nll=2.0)]
     _, scores = result_tables(["TENT"], [result([visit("fog", error=10.0, nll=1.0)], held_out)])
     assert cells(scores) == [["NLL", "1.000"], ["NLL (held out)", "2.000"]]
@@ -123,7 +123,7 @@ def test_results_of_different_protocols_do_not_share_a_table() -> None:
         result_tables(["a", "b"], results)
 
 
-def test_orders_are_summed_up_by_mean_and_deviation() -> None:
+def test_orders_are_summarised_by_mean_and_deviation() -> None:
     runs = [
         [
             result([visit("fog", error=error)], [visit("snow", error=50.0)], order=f"order {k}", domains=[k])
@@ -181,9 +181,9 @@ def test_a_pivot_has_the_values_of_each_run_by_any_fields() -> None:
 
 
 def test_a_class_that_one_run_lacks_has_no_mean_over_runs() -> None:
-    def maps(overlaps: list[float | None]) -> Result:
+    def maps(overlaps: list[float | None] | None) -> Result:
         found = [DomainResult("fog", 4, {"error": 10.0, "miou": 50.0}, class_iou=overlaps)]
         return Result({"task": "segmentation"}, {}, found, None, 1.0, {}, Path("run"), classes=("road", "train"))
 
-    numbers = long_table([("TENT", [maps([40.0, 60.0]), maps([44.0, None])])])
-    assert pivot(numbers, ("metric",), ())[("IoU of train",)] == [[60.0], [None]]
+    numbers = long_table([("TENT", [maps([40.0, 60.0]), maps([44.0, None]), maps(None)])])
+    assert pivot(numbers, ("metric",), ())[("IoU of train",)] == [[60.0], [None], [None]]

@@ -118,7 +118,7 @@ def test_a_confidence_at_the_edge_of_two_bins_belongs_to_the_lower_one() -> None
     assert [found[n] for n in exact] == [[7 + n] for n in exact]
 
 
-def test_what_is_not_finite_has_no_likelihood_but_an_error_and_spoils_no_other_domain() -> None:
+def test_non_finite_logits_have_an_error_but_no_likelihood_and_affect_only_their_domain() -> None:
     stream = make_stream([4, 4], 8, Sampling("mixed"))
     (batch,) = stream
     logits = guess(batch.segments, batch.indices)
@@ -185,7 +185,7 @@ def test_a_metric_without_a_value_is_left_out(monkeypatch: pytest.MonkeyPatch) -
     assert score.metrics(row.double().numpy(), 1) == {"error": 0.0, "auroc": None}  # there is no wrong prediction
 
 
-def test_a_task_without_a_score_is_named() -> None:
+def test_an_unknown_task_is_refused() -> None:
     assert isinstance(find_score("classification"), Classification)
     with refused("unknown-task", "clasification", "classification"):
         find_score("clasification")

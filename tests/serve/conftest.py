@@ -19,7 +19,7 @@ from testdg.serve.service import Service
 
 @pytest.fixture
 def factory(shared_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Factory:
-    """The model of the demonstration; states of all tests belong to it."""
+    """The model of the demonstration, which all tests share."""
     if not _MADE:
         _MADE.append(demo_factory(tmp_path_factory.mktemp("demo"), None, None, "cpu"))
     return _MADE[0]
@@ -30,24 +30,24 @@ _MADE: list[Factory] = []
 
 @pytest.fixture
 def start(factory: Factory, tmp_path: Path) -> Iterator[Callable[..., Service]]:
-    """Starts servers without an address, each where the last one ended; all are closed at the end."""
-    begun: list[Service] = []
+    """Start services in the same folder; they are closed after the test."""
+    started: list[Service] = []
 
     def make(folder: Path | None = None, made: Factory | None = None, **limits: float) -> Service:
         service = Service(made or factory, folder or tmp_path / "out", Limits(**limits))
         service.start()
-        begun.append(service)
+        started.append(service)
         return service
 
     yield make
-    for service in begun:
+    for service in started:
         if service.decoders._shutdown is False:  # not closed yet
             service.close()
 
 
 @pytest.fixture
 def listen(start: Callable[..., Service]) -> Iterator[Callable[..., httpx.Client]]:
-    """Gives clients of real servers, with their services as `client.service`."""
+    """Start servers and return their clients, with the service as `client.service`."""
     ends: list[Callable[[], None]] = []
 
     def make(token: Token | None = None, **limits: float) -> httpx.Client:

@@ -1,7 +1,9 @@
-"""What tests of the server share."""
+"""Helpers of the tests of the server."""
 
 import socket
+import struct
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -53,7 +55,7 @@ def act(service: Service, name: str, action: Action, reason: str = "", **values:
 def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
     until = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, "it did not happen"
+        assert time.monotonic() < until, "timeout"
         time.sleep(0.02)
 
 
@@ -64,6 +66,16 @@ def send(service: Service, name: str, files: list[bytes], *, learn: bool = True)
         answers = service.batcher.predict(stream, pictures).result(30)
         service.count(stream, pictures, answers)
         if learn:
-            for fate in service.learn(stream, pictures, wait=True)[1]:
+            for fate in service.learner.offer(stream, pictures, wait=True)[1]:
                 fate.result(30)
         return [one.own.class_index for one in answers]
+
+
+def empty_png(side: int) -> bytes:
+    """A few bytes that announce a huge picture."""
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

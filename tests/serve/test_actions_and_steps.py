@@ -1,4 +1,4 @@
-"""Actions, steps, saving and watching at the same time: nothing overtakes another, and nothing gets lost."""
+"""Concurrent actions, steps, saves and watching: the order stays, and nothing gets lost."""
 
 import json
 import random
@@ -30,14 +30,14 @@ def pictures(service: Service, count: int = 8) -> list[Picture]:
 
 
 def taken(service: Service, stream: StreamSession) -> list:
-    """Offer pictures to a stream whose lock we hold, and wait until the learner has them in hand."""
-    fates = service.learn(stream, pictures(service), wait=True)[1]
+    """Queue pictures for a stream whose lock we hold, and wait until the learner has taken them."""
+    fates = service.learner.offer(stream, pictures(service), wait=True)[1]
     wait_for(lambda: len(service.learner) == 0)
     return fates
 
 
 @pytest.mark.parametrize(("action", "reason"), [("reset", PUT_BACK), ("freeze", FROZEN)])
-def test_what_the_learner_has_in_hand_does_not_come_after_an_action(start: Start, action: Action, reason: str) -> None:
+def test_a_step_in_progress_changes_nothing_after_an_action(start: Start, action: Action, reason: str) -> None:
     service = start()
     send(service, "a", digits(1), learn=False)
     with service.pool.using("a") as stream:
@@ -48,15 +48,15 @@ def test_what_the_learner_has_in_hand_does_not_come_after_an_action(start: Start
         assert (stream.counts.steps, stream.counts.learnt) == (0, 0)
 
 
-def test_snapshots_at_one_time_have_numbers_of_their_own(start: Start) -> None:
+def test_concurrent_snapshots_have_different_numbers(start: Start) -> None:
     service = start()
     send(service, "a", digits(1), learn=False)
     with ThreadPoolExecutor(4) as pool:
-        told = list(pool.map(lambda _: act(service, "a", "snapshot").number, range(4)))
-    assert sorted(told) == service.storage.numbers("a", "snapshots") == [1, 2, 3, 4]
+        found = list(pool.map(lambda _: act(service, "a", "snapshot").number, range(4)))
+    assert sorted(found) == service.storage.numbers("a", "snapshots") == [1, 2, 3, 4]
 
 
-def test_what_cannot_be_written_costs_no_snapshot_and_leaves_no_half(start: Start) -> None:
+def test_a_failed_snapshot_deletes_no_other_and_leaves_no_files(start: Start) -> None:
     service = start(snapshots=2)
     send(service, "a", digits(1), learn=False)
     for _ in range(2):
@@ -73,7 +73,7 @@ def test_what_cannot_be_written_costs_no_snapshot_and_leaves_no_half(start: Star
     assert service.storage.numbers("a", "exports") == []
 
 
-def test_each_problem_is_told_until_it_is_over(start: Start) -> None:
+def test_each_problem_is_reported_until_it_is_solved(start: Start) -> None:
     service = start()
     send(service, "a", digits(1), learn=False)
     log = service.storage.folder / "actions.jsonl"
@@ -87,7 +87,7 @@ def test_each_problem_is_told_until_it_is_over(start: Start) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_has_ended_is_told(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_thread_is_reported(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     service = start()
 
     def end(*_: object) -> None:
@@ -95,31 +95,31 @@ def test_a_thread_that_has_ended_is_told(start: Start, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(service.learner, "_learn", end)
     with service.pool.using("a", make=True) as stream:
-        service.learn(stream, pictures(service))
+        service.learner.offer(stream, pictures(service))
     wait_for(lambda: service.problems() == ["the learning thread has ended: restart the server"])
     assert len(send(service, "a", digits(2), learn=False)) == 2
 
 
-def test_watching_brings_no_stream_back_and_keeps_none(start: Start) -> None:
+def test_watching_neither_loads_a_stream_nor_keeps_it_in_memory(start: Start) -> None:
     service = start(resident=1)
     for name in ("a", "b"):
         send(service, name, digits(1), learn=False)
-    told = service.events("a", 1)
-    assert (told["state"]["on_disk"], told["state"]["in_memory"]) == (True, ["b"])
+    found = service.events("a", 1)
+    assert (found["state"]["on_disk"], found["state"]["in_memory"]) == (True, ["b"])
     assert service.events("b", 0)["state"]["pictures"] == 1
     with service.pool.using("b"):
         assert service.events("a", 0, load=True)["state"]["on_disk"]  # there is no room for it
     assert service.events("a", 0, load=True)["state"]["in_memory"] == ["a"]
 
 
-def test_the_end_says_what_it_had_to_leave(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shutdown_reports_pictures_that_were_not_learnt_from(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     service = start()
     send(service, "a", digits(1), learn=False)
     monkeypatch.setattr(service_module, "_LAST_LEARNING", 0.0)
     with service.pool.using("a") as stream:
         with stream.lock:
             taken(service, stream)
-            service.learn(stream, pictures(service, 5))
+            service.learner.offer(stream, pictures(service, 5))
             lost: list[str] = []
             closing = threading.Thread(target=lambda: lost.extend(service.close()))
             closing.start()
@@ -129,7 +129,7 @@ def test_the_end_says_what_it_had_to_leave(start: Start, monkeypatch: pytest.Mon
 
 
 class Storm:
-    """Threads that do whatever a client may do, in any order, to a few streams of which not all fit into memory."""
+    """Clients that use a few streams in random order, not all of which fit into memory."""
 
     def __init__(self, service: Service, seconds: float) -> None:
         self.service, self.until = service, time.monotonic() + seconds
@@ -143,9 +143,9 @@ class Storm:
         while time.monotonic() < self.until:
             try:
                 self.turn(rng, f"s{rng.randrange(4)}")
-            except Refused as told:
-                if told.status not in (404, 409, 503) and told.code != "no-such-stream":
-                    self.wrong.append(told)
+            except Refused as found:
+                if found.status not in (404, 409, 503) and found.code != "no-such-stream":
+                    self.wrong.append(found)
             except BaseException as error:
                 self.wrong.append(error)
                 raise
@@ -159,15 +159,15 @@ class Storm:
                     self.sent[name] += len(files)
                 assert len(send(service, name, files, learn=rng.random() < 0.7)) == len(files)
         elif rng.random() < 0.3:
-            told = service.events(name, rng.randrange(100), load=rng.random() < 0.5)
-            json.dumps(told)
+            found = service.events(name, rng.randrange(100), load=rng.random() < 0.5)
+            json.dumps(found)
         else:
             action = rng.choice(get_args(Action))
             values = {"frozen": rng.random() < 0.3} if action == "freeze" else {}
             act(service, name, action, "a storm", **values)
 
 
-def test_a_storm_of_everything_at_once(start: Start) -> None:
+def test_random_concurrent_operations(start: Start) -> None:
     service = start(resident=2, save_every=0.2)
     source = {key: value.clone() for key, value in service.factory.model.state_dict().items()}
     storm = Storm(service, 4)

@@ -1,12 +1,10 @@
-"""The address: what is sent, what is answered, what is refused."""
+"""HTTP requests, answers and refusals."""
 
 import asyncio
 import base64
 import io
 import json
 import socket
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from serving_tools import digits, wait_for
+from serving_tools import digits, empty_png, wait_for
 
 from support.errors import refused
 from testdg.models import Preprocessing, load_model
@@ -38,21 +36,21 @@ def jpeg(data: bytes) -> bytes:
     return file.getvalue()
 
 
-def test_pictures_come_as_they_are_as_a_form_and_as_json(listen: Listen) -> None:
+def test_pictures_as_body_form_and_json(listen: Listen) -> None:
     client, files = listen(), digits(3)
     (plain,) = client.post("/predict", content=files[0], headers={"content-type": "image/png"}).json()["predictions"]
     assert plain.keys() >= {"class", "confidence", "source_class", "source_confidence", "differs", "learnt", "reason"}
     form = client.post("/predict", files=[("pictures", (f"{n}.png", data)) for n, data in enumerate(files)]).json()
     texts = [base64.b64encode(data).decode() for data in files]
-    told = client.post("/predict", json={"pictures": texts}).json()
-    assert [one["class"] for one in form["predictions"]] == [one["class"] for one in told["predictions"]]
+    encoded = client.post("/predict", json={"pictures": texts}).json()
+    assert [one["class"] for one in form["predictions"]] == [one["class"] for one in encoded["predictions"]]
     assert form["predictions"][0]["class"] == plain["class"]
-    assert told["learning"] == "queued"
+    assert encoded["learning"] == "queued"
     assert client.post("/predict", content=jpeg(files[0])).json()["predictions"][0]["class"] == plain["class"]
     assert client.get("/state", params={"stream": "main"}).json()["pictures"] == 8
 
 
-def test_who_waits_hears_what_was_learnt(listen: Listen) -> None:
+def test_wait_returns_the_outcome_of_learning(listen: Listen) -> None:
     client = listen()
     for number in range(3):
         pictures = [("p", data) for data in digits(32, "clean", 32 * number)]
@@ -68,7 +66,7 @@ def test_who_waits_hears_what_was_learnt(listen: Listen) -> None:
     assert changed.json()["change"] is True
 
 
-def test_bad_pictures_are_told_and_harm_nobody(listen: Listen) -> None:
+def test_bad_pictures_are_reported_and_affect_no_others(listen: Listen) -> None:
     client, good = listen(), digits(1)[0]
     bomb, large = empty_png(60000), empty_png(5000)
     cases = {b"": 400, b"hello": 422, good[: len(good) // 2]: 422, b"GIF89a" + good: 422, bomb: 422, large: 422}
@@ -87,16 +85,6 @@ def test_bad_pictures_are_told_and_harm_nobody(listen: Listen) -> None:
     assert client.post("/predict", files=[("p", good)] * 65).status_code == 400
     assert client.post("/predict", content=b"--x", headers={"content-type": "multipart/form-data"}).status_code == 400
     assert client.post("/predict", content=good).status_code == 200
-
-
-def empty_png(side: int) -> bytes:
-    """A few bytes that announce a huge picture."""
-    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IEND", b"")
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def test_bodies_are_bounded_in_size_and_time(listen: Listen) -> None:
@@ -171,7 +159,7 @@ def events(client: httpx.Client, count: int, last: str = "") -> list[tuple[str, 
     raise AssertionError("it ended early")
 
 
-def test_events_go_on_after_a_lost_connection(listen: Listen) -> None:
+def test_events_resume_after_a_lost_connection(listen: Listen) -> None:
     client = listen()
     assert events(client, 1)[0][1]["state"]["streams"] == []
     client.post("/predict", params={"wait": True}, files=[("p", data) for data in digits(32)])
@@ -187,7 +175,7 @@ def test_events_go_on_after_a_lost_connection(listen: Listen) -> None:
     assert events(client, 1, "00000000-5")[0][1]["first"] is True  # of another server
 
 
-def test_the_page_is_whole_and_its_policy_strict(listen: Listen) -> None:
+def test_the_page_loads_nothing_and_its_policy_is_strict(listen: Listen) -> None:
     reply = listen().get("/")
     policy = reply.headers["content-security-policy"]
     assert "unsafe" not in policy
@@ -198,7 +186,7 @@ def test_the_page_is_whole_and_its_policy_strict(listen: Listen) -> None:
     assert {reply.headers[key] for key in ("x-content-type-options", "x-frame-options")} == {"nosniff", "DENY"}
 
 
-def test_other_sites_and_other_names_are_refused(listen: Listen) -> None:
+def test_other_sites_and_hosts_are_refused(listen: Listen) -> None:
     client, picture = listen(), digits(1)[0]
     own = str(client.base_url).rstrip("/")
     foreign = [
@@ -219,7 +207,7 @@ def test_other_sites_and_other_names_are_refused(listen: Listen) -> None:
     assert client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200  # a link to the page
 
 
-def test_a_token_is_asked_for_everywhere(listen: Listen, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_address_requires_the_token(listen: Listen, caplog: pytest.LogCaptureFixture) -> None:
     client, picture = listen(Token(SECRET)), digits(1)[0]
     for path in ("/state", "/metrics", "/events", "/openapi.json"):
         assert client.get(path).status_code == 401, path
@@ -233,10 +221,10 @@ def test_a_token_is_asked_for_everywhere(listen: Listen, caplog: pytest.LogCaptu
     assert client.post("/predict", content=picture, headers=bearer).status_code == 200
     assert client.post("/login", json={"token": "wrong"}).status_code == 401
     assert client.post("/login", json={"token": 5}).status_code == 400
-    kept = client.post("/login", json={"token": SECRET}).headers["set-cookie"]
-    assert "HttpOnly" in kept
-    assert "SameSite=strict" in kept
-    assert SECRET not in kept
+    cookie = client.post("/login", json={"token": SECRET}).headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert SECRET not in cookie
     assert client.get("/state").status_code == 200  # by the cookie
     client.cookies.clear()
     client.cookies.set("testdg", "0" * 64)
@@ -283,12 +271,12 @@ def test_a_segmentation_answers_with_an_index_png(start: Callable[..., Service],
     values = np.array(Image.open(io.BytesIO(reply.content)))
     assert values.shape == (40, 56)
     assert values.max() < 4
-    (told,) = asyncio.run(ask("application/json")).json()["predictions"]
-    assert np.array_equal(np.array(Image.open(io.BytesIO(base64.b64decode(told["map"])))), values)
-    assert (told["learnt"], told["reason"]) == (False, "the method does not learn")
+    (found,) = asyncio.run(ask("application/json")).json()["predictions"]
+    assert np.array_equal(np.array(Image.open(io.BytesIO(base64.b64decode(found["map"])))), values)
+    assert (found["learnt"], found["reason"]) == (False, "the method does not learn")
 
 
-def test_too_many_at_once_are_told_to_come_again(listen: Listen) -> None:
+def test_too_many_requests_are_refused_for_now(listen: Listen) -> None:
     client = listen(requests=1, watchers=0)
     with client.service.admitted():
         reply = client.post("/predict", content=digits(1)[0])

@@ -16,7 +16,7 @@ import httpx
 import pytest
 import torch
 from PIL import Image
-from serving_tools import digits, read, refused, send, wait_for
+from serving_tools import chunk, digits, empty_png, read, refused, send, wait_for
 
 from testdg.data.pictures import Unreadable
 from testdg.models import Preprocessing, load_model
@@ -40,7 +40,7 @@ def flat(side: int, kind: str = "PNG", **options: object) -> bytes:
     return file.getvalue()
 
 
-def test_odd_heads_and_texts_are_told_in_a_sentence(listen: Listen) -> None:
+def test_odd_headers_and_texts_are_refused_in_one_sentence(listen: Listen) -> None:
     client, picture = listen(Token("a-long-secret-of-our-own")), digits(1)[0]
     assert client.post("/login", content=b'{"token": "\\ud800"}', headers=JSON).status_code == 401
     client.headers["authorization"] = "Bearer a-long-secret-of-our-own"
@@ -52,7 +52,7 @@ def test_odd_heads_and_texts_are_told_in_a_sentence(listen: Listen) -> None:
         assert reply.status_code == 200
 
 
-def test_json_is_counted_before_it_is_read(listen: Listen) -> None:
+def test_json_is_counted_before_it_is_parsed(listen: Listen) -> None:
     client = listen()
     for text in ("[]," * 1000 + "[]", '"a",' * 700 + "1", "1," * 2000 + "1"):
         reply = client.post("/predict", content=f'{{"pictures": [{text}]}}', headers=JSON)
@@ -99,13 +99,13 @@ def test_passes_and_steps_are_bounded_and_answers_the_same(start: Start, monkeyp
         pictures = read(service, files)
         answers = service.batcher.predict(stream, pictures).result(30)
         images = torch.stack([one.image for one in pictures]) / 255
-        expected = stream.predictor.logits(service.factory.model, images).argmax(1).tolist()
+        expected = stream.session.predict_by(service.factory.model, images).argmax(1).tolist()
     assert [one.source.class_index for one in answers] == expected
     assert passed == [7, 7, 7, 7, 2] * 2
     assert (max(stepped), sum(stepped)) == (7, 30)
 
 
-def test_what_is_decoded_is_bounded_and_given_back(listen: Listen) -> None:
+def test_memory_of_decoded_pictures_is_bounded_and_released(listen: Listen) -> None:
     client = listen(decoded=100_000)
     service = client.service  # type: ignore[attr-defined]
     assert client.post("/predict", content=digits(1)[0]).status_code == 200
@@ -120,7 +120,7 @@ def test_what_is_decoded_is_bounded_and_given_back(listen: Listen) -> None:
     assert service.decoded == 0
 
 
-def test_a_form_needs_no_room_on_disk(listen: Listen) -> None:
+def test_a_form_needs_no_disk_space(listen: Listen) -> None:
     client, limits = listen(), resource.getrlimit(resource.RLIMIT_FSIZE)
     padded = digits(1)[0] + b"\0" * (2 << 20)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
@@ -130,7 +130,7 @@ def test_a_form_needs_no_room_on_disk(listen: Listen) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_silent_connections_are_ended_and_busy_ones_are_not(listen: Listen) -> None:
+def test_silent_connections_are_closed_and_busy_ones_are_not(listen: Listen) -> None:
     client = listen(head_seconds=0.4)
     address = (client.base_url.host, client.base_url.port)
     with socket.create_connection(address) as silent, socket.create_connection(address) as halfway:
@@ -151,7 +151,7 @@ def watch(client: httpx.Client) -> socket.socket:
     return one
 
 
-def test_pages_are_counted_when_they_come(listen: Listen) -> None:
+def test_pages_are_counted_at_admission(listen: Listen) -> None:
     client = listen(watchers=3)
     pages = [watch(client) for _ in range(12)]
     assert Counter(one.recv(12) for one in pages) == {b"HTTP/1.1 200": 3, b"HTTP/1.1 503": 9}
@@ -165,7 +165,7 @@ def test_pages_are_counted_when_they_come(listen: Listen) -> None:
     wait_for(there_is_room)
 
 
-def test_a_stream_that_is_being_loaded_keeps_nobody_waiting(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_a_stream_does_not_delay_others(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
     client, picture = listen(seconds=5.0), digits(1)[0]
     service = client.service  # type: ignore[attr-defined]
     assert client.post("/predict?stream=ready", content=picture).status_code == 200
@@ -191,19 +191,8 @@ def test_a_stream_that_is_being_loaded_keeps_nobody_waiting(listen: Listen, monk
 def test_a_text_chunk_that_unfolds_is_refused(listen: Listen) -> None:
     client, picture = listen(), digits(1)[0]
     text = b"note\0\0" + zlib.compress(b"a" * (80 << 20))
-    chunk = struct.pack(">I", len(text)) + b"zTXt" + text + struct.pack(">I", zlib.crc32(b"zTXt" + text))
-    reply = client.post("/predict", content=picture[:33] + chunk + picture[33:])
+    reply = client.post("/predict", content=picture[:33] + chunk(b"zTXt", text) + picture[33:])
     assert reply.status_code == 422
-
-
-def empty_png(side: int) -> bytes:
-    """A few bytes that announce a huge picture."""
-    parts = [(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def jpeg_of(side: int) -> bytes:

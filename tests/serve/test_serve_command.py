@@ -20,7 +20,7 @@ Launch = Callable[..., tuple[subprocess.Popen[str], httpx.Client]]
 @pytest.fixture
 def launch(shared_cache: Path, tmp_path: Path) -> Iterator[Launch]:
     """Start `testdg serve` and wait until it answers."""
-    begun: list[subprocess.Popen[str]] = []
+    started: list[subprocess.Popen[str]] = []
 
     def start(*options: str, shell: str = "", **environment: str) -> tuple[subprocess.Popen[str], httpx.Client]:
         port = free_port()
@@ -32,14 +32,14 @@ def launch(shared_cache: Path, tmp_path: Path) -> Iterator[Launch]:
             stderr=subprocess.PIPE,
             text=True,
         )
-        begun.append(process)
+        started.append(process)
         client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
         wait_for(lambda: process.poll() is not None or answers(client), 60)
         assert process.poll() is None, process.stderr.read() if process.stderr else ""
         return process, client
 
     yield start
-    for process in begun:
+    for process in started:
         process.kill()
         process.wait()
 

@@ -1,4 +1,4 @@
-"""The server without its address: predictions, learning, memory, saving, faults."""
+"""The server without HTTP: predictions, learning, memory, saving, failures."""
 
 import json
 import resource
@@ -32,7 +32,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
 
 
-def test_predictions_come_from_what_was_learnt(start: Start) -> None:
+def test_predictions_use_what_was_learnt(start: Start) -> None:
     service = start()
     files = digits(64, "frost")
     feed(service, "a", "frost", 8)
@@ -66,7 +66,7 @@ def test_predictions_prefer_the_classes_of_a_bunched_stream(start: Start) -> Non
         assert float(shift[3]) > 1
         plain = stream.online.predict(images)
         assert torch.allclose(stream.predict(images), plain + shift, atol=1e-4)
-        act(service, "a", "freeze")  # from here on nobody knows which classes are shown
+        act(service, "a", "freeze")  # from here on the class mix is unknown
         assert torch.allclose(stream.predict(images), plain, atol=1e-4)
         act(service, "a", "freeze", frozen=False)
         assert torch.allclose(stream.predict(images), plain + shift, atol=1e-4)
@@ -74,7 +74,7 @@ def test_predictions_prefer_the_classes_of_a_bunched_stream(start: Start) -> Non
         assert torch.allclose(stream.predict(images), stream.online.predict(images), atol=1e-4)
 
 
-def test_streams_do_not_touch_each_other_nor_the_source(start: Start) -> None:
+def test_streams_are_independent_and_leave_the_source_unchanged(start: Start) -> None:
     service = start()
     files = digits(16, "frost")
     before = {key: value.clone() for key, value in service.factory.model.state_dict().items()}
@@ -91,9 +91,9 @@ def test_a_prediction_does_not_wait_for_learning(start: Start) -> None:
     send(service, "a", digits(8), learn=False)
     with service.pool.using("a") as stream, stream.lock:  # as if a long step were under way
         found: list[list[int]] = []
-        asking = threading.Thread(target=lambda: found.append(send(service, "a", digits(8), learn=False)))
-        asking.start()
-        asking.join(20)
+        client = threading.Thread(target=lambda: found.append(send(service, "a", digits(8), learn=False)))
+        client.start()
+        client.join(20)
         assert len(found[0]) == 8
 
 
@@ -102,9 +102,9 @@ def test_a_full_queue_drops_learning_and_never_predictions(start: Start) -> None
     send(service, "a", digits(8), learn=False)
     with service.pool.using("a") as stream, stream.lock:  # nothing is learnt
         pictures = read(service, digits(16))
-        told = [service.learn(stream, pictures)[0] for _ in range(8)]
-        assert "dropped" in told
-        assert stream.counts.dropped == 16 * told.count("dropped")
+        found = [service.learner.offer(stream, pictures)[0] for _ in range(8)]
+        assert "dropped" in found
+        assert stream.counts.dropped == 16 * found.count("dropped")
         assert len(service.batcher.predict(stream, pictures).result(20)) == 16
     wait_for(lambda: len(service.learner) == 0)
 
@@ -115,21 +115,21 @@ def test_a_stream_may_not_take_the_whole_queue(start: Start) -> None:
         send(service, name, digits(1), learn=False)
     pictures = read(service, digits(32))
     with service.pool.using("a") as a, service.pool.using("b") as b, a.lock, b.lock:
-        told = [service.learn(a, pictures)[0] for _ in range(5)]
-        assert told.count("queued") <= 2  # one batch may be at work
-        assert service.learn(b, pictures)[0] == "queued"
+        found = [service.learner.offer(a, pictures)[0] for _ in range(5)]
+        assert found.count("queued") <= 2  # one batch may be at work
+        assert service.learner.offer(b, pictures)[0] == "queued"
 
 
-def test_the_least_recently_used_goes_to_disk_and_comes_back(start: Start) -> None:
+def test_the_least_recently_used_stream_moves_to_disk_and_back(start: Start) -> None:
     service = start(resident=2)
     feed(service, "a", "frost", 4)
     with service.pool.using("a") as stream:
-        kept, counts = weights(stream), stream.counts
+        saved, counts = weights(stream), stream.counts
     for name in ("b", "c"):
         send(service, name, digits(4), learn=False)
     assert sorted(stream.name for stream in service.pool.resident()) == ["b", "c"]
     with service.pool.using("a") as stream:
-        assert same(weights(stream), kept)
+        assert same(weights(stream), saved)
         assert stream.counts == counts
     assert service.pool.names() == ["a", "b", "c"]
     wait_for(lambda: not any(stream.users for stream in service.pool.resident()))  # saving holds a stream, too
@@ -137,7 +137,7 @@ def test_the_least_recently_used_goes_to_disk_and_comes_back(start: Start) -> No
         service.pool.load("c")
 
 
-def test_bounds_and_names(start: Start) -> None:
+def test_limits_and_names(start: Start) -> None:
     service = start(streams=1, requests=1)
     send(service, "a", digits(1), learn=False)
     with refused(503, "too-many-streams", 1):
@@ -158,18 +158,18 @@ def test_actions_change_the_model_and_are_logged(start: Start) -> None:
         fresh = weights(stream)
         feed(service, "a", "frost", 3)
         assert act(service, "a", "snapshot", "before the night").number == 1
-        kept = weights(stream)
+        saved = weights(stream)
         feed(service, "a", "fog", 3)
-        assert not same(weights(stream), kept)
+        assert not same(weights(stream), saved)
         act(service, "a", "rollback", "worse", to=1)
-        assert same(weights(stream), kept)
+        assert same(weights(stream), saved)
         feed(service, "a", "fog", 2)
         assert act(service, "a", "rollback", to="healthy").done == "back to the last healthy state"
         act(service, "a", "reset", "a new camera")
         assert same({k: v for k, v in weights(stream).items() if "guard." not in k and "generator" not in k},
                     {k: v for k, v in fresh.items() if "guard." not in k and "generator" not in k})  # fmt: skip
         act(service, "a", "freeze")
-        assert service.learn(stream, [])[0] == "frozen"
+        assert service.learner.offer(stream, [])[0] == "frozen"
         act(service, "a", "freeze", frozen=False)
         done = act(service, "a", "export", "for the others")
         assert load_model(service.storage.folder / done.folder).classes == 10
@@ -181,12 +181,12 @@ def test_actions_change_the_model_and_are_logged(start: Start) -> None:
     assert len(service.storage.numbers("a", "snapshots")) == service.limits.snapshots
 
 
-def test_an_end_in_order_loses_nothing(start: Start, tmp_path: Path) -> None:
+def test_shutdown_loses_nothing(start: Start, tmp_path: Path) -> None:
     service = start()
     feed(service, "a", "frost", 4)
     with service.pool.using("a") as stream:
         pictures = read(service, digits(20, "frost", 200))
-        service.learn(stream, pictures)  # waits in the queue
+        service.learner.offer(stream, pictures)  # waits in the queue
         stream.frozen = False
     service.close()
     assert len(service.learner) == 0
@@ -198,24 +198,24 @@ def test_an_end_in_order_loses_nothing(start: Start, tmp_path: Path) -> None:
         assert {mark.text for mark in other.timeline.marks} == {mark.text for mark in stream.timeline.marks}
 
 
-def test_after_a_kill_the_last_state_goes_on_and_the_loss_is_told(start: Start, tmp_path: Path) -> None:
+def test_after_a_kill_the_last_state_is_loaded_and_the_loss_reported(start: Start, tmp_path: Path) -> None:
     service = start(save_every=1000.0)
     feed(service, "a", "frost", 4)
     with service.pool.using("a") as stream:
         assert service.storage.save(stream)
-        kept, learnt = weights(stream), stream.counts.learnt
+        saved, learnt = weights(stream), stream.counts.learnt
         feed(service, "a", "fog", 3)
         service.storage.write_counts(service.pool.resident())
         lost = stream.counts.learnt - learnt
     shutil.copytree(service.storage.folder, tmp_path / "killed")  # what a kill leaves
     again = start(tmp_path / "killed")
     with again.pool.using("a") as other:
-        assert same(weights(other), kept)
+        assert same(weights(other), saved)
         assert f"what it learnt from {lost} pictures after" in other.saved.lost
         assert other.timeline.marks[-1].kind == "note"
 
 
-def test_a_damaged_state_is_put_aside(start: Start, tmp_path: Path) -> None:
+def test_a_damaged_state_is_renamed(start: Start, tmp_path: Path) -> None:
     service = start()
     send(service, "a", digits(4))
     service.close()
@@ -226,7 +226,7 @@ def test_a_damaged_state_is_put_aside(start: Start, tmp_path: Path) -> None:
     assert list(service.storage.path("a").glob("damaged-*"))
 
 
-def test_a_poisoned_stream_harms_no_other(start: Start) -> None:
+def test_a_poisoned_stream_affects_no_other(start: Start) -> None:
     service = start()
     feed(service, "good", "clean", 2)
     black = digits(1, "clean")[0]
@@ -243,7 +243,7 @@ def test_a_poisoned_stream_harms_no_other(start: Start) -> None:
     assert len(send(service, "bad", digits(4))) == 4
 
 
-def test_a_failing_step_is_told_and_the_worker_lives(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_step_is_reported_and_learning_continues(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     service = start()
     feed(service, "a", "clean", 2)
     with service.pool.using("a") as stream:
@@ -260,7 +260,7 @@ def test_a_failing_step_is_told_and_the_worker_lives(start: Start, monkeypatch: 
         assert other.counts.learnt > 0
 
 
-def test_a_full_disk_is_told_and_all_goes_on_in_memory(start: Start) -> None:
+def test_a_full_disk_is_reported_and_the_server_continues_in_memory(start: Start) -> None:
     service = start(resident=1)
     feed(service, "a", "frost", 2)
     wait_for(lambda: "a" in service.storage.names())
@@ -286,7 +286,7 @@ def test_a_full_disk_is_told_and_all_goes_on_in_memory(start: Start) -> None:
     assert len(send(service, "b", digits(1))) == 1
 
 
-def test_many_at_once(start: Start) -> None:
+def test_concurrent_requests(start: Start) -> None:
     service = start(resident=4)
     files, wrong = digits(8, "fog"), []
 
@@ -308,7 +308,7 @@ def test_many_at_once(start: Start) -> None:
     assert [stream.users for stream in service.pool.resident()] == [0, 0, 0]
 
 
-def test_a_stream_that_begins_while_others_predict_is_a_clean_copy(start: Start) -> None:
+def test_a_stream_created_during_predictions_is_a_clean_copy(start: Start) -> None:
     service = start()
     send(service, "a", digits(8), learn=False)
     over = threading.Event()
@@ -317,12 +317,12 @@ def test_a_stream_that_begins_while_others_predict_is_a_clean_copy(start: Start)
         while not over.is_set():
             send(service, "a", digits(8), learn=False)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    client = threading.Thread(target=ask)
+    client.start()
     try:
         made = [service.factory.session.fresh() for _ in range(5)]
     finally:
         over.set()
-        asking.join(60)
+        client.join(60)
     hooks = [hook for one in made for layer in one.adapter.model.modules() for hook in layer._forward_hooks.values()]
     assert [hook for hook in hooks if "watching" in hook.__qualname__] == []

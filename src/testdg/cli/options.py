@@ -10,15 +10,15 @@ from typing import Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from testdg.errors import UserError, unknown
-from testdg.schema import field_types, meta_of, rule_of
-from testdg.spec import RunSpec, chosen, help_of, keys, option_name
+from testdg.schema import rule_of
+from testdg.spec import CHOICES, chosen, keys
 
 Json = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Settings = Annotated[
     list[str] | None,
     Option("--set", metavar="KEY=VALUE", help="Setting of a method; of several, METHOD.KEY=VALUE; repeatable."),
 ]
-Subset = Annotated[str | None, Option(metavar="WHICH", help=help_of("subset"))]
+Subset = Annotated[str | None, Option(metavar="WHICH", help=CHOICES["subset"].help)]
 Jobs = Annotated[int, Option(help="Runs at the same time, a process each; with Ray, runs that share a GPU.")]
 Address = Annotated[
     str | None, Option(metavar="HOST:PORT", help="Ray cluster; RAY_ADDRESS, or a new one here, if left out.")
@@ -118,7 +118,7 @@ def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Calla
     """
     options = []
     for key in (key for key in keys() if key not in left_out):
-        names = [option_name(key)]
+        names = [CHOICES[key].option]
         if several and key in keys("axis"):
             names = [f"{names[0]}s", *names]
         options.append(_parameter(key, names[0], defaults.get(key)))
@@ -157,14 +157,13 @@ def _spread(
 
 
 def _parameter(key: str, name: str, default: str | None, *, hidden: bool = False) -> inspect.Parameter:
-    """The option of a field: text, except for switches and whole numbers."""
-    declared = field_types(RunSpec)[key.removeprefix(_SECOND)]
-    about = meta_of(declared)
-    words = rule_of(declared)
-    kind: Any = bool if words == "true or false" else int if words.startswith("a whole number") else str
-    kind = str if key.removeprefix(_SECOND) in keys("axis") else kind
+    """The option of a field: text, except for switches and single numbers."""
+    choice = CHOICES[key.removeprefix(_SECOND)]
+    words = rule_of(choice.type)
+    number = int if words.startswith("a whole number") else float if words.startswith("a number") else str
+    kind: Any = bool if words == "true or false" else str if choice.many else number
     value, otherwise = (bool, False) if kind is bool else (kind | None, default)
-    note = Option(name, metavar=(about.extra or {}).get("metavar"), help=about.description, hidden=hidden)
+    note = Option(name, metavar=choice.metavar, help=choice.help, hidden=hidden)
     return inspect.Parameter(key, _KIND, default=otherwise, annotation=Annotated[value, note])
 
 

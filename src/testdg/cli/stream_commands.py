@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from testdg.cli import options as given
 from testdg.cli.options import prepare_torch, ray_options
-from testdg.spec import help_of
+from testdg.spec import CHOICES
 
 _MODEL = "Model: a folder, a hub id, a timm name, or the name of one in a --plugin."
 
@@ -26,7 +26,7 @@ def adapt(
         Option(metavar="FOLDER", help="Clean pictures to align to; in folders of their classes if need be."),
     ] = None,
     settings: given.Settings = None,
-    guard: Annotated[bool, Option("--guard/--no-guard", help=help_of("guard"))] = True,
+    guard: Annotated[bool, Option("--guard/--no-guard", help=CHOICES["guard"].help)] = True,
     classes: Annotated[
         Path | None, Option(metavar="FILE", help="Names of the classes, one per line; the model's if left out.")
     ] = None,
@@ -45,7 +45,7 @@ def adapt(
         Path | None, Option(metavar="FOLDER", help="Write the adapted model as an ordinary one at the end.")
     ] = None,
     format: Annotated[str, Option(metavar="csv|parquet", help="Parquet beside the CSV, by pyarrow.")] = "csv",
-    device: Annotated[str, Option(help=help_of("device"))] = "auto",
+    device: Annotated[str, Option(help=CHOICES["device"].help)] = "auto",
     engine: Annotated[
         str, Option(metavar="local|ray", help="ray: every subfolder of FRAMES is a stream, on a Ray cluster.")
     ] = "local",
@@ -103,7 +103,7 @@ def serve(
     out: Annotated[Path, Option(metavar="FOLDER", help="Folder of the states; goes on from them.")] = Path("serve"),
     resident: Annotated[int, Option(min=1, help="Streams in memory; others wait on disk.")] = 8,
     demo: Annotated[bool, Option("--demo", help="Play the embedded stream: nothing else is needed.")] = False,
-    device: Annotated[str, Option(help=help_of("device"))] = "auto",
+    device: Annotated[str, Option(help=CHOICES["device"].help)] = "auto",
 ) -> None:
     """Serve a model that adapts, with a page to watch it; predictions at once, learning beside them."""
     pairs = settings or []

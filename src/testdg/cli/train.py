@@ -21,13 +21,13 @@ def train_command(
     quieten([None if model in ("tiny", *SEGFORMERS) else model])
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
 
-    def tell(done: int, steps: int, loss: float, error: float) -> None:
+    def notify(done: int, steps: int, loss: float, error: float) -> None:
         bar.update(f"step {done} of {steps}, loss {loss:.3f}, error {error:.1f} %", done, steps)
 
     with warnings.catch_warnings(), Bar(console) as bar:
         warnings.showwarning = lambda message, *_, **__: console.print(f"note   {message}", markup=False)
         recipe = make_recipe(find_benchmark(benchmark).task, values)
-        about = fine_tune(load_benchmark(benchmark, **options), model, out, recipe, device=device, tell=tell)
+        about = fine_tune(load_benchmark(benchmark, **options), model, out, recipe, device=device, on_progress=notify)
     if as_json:
         print(json.dumps(about, indent=2))
         return

@@ -65,9 +65,10 @@ class Adapter(Stateful):
 
     def __init__(self, model: str | nn.Module, **settings: Any) -> None:
         super().__init__()
-        make_settings(self.Settings, settings)  # a mistake is reported before the model is loaded
+        self.settings = make_settings(self.Settings, settings)  # a mistake is reported before the model is loaded
         self.model = frozen_copy(load_model(model))
-        self.settings = make_settings(self.Settings, {**self.defaults_for(self.model), **settings})
+        defaults = {key: value for key, value in self.defaults_for(self.model).items() if key not in settings}
+        self.settings = dataclasses.replace(self.settings, **defaults)
         if self.model.task not in self.tasks:
             tasks, task = " and ".join(self.tasks), self.model.task
             raise UserError(f"{self.name} is for {tasks}; {self.model.name} is for {task}", code="wrong-task")

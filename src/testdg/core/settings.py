@@ -32,23 +32,17 @@ class Settings:
 
 def make_settings(settings_class: type[S], values: Mapping[str, Any]) -> S:
     """Build settings from keyword arguments; wrong names, types and values are refused."""
-    checked = {}
+    return settings_class(**typed_settings(settings_class, values, texts=False))
+
+
+def typed_settings(settings_class: type[Settings], values: Mapping[str, Any], *, texts: bool = True) -> dict[str, Any]:
+    """Check values by name; with `texts`, a text is read by the type of its setting, as "0.1", "none" or "true"."""
+    found = {}
     for name, value in values.items():
         about, kinds = _find(settings_class, name)
-        checked[name] = _check(about, kinds, value)
-    return settings_class(**checked)
-
-
-def parse_settings(settings_class: type[Settings], pairs: list[str]) -> dict[str, Any]:
-    """Read `key=value` texts by the types of the settings."""
-    values = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise UserError(f"--set takes key=value; got {pair!r}", code="setting-syntax")
-        about, kinds = _find(settings_class, name)
-        values[name] = _check(about, kinds, _read(name, kinds, text))
-    return values
+        value = _read(name, kinds, value) if texts and isinstance(value, str) else value
+        found[name] = _check(about, kinds, value)
+    return found
 
 
 def _find(settings_class: type[Settings], name: str) -> tuple[Field[Any], tuple[Any, ...]]:

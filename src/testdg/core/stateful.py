@@ -192,17 +192,17 @@ class Stateful(nn.Module):
         counts = [values["batches"], values["images"]]
         if not all(type(count) is int and count >= 0 for count in counts):
             return f"it counts {counts[0]!r} batches and {counts[1]!r} images"
-        try:
-            self._set_extra(values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            self._set_extra(own)
-            return f"its values are of another kind ({type(error).__name__}: {error})"
-        self.batches, self.images = counts
-        return None
-
-    def _set_extra(self, values: Mapping[str, Any]) -> None:
-        for name in values.keys() - {"batches", "images"}:
-            self.get_submodule(name.rpartition(".")[0]).set_extra_state(copy.deepcopy(values[name]))
+        reason = None
+        for state in (values, own):  # the own values again if the new ones are wrong
+            try:
+                for name in state.keys() - {"batches", "images"}:
+                    self.get_submodule(name.rpartition(".")[0]).set_extra_state(copy.deepcopy(state[name]))
+                break
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                reason = f"its values are of another kind ({type(error).__name__}: {error})"
+        if reason is None:
+            self.batches, self.images = counts
+        return reason
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
         """Restore these tensors if the step fails: for weights and moments that are written before its last pass."""

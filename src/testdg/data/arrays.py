@@ -1,4 +1,4 @@
-"""Arrays on disk: the five stacked severities of a CIFAR-C set, mapped into memory and never loaded whole."""
+"""Array files: the five stacked severities of a CIFAR-C set, which are mapped into memory, and .npz archives."""
 
 import math
 import zipfile
@@ -20,15 +20,15 @@ SEVERITIES = 5
 
 
 class CorruptedArray(ImageSource):
-    """One severity of an array file of a CIFAR-C set, read from disk as it is asked for."""
+    """One severity of an array file of a CIFAR-C set, read from disk on demand."""
 
     def __init__(self, path: Path, severity: int) -> None:
         rows = open_array(path)
         if rows.dtype != np.uint8 or rows.ndim != 4 or rows.shape[1:] != (32, 32, 3) or len(rows) % SEVERITIES:
             expected = "expected uint8 (50000, 32, 32, 3), five severities stacked"
-            raise UserError(f"{path} holds {rows.dtype} {rows.shape}: {expected}", code="wrong-array")
+            raise UserError(f"{path} has {rows.dtype} {rows.shape}: {expected}", code="wrong-array")
         if not len(rows):
-            raise UserError(f"{path} holds no images: download it again", code="no-images")
+            raise UserError(f"{path} has no images: download it again", code="no-images")
         each = len(rows) // SEVERITIES
         self.rows = rows[(severity - 1) * each : severity * each]
 
@@ -36,7 +36,6 @@ class CorruptedArray(ImageSource):
         return len(self.rows)
 
     def take(self, indices: Sequence[int]) -> Tensor:
-        """The images at some indices, in their order."""
         return to_images(self.rows[list(indices)])
 
 
@@ -55,13 +54,11 @@ def open_array(path: Path) -> Array:
 
 
 def read_labels(array: Path, images: int, classes: int) -> Tensor:
-    """Read the labels beside an array, for the images of one severity; in the published sets they repeat for each."""
+    """Read the labels next to an array, for one severity; published sets repeat them for each."""
     path = array.with_name("labels.npy")
     labels = open_array(path)
     if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 1:
-        raise UserError(
-            f"{path} holds {labels.dtype} {labels.shape}: expected a row of whole numbers", code="wrong-array"
-        )
+        raise UserError(f"{path} has {labels.dtype} {labels.shape}: expected a row of integers", code="wrong-array")
     if len(labels) not in (images, SEVERITIES * images):
         counts = f"{array} has {SEVERITIES * images} images, but {path.name} {len(labels)} labels"
         raise UserError(
@@ -73,7 +70,7 @@ def read_labels(array: Path, images: int, classes: int) -> Tensor:
 
 
 def to_labels(path: Path, labels: Any, classes: int) -> Tensor:
-    """Labels as a tensor; refuse numbers that name no class."""
+    """Labels as a tensor; refuse numbers that are not classes."""
     try:
         numbers = torch.from_numpy(np.array(labels, dtype=np.int64)).reshape(-1)
     except OverflowError:
@@ -115,7 +112,7 @@ def read_archive(path: Path, part: str, classes: int) -> Samples:
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
-    """Read an array of an archive, after a look at the bytes that it announces."""
+    """Read an array of an archive, after a check of its announced size: numpy would allocate it first."""
     if f"{name}.npy" not in archive.namelist():
         raise UserError(f"{path} has no {name}: expected x_train, y_train, x_test and y_test", code="wrong-array")
     size = archive.getinfo(f"{name}.npy").file_size
@@ -130,7 +127,7 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, _, dtype = read_header(file)
         if min(shape, default=0) < 0 or math.prod(shape) * max(dtype.itemsize, 1) > size:
-            raise ValueError(f"an array of shape {shape} does not fit into {size} bytes")  # numpy would set them aside
+            raise ValueError(f"an array of shape {shape} does not fit into {size} bytes")
         file.seek(0)
         found: Array = npy.read_array(file, allow_pickle=False)
     return found

@@ -1,4 +1,4 @@
-"""Augmentation of prepared images: colour, affine, blur, flip and noise, one draw per image, on the device.
+"""Augmentation of prepared images: colour, affine, blur, flip and noise, drawn for each image, on the device.
 
 The operations and ranges are those that CoTTA (Wang et al., CVPR 2022) made common in this field.
 """
@@ -17,7 +17,7 @@ from testdg.data.corruptions.filters import grey
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Ranges of the random operations; `strength` scales them all (0 leaves the images as they are)."""
+    """Ranges of the random operations; `strength` scales them all (0 leaves the images unchanged)."""
 
     strength: float = 1.0
     noise: float = 0.005
@@ -25,10 +25,10 @@ class Augmentation:
     """Largest standard deviation of the blur, in pixels; 0 for none."""
     flip: bool = True
     move: bool = True
-    """Rotate, shift, scale and mirror; without it every pixel stays in its place."""
+    """Whether to rotate, shift, scale and mirror."""
 
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
-        """Make one augmented view of each image in [0, 1], in full precision: half of it would move pixels."""
+        """Make one augmented view of each image in [0, 1], in full precision: half precision would move pixels."""
         if self.strength <= 0:
             return images
         with torch.autocast(images.device.type, enabled=False):
@@ -74,14 +74,14 @@ def rotate_hue(images: Tensor, turns: Tensor) -> Tensor:
 
 @lru_cache
 def _yiq(device: torch.device) -> tuple[Tensor, Tensor]:
-    """The matrix from RGB to YIQ and its inverse, made once for a device."""
+    """The matrix from RGB to YIQ and its inverse; cached per device."""
     rows = [[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]]
     to_yiq = torch.tensor(rows, device="cpu")
     return to_yiq.to(device), to_yiq.inverse().to(device)
 
 
 def transform(images: Tensor, strength: float, generator: Generator, mirror: bool = True) -> Tensor:
-    """Rotate by up to 15 degrees, shift by up to an eighth, scale by up to a tenth, mirror every other image."""
+    """Rotate by up to 15 degrees, shift by up to an eighth, scale by up to a tenth, mirror half of the images."""
     n = len(images)
     angle = _uniform((n,), -math.pi / 12, math.pi / 12, images, generator) * strength
     scale = 1 + _uniform((n,), -0.1, 0.1, images, generator) * strength

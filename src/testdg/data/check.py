@@ -1,6 +1,6 @@
-"""What is in a data folder: every known data set that is there, what it lacks and what is wrong with it.
+"""Checks of a data folder: the known data sets that it contains, what is missing, and what is damaged.
 
-Of pictures, headers and counts are looked at, not all pixels; label maps are read.
+Of pictures, headers and counts are checked, not all pixels; label maps are read.
 """
 
 import os
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass
 class Check:
-    """One data set: what was found, what keeps it from being used, and what is only good to know."""
+    """One data set: its contents, problems that prevent its use, and notes."""
 
     name: str
     folder: Path
@@ -38,7 +38,7 @@ class Check:
     notes: list[str] = field(default_factory=list)
 
     def attempt(self, read: Callable[..., T], *arguments: Any) -> T | None:
-        """Read something; a mistake in it becomes a problem."""
+        """Call a reader; a user error becomes a problem."""
         try:
             return read(*arguments)
         except UserError as error:
@@ -46,12 +46,12 @@ class Check:
             return None
 
     def compare(self, path: Path, count: int, expected: int, what: str = "images") -> None:
-        """Note a problem where a number is not what it should be."""
+        """Add a problem if a count is unexpected."""
         if count != expected:
             self.problems.append(f"{path} has {count} {what}: expected {expected}")
 
     def report(self, folder: Path, what: str, names: Iterable[str]) -> None:
-        """Note a problem that some files of a folder share."""
+        """Add a problem that some files of a folder share."""
         affected = list(names)
         if affected:
             self.problems.append(f"{folder}: {len(affected)} {what}, first {affected[0]}")
@@ -68,7 +68,7 @@ def check_folder(data: Path) -> list[Check]:
     checkers = (_check_batches, _check_archive, _check_arrays)
     checks = [check(data, cifar) for cifar in sets if isinstance(cifar, Cifar) for check in checkers]
     picture_sets = [data_set for data_set in sets if isinstance(data_set, PictureSet)]
-    own = [pictures for pictures in picture_sets if pictures.is_own(data)]  # it holds no other set then
+    own = [pictures for pictures in picture_sets if pictures.is_own(data)]  # then it contains no other set
     for pictures in own or picture_sets:
         splits = (pictures.test, pictures.train)
         checks += [_check_stored(data, pictures), *(_check_split(data, pictures, split) for split in splits)]
@@ -76,17 +76,17 @@ def check_folder(data: Path) -> list[Check]:
 
 
 def looked_for() -> str:
-    """What a data folder is looked through for, in words."""
+    """The data sets that `check_folder` looks for, in words."""
     return ", ".join([*(data_set.needs for data_set in _published()), LAYOUTS])
 
 
 def _published() -> list[CorruptedSet]:
-    """The sets that a folder can be told to hold: not those of any pictures."""
+    """Published sets, without those of any pictures."""
     return [data_set for _, data_set in corrupted_sets().values() if getattr(data_set, "class_count", 1)]
 
 
 def _check_batches(data: Path, cifar: Cifar) -> Check | None:
-    """Look at the pickled batches of a clean CIFAR set."""
+    """Check the pickled batches of a clean CIFAR set."""
     check = Check(cifar.title, find_clean(data, cifar))
     there = [name for name in (*cifar.train, cifar.test) if (check.folder / name).is_file()]
     if not there:
@@ -109,7 +109,7 @@ def _check_batches(data: Path, cifar: Cifar) -> Check | None:
 
 
 def _check_archive(data: Path, cifar: Cifar) -> Check | None:
-    """Look at a clean CIFAR set in one .npz file."""
+    """Check a clean CIFAR set in one .npz file."""
     check = Check(cifar.title, data / cifar.archive)
     if not check.folder.is_file():
         return None
@@ -126,7 +126,7 @@ def _check_archive(data: Path, cifar: Cifar) -> Check | None:
 
 
 def _check_arrays(data: Path, cifar: Cifar) -> Check | None:
-    """Look at the arrays of a CIFAR-C set."""
+    """Check the arrays of a CIFAR-C set."""
     folder = find_arrays(data, cifar)
     if folder is None or folder.resolve().name != cifar.stored:
         return None
@@ -146,7 +146,7 @@ def _check_arrays(data: Path, cifar: Cifar) -> Check | None:
 
 
 def _corruptions(check: Check, exists: Callable[[str], bool]) -> list[str]:
-    """Those corruptions that are there; say which are not."""
+    """The existing corruptions; missing ones are added to problems or notes."""
     there = [name for name in (*STANDARD_ORDER, *EXTRA) if exists(name)]
     if missing := [name for name in STANDARD_ORDER if name not in there]:
         check.problems.append(f"{check.folder}: missing {', '.join(missing)}")
@@ -156,7 +156,7 @@ def _corruptions(check: Check, exists: Callable[[str], bool]) -> list[str]:
 
 
 def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
-    """Look at the files of the corruptions."""
+    """Check the image files of the corruptions."""
     stored = pictures.find_stored(data)
     if stored is None:
         return None
@@ -179,9 +179,9 @@ def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
 
 
 def _check_split(data: Path, pictures: PictureSet, split: str) -> Check | None:
-    """Look at clean pictures."""
+    """Check clean pictures."""
     part, folder = split.partition("/")[0], pictures.split_folder(data, split)
-    if not folder.is_dir() or (data / f"{part}annot").is_dir():  # with label maps beside it, they are no classes
+    if not folder.is_dir() or (data / f"{part}annot").is_dir():  # folders next to label maps are not classes
         return None
     check = Check(f"{pictures.title} {part}", folder)
     listed = check.attempt(pictures.list_split, data, split)
@@ -190,12 +190,20 @@ def _check_split(data: Path, pictures: PictureSet, split: str) -> Check | None:
     check.found = f"{_count(check, folder, paths, classes)} images, {len(classes)} classes"
     if len(classes) < pictures.class_count and pictures.find_class_list(data) is None:
         few = f"{len(classes)} class folders and no {pictures.class_lists[0]}"
-        check.notes.append(f"{few}: labels count these folders, which fits a model of {len(classes)} classes")
+        check.notes.append(f"{few}: labels number these folders, which fits a model of {len(classes)} classes")
     return check
 
 
 def _count(check: Check, folder: Path, paths: Mapping[str, str], classes: Sequence[str]) -> int:
-    """Count the images of a folder; look for empty files, empty classes, and at the first header of each class."""
+    """Count the images of a folder; check for empty files, empty classes, and the first header of each class."""
+
+    def readable(path: Path) -> bool:
+        try:
+            with open_image_file(path):
+                return True
+        except UserError:
+            return False
+
     firsts: dict[str, str] = {}
     for name in paths:
         firsts.setdefault(name.split("/")[0], name)
@@ -203,17 +211,9 @@ def _count(check: Check, folder: Path, paths: Mapping[str, str], classes: Sequen
     filled = [name for name in firsts.values() if name not in empty_files]
     check.report(folder, "class folders without images", [name for name in classes if name not in firsts])
     check.report(folder, "empty files", empty_files)
-    unreadable = [name for name in filled if not _has_header(folder / paths[name])]
+    unreadable = [name for name in filled if not readable(folder / paths[name])]
     check.report(folder, "files without a readable header", unreadable)
     return len(paths)
-
-
-def _has_header(path: Path) -> bool:
-    try:
-        with open_image_file(path):
-            return True
-    except UserError:
-        return False
 
 
 LAYOUTS = "rgb_anon and gt (ACDC), leftImg8bit and gtFine (Cityscapes), images and masks, test and testannot (CamVid)"
@@ -221,11 +221,11 @@ _ACDC_TRAIN = 400  # of each condition
 _CITYSCAPES = {"train": 2975, "val": 500}
 _SPLITS = ("train", "val", "test")
 _THREADS = 4
-_TOLD = 5  # files that are named, of those of one folder that cannot be used
+_MOST_NAMED = 5  # unusable files of one folder that are named
 
 
 def check_maps(data: Path) -> list[Check]:
-    """Look at every set of pictures with label maps in a folder."""
+    """Check every set of pictures with label maps in a folder."""
     checks = [_check_acdc(data), _check_cityscapes(data)]
     checks += [_check_folders(f"{split} pictures", layouts.find_folders, data, split) for split in _SPLITS]
     checks += [_check_folders("pictures", layouts.find_flat, data), _check_halves(data)]
@@ -233,7 +233,7 @@ def check_maps(data: Path) -> list[Check]:
 
 
 def _check_acdc(data: Path) -> Check | None:
-    """Look at the training split of ACDC, condition by condition."""
+    """Check the training split of ACDC, condition by condition."""
     folder = layouts.find_parent(data, "rgb_anon")
     if folder is None:
         return None
@@ -248,7 +248,7 @@ def _check_acdc(data: Path) -> Check | None:
 
 
 def _check_cityscapes(data: Path) -> Check | None:
-    """Look at the pictures of Cityscapes that have public label maps."""
+    """Check the pictures of Cityscapes that have public label maps."""
     folder = layouts.find_parent(data, "leftImg8bit")
     if folder is None:
         return None
@@ -266,7 +266,7 @@ def _check_cityscapes(data: Path) -> Check | None:
 
 
 def _check_folders(name: str, find: Callable[..., layouts.Folders | None], data: Path, *split: str) -> Check | None:
-    """Look at a folder of pictures with a folder of label maps beside it."""
+    """Check a folder of pictures next to a folder of label maps."""
     check = Check(name, data)
     folders = check.attempt(find, data, *split)
     if folders is None:
@@ -281,29 +281,29 @@ def _check_folders(name: str, find: Callable[..., layouts.Folders | None], data:
 
 
 def _check_halves(data: Path) -> Check | None:
-    """Tell folders of pictures without one of label maps, and the other way round."""
+    """Report folders of pictures without label maps, and folders of label maps without pictures."""
     places = [("images", "masks"), *((split, f"{split}annot") for split in _SPLITS)]
     check = Check("pictures", data)
     for images, masks in places:
         if (data / masks).is_dir() and not (data / images).is_dir():
-            check.problems.append(f"{data / masks} holds label maps of pictures that are missing: expected {images}/")
+            check.problems.append(f"{data / masks} contains label maps of missing pictures: expected {images}/")
     if (data / "images").is_dir() and not (data / "masks").is_dir():
-        check.problems.append(f"{data / 'images'} holds pictures without label maps: expected masks/")
+        check.problems.append(f"{data / 'images'} contains pictures without label maps: expected masks/")
     return check if check.problems else None
 
 
 def _check_pairs(check: Check, pairs: Sequence[Pair]) -> int:
-    """Try every pair, tell what is wrong with the first ones, and count those that can be used."""
+    """Read every pair, report the first problems, and count the usable pairs."""
     with ThreadPoolExecutor(_THREADS) as threads:
-        mistakes = [told for told in threads.map(_mistake, pairs) if told]
-    check.problems += mistakes[:_TOLD]
-    if len(mistakes) > _TOLD:
-        check.problems.append(f"{pairs[0].image.parent.parent}: {len(mistakes) - _TOLD} more that cannot be used")
-    return len(pairs) - len(mistakes)
+        problems = [problem for problem in threads.map(_problem_of, pairs) if problem]
+    check.problems += problems[:_MOST_NAMED]
+    if len(problems) > _MOST_NAMED:
+        check.problems.append(f"{pairs[0].image.parent.parent}: {len(problems) - _MOST_NAMED} more unusable pairs")
+    return len(pairs) - len(problems)
 
 
-def _mistake(pair: Pair) -> str:
-    """What is wrong with a pair; empty where nothing is."""
+def _problem_of(pair: Pair) -> str:
+    """The problem of a pair; empty if there is none."""
     try:
         check_picture(pair.image)
         layouts.complete([pair])

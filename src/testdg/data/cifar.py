@@ -17,7 +17,7 @@ from testdg.errors import UserError
 
 @dataclass(frozen=True)
 class Cifar:
-    """Where a CIFAR set keeps what."""
+    """Files, classes and corruptions of a CIFAR set."""
 
     title: str
     folder: str
@@ -37,7 +37,7 @@ class Cifar:
 
     @property
     def needs(self) -> str:
-        """What a data folder must hold, in words."""
+        """Contents of a data folder, in words."""
         return f"{self.stored}/<corruption>.npy, {self.folder}/ or {self.archive}"
 
 
@@ -82,19 +82,19 @@ def read_batch(path: Path, cifar: Cifar = CIFAR10) -> Samples:
         found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         raise UserError(f"{path}: data must be uint8 of shape (N, 3072); got {found}", code="wrong-array")
     if not isinstance(labels, list) or len(labels) != len(data) or not all(type(n) is int for n in labels):
-        raise UserError(f"{path}: {cifar.labels} must be a list of {len(data)} whole numbers", code="wrong-labels")
+        raise UserError(f"{path}: {cifar.labels} must be a list of {len(data)} integers", code="wrong-labels")
     return Samples(torch.from_numpy(data.copy()).view(-1, 3, 32, 32), to_labels(path, labels, len(cifar.classes)))
 
 
 def find_clean(data: Path, cifar: Cifar = CIFAR10) -> Path:
-    """Find the folder of clean batches: the data folder itself, or inside it."""
+    """Find the folder of clean batches: in the data folder, or the data folder itself."""
     folders = (data / cifar.folder, data)
     names = (cifar.test, *cifar.train)
     return next((f for f in folders if any((f / name).is_file() for name in names)), folders[0])
 
 
 def find_arrays(data: Path, cifar: Cifar) -> Path | None:
-    """Find the folder of stored arrays: inside the data folder, or the folder itself where no other set is meant."""
+    """Find the folder of stored arrays: in the data folder, or the folder itself if no other set has its name."""
     names = ["labels", *STANDARD_ORDER, *EXTRA]
     others = {other.stored for other in (CIFAR10, CIFAR100) if other is not cifar}
     folders = (data / cifar.stored, *([] if data.name in others else [data]))
@@ -102,12 +102,12 @@ def find_arrays(data: Path, cifar: Cifar) -> Path | None:
 
 
 def has_clean(data: Path, cifar: Cifar = CIFAR10) -> bool:
-    """Whether clean test images are there, in either form."""
+    """Whether clean test images exist, in either format."""
     return (find_clean(data, cifar) / cifar.test).is_file() or (data / cifar.archive).is_file()
 
 
 def read_test(data: Path, cifar: Cifar = CIFAR10) -> Samples:
-    """Read the clean test images: the pickled batch, or the .npz file where there is none."""
+    """Read the clean test images: the pickled batch, or the .npz file if there is none."""
     batch = find_clean(data, cifar) / cifar.test
     if not batch.exists() and (data / cifar.archive).exists():
         return read_archive(data / cifar.archive, "test", len(cifar.classes))
@@ -115,18 +115,18 @@ def read_test(data: Path, cifar: Cifar = CIFAR10) -> Samples:
 
 
 def read_train(data: Path, cifar: Cifar = CIFAR10) -> Samples:
-    """Read the clean training images that are there; warn where some are missing."""
+    """Read the existing clean training images; warn if some are missing."""
     folder = find_clean(data, cifar)
-    there = [folder / name for name in cifar.train if (folder / name).exists()]
-    if not there and (data / cifar.archive).exists():
+    present = [folder / name for name in cifar.train if (folder / name).exists()]
+    if not present and (data / cifar.archive).exists():
         return read_archive(data / cifar.archive, "train", len(cifar.classes))
-    if not there:
+    if not present:
         raise UserError(
             f"{folder / cifar.train[0]} is missing: expected the training batches of {cifar.title}", code="missing-file"
         )
-    parts = [read_batch(path, cifar) for path in there]
+    parts = [read_batch(path, cifar) for path in present]
     train = Samples(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
-    if len(there) < len(cifar.train):
+    if len(present) < len(cifar.train):
         missing = ", ".join(name for name in cifar.train if not (folder / name).exists())
-        warnings.warn(f"{folder}: {missing} missing; {len(train)} training images are there", stacklevel=2)
+        warnings.warn(f"{folder}: {missing} missing; {len(train)} training images found", stacklevel=2)
     return train

@@ -36,14 +36,13 @@ _MOST_WORKERS = 16
 
 
 class Crop(NamedTuple):
-    """The size that pictures are read at: the shorter edge is resized to `edge`, its middle square of `side` kept."""
+    """The size that pictures are read at: the short edge is resized to `edge`, then a central square is cut."""
 
     edge: int
     side: int
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of a picture's pixels."""
         return 3 * self.side * self.side
 
 
@@ -108,7 +107,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def fit(picture: Image.Image, crop: Crop = IMAGENET_CROP) -> Image.Image:
-    """An RGB picture at the size of a crop: as it is where it has that size, else resized (bilinear) and cut."""
+    """An RGB picture at the size of a crop: unchanged if it has that size, else resized (bilinear) and cut."""
     picture, (edge, side) = picture.convert("RGB"), crop
     if picture.size == (side, side):
         return picture
@@ -129,8 +128,8 @@ def decode_file(path: str | Path, crop: Crop = IMAGENET_CROP) -> bytes | str:
 
 
 def serve() -> None:
-    """Answer requests until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and decides
+    """Answer requests until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it, too, and decides
     warnings.simplefilter("ignore")
     for line in sys.stdin.buffer:
         request = json.loads(line)
@@ -144,7 +143,7 @@ def serve() -> None:
 
 
 class Decoder:
-    """Some worker processes, each started when it is first needed, with a thread that waits for it."""
+    """Worker processes that start when they are first needed, each with a thread that waits for it."""
 
     def __init__(self, workers: int | None = None, crop: Crop = IMAGENET_CROP) -> None:
         self.crop = crop
@@ -155,60 +154,44 @@ class Decoder:
         self.close = weakref.finalize(self, _close, self._threads, self._started)
 
     def submit(self, paths: Sequence[str], *, pixels: bool = True) -> list[Future[list[bytes | str]]]:
-        """Ask for some files; each future gives a share of them, in order: their pixels, or why there are none."""
+        """Request files; each future returns a share of them, in order: pixels, or the reason for none."""
         size = -(-len(paths) // self.workers) or 1
         shares = [list(paths[start : start + size]) for start in range(0, len(paths), size)]
         return [self._threads.submit(self._ask, share, pixels) for share in shares]
 
     def _ask(self, paths: list[str], pixels: bool) -> list[bytes | str]:
-        worker = self._worker()
-        try:
-            return list(_answers(worker, paths, self.crop, pixels))
-        except UserError:
-            self._own.worker = None
-            raise
-
-    def _worker(self) -> subprocess.Popen[bytes]:
-        """The worker of this thread."""
-        if getattr(self._own, "worker", None) is None:
+        """Send a request to the worker of this thread and read its answers; if it dies, the error names the file."""
+        worker = getattr(self._own, "worker", None)
+        if worker is None:
             command = [sys.executable, "-P", "-m", "testdg.data.decoder"]
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            pipe = subprocess.PIPE
-            self._own.worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment)
-            self._started.append(self._own.worker)
-        worker: subprocess.Popen[bytes] = self._own.worker
-        return worker
-
-
-def _answers(worker: subprocess.Popen[bytes], paths: list[str], crop: Crop, pixels: bool) -> Iterator[bytes | str]:
-    """Send a request and read its answers; the file that a worker died over is named."""
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    try:
-        worker.stdin.write(json.dumps({"paths": paths, "crop": crop, "pixels": pixels}).encode() + b"\n")
-        worker.stdin.flush()
-    except BrokenPipeError:
-        raise _died(worker, paths[0]) from None
-    for path in paths:
-        line = worker.stdout.readline()
-        why = json.loads(line) if line.endswith(b"\n") else None
-        size = crop.image_bytes if pixels and why is None else 0
-        content = worker.stdout.read(size)
-        if not line.endswith(b"\n") or len(content) < size:
-            raise _died(worker, path)
-        yield content if why is None else why
-
-
-def _died(worker: subprocess.Popen[bytes], path: str) -> UserError:
-    worker.kill()
-    remedy = "look at the file and at the memory that is left, and start the run again"
-    return UserError(
-        f"a decoding process died (exit code {worker.wait()}) while it read {path}: {remedy}", code="worker-died"
-    )
+            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+            self._own.worker = worker
+            self._started.append(worker)
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        answers: list[bytes | str] = []
+        with suppress(BrokenPipeError):  # then there is no answer to the first path
+            worker.stdin.write(json.dumps({"paths": paths, "crop": self.crop, "pixels": pixels}).encode() + b"\n")
+            worker.stdin.flush()
+        for path in paths:
+            line = worker.stdout.readline()
+            why = json.loads(line) if line.endswith(b"\n") else None
+            size = self.crop.image_bytes if pixels and why is None else 0
+            content = worker.stdout.read(size)
+            if not line.endswith(b"\n") or len(content) < size:
+                self._own.worker = None
+                worker.kill()
+                message = (
+                    f"a decoding process died (exit code {worker.wait()}) while it read {path}: check the file and"
+                )
+                raise UserError(f"{message} the free memory, and start the run again", code="worker-died")
+            answers.append(content if why is None else why)
+        return answers
 
 
 def _close(threads: ThreadPoolExecutor, started: list[subprocess.Popen[bytes]]) -> None:
-    """End the workers; nobody waits for the threads, since one of them may be the caller."""
+    """End the workers without waiting for the threads, since one of them may be the caller."""
     threads.shutdown(wait=False, cancel_futures=True)
     for worker in started:
         worker.kill()

@@ -18,46 +18,48 @@ from testdg.errors import UserError, unknown
 
 ORDERS = ("name", "time")
 LISTS = ("", ".txt", ".lst", ".list")
-_POLL = 0.5  # seconds between two looks at a growing folder
+_POLL = 0.5  # seconds between two polls of a growing folder
 _SETTLED = 2.0  # seconds without a change after which a file counts as complete
 
 
 class Frame(NamedTuple):
-    """A picture that is not decoded yet: its name in tables, and a path, an array, a tensor or a PIL image."""
+    """A picture before it is decoded: its name, and a path, bytes, an array, a tensor or a PIL image."""
 
     file: str
     picture: Any
 
 
 class Frames:
-    """Pictures in order; None stands for "nothing now, perhaps later" where they are still being made."""
+    """Pictures in order; an item is None if there is no new picture now, but there may be one later."""
 
     total: int | None = None
-    """How many there are, where that is known."""
+    """Number of pictures, if known."""
     live = False
-    """Whether somebody waits for predictions while pictures still come in: a batch then does not wait for long."""
+    """Whether pictures are still arriving, so that a batch should not wait long to be filled."""
     ahead = True
-    """Whether they may be read in another thread, before they are asked for."""
+    """Whether another thread may read pictures ahead."""
 
     def __iter__(self) -> Iterator[Frame | None]:
-        """Give the pictures."""
         raise NotImplementedError
 
     def place(self, file: str) -> Path | None:
-        """Where a picture lies, by its name; None where it lies in no file of its own."""
+        """Path of a picture by its name; None if it is not a file of its own."""
         return None
 
     def there(self, file: str) -> bool:
-        """Whether a picture can be had again."""
+        """Whether a picture can be read again."""
         return (path := self.place(file)) is None or path.is_file()
 
     def remarks(self) -> list[str]:
-        """What went wrong on the way, in words."""
+        """Warnings about the pictures that were read so far."""
         return []
 
 
 class PictureIterable(Frames):
-    """Tensors, arrays, PIL images, bytes or paths of the caller's; a batch, (N, C, H, W), counts as N pictures."""
+    """Tensors, arrays, PIL images, bytes or paths from the caller; a batch, (N, C, H, W), counts as N pictures.
+
+    Names are positions, or paths for files.
+    """
 
     ahead = False
 
@@ -66,18 +68,17 @@ class PictureIterable(Frames):
         self.total = len(pictures) if isinstance(pictures, Sized) else None
 
     def __iter__(self) -> Iterator[Frame | None]:
-        """Name them by their places, those in files by their paths."""
         number = 0
-        for given in self.pictures:
-            for picture in given if isinstance(given, np.ndarray | Tensor) and given.ndim == 4 else (given,):
+        for item in self.pictures:
+            for picture in item if isinstance(item, np.ndarray | Tensor) and item.ndim == 4 else (item,):
                 yield Frame(str(picture) if isinstance(picture, str | Path) else f"{number:06}", picture)
                 number += 1
 
 
 class PictureFolder(Frames):
-    """The pictures of a folder and the folders in it; with `follow`, also those that are still to come.
+    """The pictures of a folder and its subfolders, by name or time; with `follow`, also pictures that arrive later.
 
-    `follow` ends after `idle` seconds without a new one, if that is given. What lies in `without` is left out.
+    `follow` ends after `idle` seconds without a new picture (default: never). The folder `without` is left out.
     """
 
     def __init__(
@@ -91,10 +92,11 @@ class PictureFolder(Frames):
         self._first = None if follow else self._names()
         self.total = None if self._first is None else len(self._first)
         if self.total == 0:
-            raise UserError(f"{path} holds no pictures ({', '.join(SUFFIXES)}): name another folder", code="no-images")
+            raise UserError(
+                f"{path} contains no pictures ({', '.join(SUFFIXES)}): name another folder", code="no-images"
+            )
 
     def __iter__(self) -> Iterator[Frame | None]:
-        """Give them by name or by time."""
         if not self.live:
             names, self._first = self._first or self._names(), None
             yield from (Frame(name, self.path / name) for name in names)
@@ -111,7 +113,7 @@ class PictureFolder(Frames):
             time.sleep(_POLL)
 
     def _complete(self, name: str, sizes: dict[str, tuple[int, float]]) -> bool:
-        """Whether a file is written to its end: it did not change since the last look, or for some seconds."""
+        """Whether a file is complete: it has not changed since the last poll, or for some seconds."""
         try:
             about = (self.path / name).stat()
         except OSError:
@@ -135,12 +137,11 @@ class PictureFolder(Frames):
         return sorted(found, key=lambda name: (_changed(self.path / name), natural(name)))
 
     def place(self, file: str) -> Path | None:
-        """Where a picture lies."""
         return self.path / file
 
 
 class PictureList(Frames):
-    """Pictures that a list names, one path per line, beside the list or from here."""
+    """Pictures of a list, one path per line, relative to the list or to the working directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -156,13 +157,11 @@ class PictureList(Frames):
             raise UserError(f"{path} is empty: expected the path of a picture per line", code="empty-list")
 
     def __iter__(self) -> Iterator[Frame | None]:
-        """Give them in the order of the list."""
         yield from (Frame(name, self.place(name)) for name in self.names)
 
     def place(self, file: str) -> Path:
-        """Where a picture lies."""
-        beside = self.path.parent / file
-        return beside if beside.is_file() else Path(file)
+        relative = self.path.parent / file
+        return relative if relative.is_file() else Path(file)
 
 
 class PicturePipe(Frames):
@@ -171,7 +170,7 @@ class PicturePipe(Frames):
     live = True
 
     def __iter__(self) -> Iterator[Frame | None]:
-        """Give them as they come in; read without a buffer of Python's, which a thread would hold to the end."""
+        # os.read, since a thread that waits in sys.stdin holds the lock of its buffer until the end
         left = b""
         while data := os.read(sys.stdin.fileno(), 1 << 16):
             *lines, left = (left + data).split(b"\n")
@@ -180,7 +179,6 @@ class PicturePipe(Frames):
             yield _piped(left)
 
     def place(self, file: str) -> Path:
-        """Where a picture lies."""
         return Path(file)
 
 
@@ -190,7 +188,7 @@ def _piped(line: bytes) -> Frame:
 
 
 class RemainingPictures(Frames):
-    """The pictures of others that are not done: some `again` first, then those that come, each done one left out."""
+    """Pictures of another source that are not done: first those of `again`, then the others."""
 
     def __init__(self, frames: Frames, done: Iterable[str], again: Iterable[str]) -> None:
         self.frames, self.done = frames, Counter(done)
@@ -198,7 +196,6 @@ class RemainingPictures(Frames):
         self.total, self.live, self.ahead = frames.total, frames.live, frames.ahead
 
     def __iter__(self) -> Iterator[Frame | None]:
-        """Give those that are not done."""
         yield from self.again
         left = self.done + Counter(frame.file for frame in self.again)
         for frame in self.frames:
@@ -208,14 +205,13 @@ class RemainingPictures(Frames):
                 yield frame
 
     def remarks(self) -> list[str]:
-        """What went wrong on the way."""
         return self.frames.remarks()
 
 
 def open_frames(
     frames: Any, order: str = "name", *, follow: bool = False, idle: float | None = None, without: Path | None = None
 ) -> Frames:
-    """Find out what kind of thing pictures come from."""
+    """Open a source of pictures: a folder, a list, a picture, a video, "-" for standard input, or an iterable."""
     path = Path(frames) if isinstance(frames, str | Path) and str(frames) != "-" else None
     if path is not None and path.is_dir():
         return PictureFolder(path, order, follow=follow, idle=idle, without=without)
@@ -228,7 +224,7 @@ def open_frames(
         raise UserError("--follow is for folders that grow: name a folder, or leave it out", code="option-conflict")
     if order != "name":
         raise UserError(
-            "--order is for folders: lists, videos and standard input have an order of their own",
+            "--order is for folders: lists, videos and standard input have their own order",
             code="option-conflict",
         )
     if path is None:
@@ -241,12 +237,12 @@ def open_frames(
 
 
 def is_picture(name: str) -> bool:
-    """Whether a name is that of a picture, and no hidden file."""
+    """Whether a name has the suffix of a picture and is not hidden."""
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """A key that sorts `frame2` before `frame10`."""
+    """Sort key that puts `frame2` before `frame10`."""
     parts = re.split(r"(\d+)", name)
     return tuple((int(part) if number % 2 else -1, part) for number, part in enumerate(parts))
 
@@ -262,14 +258,14 @@ _MOST_DAMAGED = 1000
 
 
 class Video(Frames):
-    """The frames of a video, called `<file>#<number>`; what cannot be decoded is left out and told."""
+    """The frames of a video, named `<file>#<number>`; damaged ones are left out, with a warning."""
 
     def __init__(self, path: Path) -> None:
         try:
             import av
         except ImportError as error:
-            told = f"{path} is no list of pictures, and a video needs PyAV: pip install 'testdg[video]'"
-            raise UserError(told, code="not-installed") from error
+            message = f"{path} is not a list of pictures, and a video needs PyAV: pip install 'testdg[video]'"
+            raise UserError(message, code="not-installed") from error
         self.path, self.av, self._damaged = path, av, 0
         self._remarks: list[str] = []
         with self._opened() as container:
@@ -280,16 +276,17 @@ class Video(Frames):
             check_file(self.path)
             container = self.av.open(str(self.path), options={"protocol_whitelist": "file"})
             if not container.streams.video:
-                raise ValueError("it has no pictures")
+                raise ValueError("it has no video stream")
             about = container.streams.video[0].codec_context
             check_picture_size(about.height, about.width)
         except (OSError, ValueError, self.av.FFmpegError) as error:
-            told = f"{self.path} is neither a list of pictures nor a video that can be read"
-            raise UserError(f"{told}: {getattr(error, 'strerror', None) or error}", code="unreadable-video") from error
+            message = f"{self.path} is neither a list nor a readable video"
+            raise UserError(
+                f"{message}: {getattr(error, 'strerror', None) or error}", code="unreadable-video"
+            ) from error
         return container
 
     def __iter__(self) -> Iterator[Frame | None]:
-        """Decode one frame after the other; frames that are damaged have no number."""
         self._remarks, number, self._damaged = [], 0, 0
         with self._opened() as container:
             for frame in self._decoded(container):
@@ -301,7 +298,7 @@ class Video(Frames):
             self._remarks.append(f"{self.path} ends early: {number} of {self.total} frames could be decoded")
 
     def _decoded(self, container: Any) -> Iterator[Any]:
-        """Frames of one packet after the other; packets that cannot be decoded are counted, up to a limit."""
+        """Frames packet by packet; packets that cannot be decoded are counted, up to a limit."""
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         packets = container.demux(stream)
@@ -317,11 +314,10 @@ class Video(Frames):
             yield from found
 
     def remarks(self) -> list[str]:
-        """Whether the video ended early, or was damaged."""
         return self._remarks
 
 
 def _pixels(frame: Any) -> Any:
-    """RGB, (H, W, 3), upright as the camera was held."""
+    """RGB, (H, W, 3), rotated upright."""
     turns = round(float(getattr(frame, "rotation", 0) or 0) / 90) % 4
     return np.rot90(frame.to_ndarray(format="rgb24"), turns)

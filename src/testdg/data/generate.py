@@ -36,13 +36,13 @@ from testdg.version import __version__
 
 Images = TypeVar("Images", bound=Sized)
 ALL = (*STANDARD_ORDER, *EXTRA)
-Tell = Callable[[str, int, int], None]
-"""Hears the corruption at work, the images made by this command so far, and how many it will make."""
+OnProgress = Callable[[str, int, int], None]
+"""Progress: the current corruption, the number of images that this command has made so far, and their total."""
 
 
 @dataclass(frozen=True)
 class CorruptOptions:
-    """Which corruptions at which severities, and how they are made."""
+    """The corruptions to make, at which severities, from which seed, by how many processes."""
 
     corruptions: Sequence[str] = ALL
     severities: Sequence[int] = SEVERITIES
@@ -63,7 +63,7 @@ class CorruptOptions:
     def describe(
         self, source: str, images: int, frost: FrostTextures | None, parameters: ParameterSet
     ) -> dict[str, Any]:
-        """Everything that the images depend on, for the manifest; `source` identifies the clean ones."""
+        """Everything that the images depend on, for the manifest; `source` is a fingerprint of the clean ones."""
         return {
             "seed": self.seed,
             "frost": "procedural" if frost is None else f"{frost.description} ({fingerprint(frost.textures)})",
@@ -76,22 +76,22 @@ class CorruptOptions:
 
 
 class Count:
-    """Counts images while they are made, and tells."""
+    """Counts images while they are made, and reports the progress."""
 
-    def __init__(self, tell: Tell, total: int) -> None:
-        self.tell, self.done, self.total = tell, 0, total
+    def __init__(self, on_progress: OnProgress, total: int) -> None:
+        self.on_progress, self.done, self.total = on_progress, 0, total
 
     def passed(self, name: str, images: Images) -> Images:
-        """Count some images of a corruption and hand them on."""
+        """Count images of a corruption and return them."""
         self.done += len(images)
-        self.tell(name, self.done, self.total)
+        self.on_progress(name, self.done, self.total)
         return images
 
 
 class Manifest:
-    """The file that tells which corruptions of a folder are complete, and what they were made from.
+    """The file that lists which corruptions of a folder are complete, and what they were made from.
 
-    It is begun, or gone on with where it is there; anything made from other values is refused.
+    An existing manifest is continued if it has the same values; otherwise the folder is refused.
     """
 
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ class Manifest:
         self._write()
 
     def add(self, name: str) -> None:
-        """Say that a corruption is complete."""
+        """Mark a corruption as complete."""
         if name not in self.about["corruptions"]:
             self.about["corruptions"] = [known for known in ALL if known in (name, *self.about["corruptions"])]
             self._write()
@@ -119,13 +119,13 @@ class Manifest:
 
 @contextmanager
 def claimed(folder: Path, about: dict[str, Any]) -> Iterator[Manifest]:
-    """Hold a folder that is new, or that the same command began; failures to write become sentences."""
+    """Lock a folder that is new or was begun by the same command; failures to write become user errors."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         names = {path.name for path in folder.iterdir()} - {".lock", MANIFEST + ".new"}
     if names and MANIFEST not in names:
         raise UserError(
-            f"{folder} holds {min(names)} and no {MANIFEST}, so something else made it: choose another --out",
+            f"{folder} contains {min(names)} but no {MANIFEST}, so it was made by something else: choose another --out",
             code="folder-in-use",
         )
     busy = f"{folder} is being written by another command: wait for it, or choose another --out"
@@ -144,7 +144,7 @@ _work: list[Any] = []  # in a worker: the function and what all of its tasks sha
 def workers(
     jobs: int, function: Callable[[Shared, Task], Made], shared: Shared
 ) -> Iterator[Callable[[Iterable[Task]], Iterator[Made]]]:
-    """Give a `map` that calls function(shared, task), with results in the order of the tasks."""
+    """Yield a `map` of function(shared, task), in processes if `jobs` > 1; results keep the order of tasks."""
     if jobs == 1:
         yield lambda tasks: (function(shared, task) for task in tasks)
         return
@@ -154,30 +154,30 @@ def workers(
         yield lambda tasks: executor.map(_call, tasks)
     except BrokenProcessPool as error:
         raise UserError(
-            f"one of {jobs} worker processes ended: it may lack memory; try fewer --jobs", code="worker-died"
+            f"one of {jobs} worker processes ended: they may lack memory; try fewer --jobs",
+            code="worker-died",
         ) from error
     finally:
         executor.shutdown(cancel_futures=True)
 
 
 def _start(function: Callable[..., Any], shared: Any) -> None:
-    """Make a worker ready: one thread, deaf to Ctrl-C (its parent hears it), and gone when its parent is."""
+    """Initialise a worker: one thread, no reaction to Ctrl-C, and an end when its parent ends."""
     torch.set_num_threads(1)
     depend_on_parent()
     _work[:] = [function, shared]
 
 
 def depend_on_parent() -> None:
-    """Leave Ctrl-C to the parent of this process, and end with it, however it ends."""
+    """Ignore Ctrl-C, which the parent handles, and end with the parent, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
+    def end_with_parent() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _call(task: Any) -> Any:
@@ -192,7 +192,7 @@ Array = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class _Piece(NamedTuple):
-    """Some images under one corruption, from a start on; `folder` is where pictures go."""
+    """Images of one task: under one corruption, from a start on; pictures are written to `folder`."""
 
     name: str
     severity: int
@@ -213,8 +213,10 @@ class _Files(NamedTuple):
     corrupt: Corrupt
 
 
-def write_set(benchmark: str, data: Path, out: Path, images: int | None, options: CorruptOptions, tell: Tell) -> Path:
-    """Make the set of a benchmark from its clean images, under the folder `out`; returns the folder of the set."""
+def write_set(
+    benchmark: str, data: Path, out: Path, images: int | None, options: CorruptOptions, on_progress: OnProgress
+) -> Path:
+    """Make the set of a benchmark from its clean images in the folder `out`; return the folder of the set."""
     benchmark_class, data_set = look_up("corrupted data set", benchmark, corrupted_sets())
     if images is not None and images < 1:
         raise UserError(f"images must be at least 1; got {images}", code="wrong-images")
@@ -224,10 +226,10 @@ def write_set(benchmark: str, data: Path, out: Path, images: int | None, options
         )
     folder = out / data_set.stored
     if isinstance(data_set, PictureSet):
-        write_pictures(folder, data_set, data, images, options, tell)
+        write_pictures(folder, data_set, data, images, options, on_progress)
     else:
         bench = benchmark_class(data, Options(images=images))
-        write_arrays(folder, bench.clean, bench.frost, options, tell, data_set.parameters)
+        write_arrays(folder, bench.clean, bench.frost, options, on_progress, data_set.parameters)
     return folder
 
 
@@ -236,10 +238,10 @@ def write_arrays(
     clean: Samples,
     frost: FrostTextures | None,
     options: CorruptOptions,
-    tell: Tell,
+    on_progress: OnProgress,
     parameters: ParameterSet = CIFAR,
 ) -> None:
-    """Write `<corruption>.npy`, uint8 (5 N, H, W, 3), and `labels.npy`; a corruption that is there is kept."""
+    """Write `<corruption>.npy`, uint8 (5 N, H, W, 3), and `labels.npy`; existing corruptions are not made again."""
     if sorted(options.severities) != list(SEVERITIES):
         raise UserError(
             f"arrays hold all five severities, one after the other; got {', '.join(map(str, options.severities))}: "
@@ -251,7 +253,7 @@ def write_arrays(
     with claimed(folder, about) as manifest, workers(options.jobs, _make_rows, source) as make:
         _write_array(folder / "labels.npy", (5 * len(clean),), [np.tile(clean.labels.numpy().astype(np.uint8), 5)])
         todo = [name for name in options.corruptions if not (folder / f"{name}.npy").exists()]
-        count = Count(tell, 5 * len(clean) * len(todo))
+        count = Count(on_progress, 5 * len(clean) * len(todo))
         starts = range(0, len(clean), _ARRAY_CHUNK)
         for name in options.corruptions:
             if name in todo:
@@ -262,7 +264,7 @@ def write_arrays(
 
 
 def _make_rows(source: _Arrays, piece: _Piece) -> Array:
-    """Corrupt one piece, (N, H, W, 3)."""
+    """Corrupt the images of one task, (N, H, W, 3)."""
     images = source.images[piece.start : piece.start + _ARRAY_CHUNK]
     indices = range(piece.start, piece.start + len(images))
     corrupted = source.corrupt(images, piece.name, piece.severity, indices=indices)
@@ -270,7 +272,7 @@ def _make_rows(source: _Arrays, piece: _Piece) -> Array:
 
 
 def _write_array(path: Path, shape: tuple[int, ...], pieces: Iterable[Array]) -> None:
-    """Write a file of numpy's format piece by piece; it appears under its name when it is whole."""
+    """Write an .npy file piece by piece; it gets its name when it is complete."""
     with replacing(path) as fresh, fresh.open("wb") as file:
         npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
         for piece in pieces:
@@ -278,20 +280,27 @@ def _write_array(path: Path, shape: tuple[int, ...], pieces: Iterable[Array]) ->
 
 
 def write_pictures(
-    folder: Path, data_set: PictureSet, data: Path, images: int | None, options: CorruptOptions, tell: Tell
+    folder: Path, data_set: PictureSet, data: Path, images: int | None, options: CorruptOptions, on_progress: OnProgress
 ) -> None:
-    """Write `<corruption>/<severity>/<class>/<file>`, JPEG; every severity of a corruption appears when it is whole.
+    """Write `<corruption>/<severity>/<class>/<file>`, JPEG; a severity gets its name when it is complete.
 
-    The pictures are the set's test pictures, or those of `data` where it holds the classes itself; photographs of
-    frost are taken from a folder `frost` in the data folder, or beside the classes.
+    The pictures are the test pictures of the set, or those of `data` if it contains class folders; photographs of frost
+    are read from a folder `frost` in the data folder, or next to the classes.
     """
     inside = data_set.split_folder(data, data_set.test).is_dir()
     clean = data_set.list_test(data) if inside else Pictures(data, list_images(data))
     names = spread(list(clean.paths), images)
-    _check_names(names)
+    seen: dict[str, str] = {}
+    for name in names:  # all are written as JPEG
+        if (twin := seen.setdefault(_as_jpeg(name), name)) != name:
+            message = f"{twin} and {name} would both become {_as_jpeg(name)}: rename one"
+            raise UserError(message, code="duplicate")
     photographs = (data if inside else data.resolve().parent) / "frost"
     frost = FrostTextures.from_folder(photographs) if photographs.is_dir() else None
-    about = options.describe(_identify(clean, names), len(names), frost, data_set.parameters)
+    digest = hashlib.blake2b(digest_size=6)  # of class, name and size: reading all pictures would take too long
+    for name in names:
+        digest.update(f"{name} {(clean.folder / clean.paths[name]).stat().st_size}\n".encode())
+    about = options.describe(digest.hexdigest(), len(names), frost, data_set.parameters)
     corrupt = partial(corrupt_uint8, seed=options.seed, parameters=data_set.parameters, frost=frost)
     places_of = {name: place for place, name in enumerate(clean.paths)}  # noise does not depend on the choice
     source = _Files(clean, names, [places_of[name] for name in names], data_set.crop, corrupt)
@@ -299,7 +308,7 @@ def write_pictures(
         levels = {severity: data_set.severities[severity - 1] for severity in options.severities}
         places = {(name, s): folder / name / level for name in options.corruptions for s, level in levels.items()}
         todo = {key: place for key, place in places.items() if not place.exists()}
-        count = Count(tell, len(names) * len(todo))
+        count = Count(on_progress, len(names) * len(todo))
         for name, severity in places:
             if place := todo.get((name, severity)):
                 part = place.with_name(f"{place.name}.part")
@@ -311,44 +320,25 @@ def write_pictures(
                 manifest.add(name)
 
 
-def _check_names(names: list[str]) -> None:
-    """Refuse pictures whose names differ in their ending only: all are written as JPEG."""
-    seen: dict[str, str] = {}
-    for name in names:
-        if (twin := seen.setdefault(_as_jpeg(name), name)) != name:
-            raise UserError(f"{twin} and {name} would both become {_as_jpeg(name)}: rename one", code="duplicate")
-
-
 def _as_jpeg(name: str) -> str:
     return str(Path(name).with_suffix(".JPEG").as_posix())
 
 
-def _identify(clean: Pictures, names: list[str]) -> str:
-    """Identify pictures by class, name and size; reading them all would take long."""
-    digest = hashlib.blake2b(digest_size=6)
-    for name in names:
-        digest.update(f"{name} {(clean.folder / clean.paths[name]).stat().st_size}\n".encode())
-    return digest.hexdigest()
-
-
 def _make_files(source: _Files, piece: _Piece) -> list[str]:
-    """Corrupt some pictures and write those that are not there."""
+    """Corrupt the pictures of one task, and write those that do not exist."""
     part = slice(piece.start, piece.start + _PICTURE_CHUNK)
     names = source.names[part]
     for index, name in zip(source.positions[part], names, strict=True):
         target = piece.folder / _as_jpeg(name)
         if not target.exists():
-            image = _read(source.clean.folder / source.clean.paths[name], source.crop)
-            made = source.corrupt(image[None], piece.name, piece.severity, indices=[index])[0]
+            path, side = source.clean.folder / source.clean.paths[name], source.crop.side
+            pixels = decode_file(path, source.crop)
+            if isinstance(pixels, str):
+                message = f"{path} cannot be read as an image: {pixels}; replace or delete it"
+                raise UserError(message, code="unreadable-picture")
+            image = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(1, 3, side, side)
+            made = source.corrupt(image, piece.name, piece.severity, indices=[index])[0]
             target.parent.mkdir(parents=True, exist_ok=True)
             with replacing(target) as fresh:
                 Image.fromarray(made.permute(1, 2, 0).contiguous().numpy()).save(fresh, "JPEG", quality=QUALITY)
     return names
-
-
-def _read(path: Path, crop: Crop) -> Tensor:
-    """Read a picture at the size of the set: uint8, (3, side, side)."""
-    pixels = decode_file(path, crop)
-    if isinstance(pixels, str):
-        raise UserError(f"{path} cannot be read as an image: {pixels}; replace or delete it", code="unreadable-picture")
-    return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(3, crop.side, crop.side)

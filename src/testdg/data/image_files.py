@@ -1,4 +1,4 @@
-"""Images in files, `<class>/<file>`: listing, choosing and reading them ahead of the stream."""
+"""Image files, `<class>/<file>`: listing, choosing, and reading them ahead of the stream."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from testdg.bounds import read_text
 from testdg.data.decoder import DATA_SET_SUFFIXES, Decoder, read_levels
 from testdg.errors import UserError
 
-_AHEAD = 4  # batches that are decoded before they are asked for
+_AHEAD = 4  # batches that are decoded in advance
 
 Pieces = list[Future[list[bytes | str]]]
 
 
 class ImageFiles:
-    """Image files of any size, read as uint8 at the size of the decoder's crop; what follows is decoded meanwhile.
+    """Image files of any size, read as uint8 at the size of the decoder's crop.
 
-    `paths` says where in the folder each lies, by its name `<class>/<file>`.
+    `paths` are relative to the folder, by name, `<class>/<file>`. Read-ahead: `read` requests the next ranges of the
+    same length as well and stores their futures by range. A stream that asks for one range after the other finds them
+    done; any other range means that the caller has moved, so all futures are cancelled and reading starts there.
     """
 
     def __init__(self, folder: Path, paths: Mapping[str, str], decoder: Decoder) -> None:
@@ -34,34 +36,32 @@ class ImageFiles:
         return len(self.names)
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Images `start` to `stop`; the next ranges of the same length are asked for, too."""
-        wanted = range(start, min(stop, len(self)))
-        pieces = self._ahead.pop(wanted, None)
-        if pieces is None:  # somebody seeks: what was read ahead is of no use
+        span = range(start, min(stop, len(self)))
+        pieces = self._ahead.pop(span, None)
+        if pieces is None:
             self._forget()
-            pieces = self._submit(wanted)
+            pieces = self._submit(span)
         for number in range(_AHEAD):
-            begin = wanted.stop + number * len(wanted)
-            following = range(begin, min(begin + len(wanted), len(self)))
+            begin = span.stop + number * len(span)
+            following = range(begin, min(begin + len(span), len(self)))
             if following and following not in self._ahead:
                 self._ahead[following] = self._submit(following)
-        return self._gather(wanted, pieces)
+        return self._gather(span, pieces)
 
     def take(self, indices: Sequence[int]) -> Tensor:
-        """The images at some indices, in their order."""
         return self._gather(indices, self._submit(indices))
 
     def chosen(self, names: Sequence[str]) -> ImageFiles:
-        """Some of the files, in their order."""
+        """Some of the files, in this order."""
         return ImageFiles(self.folder, {name: self.paths[name] for name in names}, self.decoder)
 
     def unreadable(self) -> list[str]:
-        """Names of the files that cannot be decoded: each one is tried."""
+        """Names of the files that cannot be decoded; decodes all of them."""
         answers = _answers(self._submit(range(len(self)), pixels=False))
         return [name for name, answer in zip(self.names, answers, strict=True) if isinstance(answer, str)]
 
     def without(self, names: Sequence[str]) -> ImageFiles:
-        """The same files without some; at least one must be left."""
+        """The files without some; at least one must remain."""
         gone = set(names)
         left = [name for name in self.names if name not in gone]
         if not left:
@@ -72,7 +72,6 @@ class ImageFiles:
         return self.chosen(left)
 
     def path(self, name: str) -> Path:
-        """Where an image lies."""
         return self.folder / self.paths[name]
 
     def _submit(self, indices: Sequence[int], *, pixels: bool = True) -> Pieces:
@@ -89,7 +88,7 @@ class ImageFiles:
         for index, answer in zip(indices, answers, strict=True):
             if isinstance(answer, str):
                 self._forget()
-                remedy = "restore the file, or leave such files out with skip_unreadable"
+                remedy = "restore the file, or use skip_unreadable"
                 raise UserError(
                     f"{self.path(self.names[index])} cannot be read as an image: {answer}; {remedy}",
                     code="unreadable-picture",
@@ -110,7 +109,7 @@ def list_classes(folder: Path) -> list[str]:
 
 
 def list_images(folder: Path, inside: str = "") -> dict[str, str]:
-    """Where the images of a folder lie, `<class>/<inside>/<file>`, by their names, `<class>/<file>`; sorted."""
+    """Paths in a folder, `<class>/<inside>/<file>`, of its images by name, `<class>/<file>`; sorted."""
     paths: dict[str, str] = {}
     for name in list_classes(folder):
         middle = f"{name}/{inside}/" if inside else f"{name}/"
@@ -118,13 +117,14 @@ def list_images(folder: Path, inside: str = "") -> dict[str, str]:
         paths |= {f"{name}/{file}": middle + file for file in sorted(filter(is_image, files))}
     if not paths:
         raise UserError(
-            f"{folder} holds no images: expected <class>/{inside and inside + '/'}<file>.JPEG in it", code="no-images"
+            f"{folder} contains no images: expected <class>/{inside and inside + '/'}<file>.JPEG",
+            code="no-images",
         )
     return paths
 
 
 def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
-    """As `list_images`, for images in one folder whose classes a file gives, `<file> <class>` per line."""
+    """Like `list_images`, for images in one folder with a file of their classes, `<file> <class>` per line."""
     expected = "expected <file> <class> per line"
     lines = [line.split() for line in _lines(annotations, expected)]
     for number, words in enumerate(lines, 1):
@@ -133,34 +133,34 @@ def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
     classes = {file: name for file, name, *_ in lines}
     files = list(filter(is_image, os.listdir(folder)))
     if not files:
-        raise UserError(f"{folder} holds no images: expected those that {annotations.name} names", code="no-images")
+        raise UserError(f"{folder} contains no images: expected those of {annotations.name}", code="no-images")
     if stray := [file for file in files if file not in classes]:
         raise UserError(
-            f"{folder}: {len(stray)} images that {annotations.name} does not name, first {min(stray)}",
+            f"{folder}: {len(stray)} images are not in {annotations.name}, first {min(stray)}",
             code="wrong-list",
         )
     return {f"{name}/{file}": file for name, file in sorted((classes[file], file) for file in files)}
 
 
 def is_image(name: str) -> bool:
-    """Whether a file is an image by its name."""
+    """Whether a name has the suffix of a data set's image and is not hidden."""
     return name.lower().endswith(DATA_SET_SUFFIXES) and not name.startswith(".")
 
 
 def find_images(folder: Path) -> list[str]:
-    """All images of a folder and the folders in it, by path."""
+    """Paths of all images in a folder and its subfolders, sorted."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: name one with images in it", code="no-such-folder")
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if is_image(path.name))
 
 
 def read_image(path: Path) -> Tensor:
-    """One picture as it is, (3, H, W) in [0, 1]."""
+    """One image at its own size, (3, H, W) in [0, 1]."""
     return torch.from_numpy(read_levels(path)).permute(2, 0, 1).float().div_(255)
 
 
 def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None) -> list[str]:
-    """Those of a folder's images that a subset names: all, the first N of each class, or a list file's."""
+    """The images of a subset: "all", "first:N" of each class, or those of a list file."""
     if subset is None or str(subset) == "all":
         return list(names)
     if str(subset).startswith("first:"):
@@ -171,19 +171,19 @@ def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None)
                 code="wrong-subset",
             )
         return [name for group in _by_class(names) for name in group[: int(count)]]
-    wanted, there = read_list(Path(subset)), set(names)
-    absent = [name for name in wanted if name not in there]
+    chosen, present = read_list(Path(subset)), set(names)
+    absent = [name for name in chosen if name not in present]
     if absent:
-        counted = f"{len(absent)} of {len(wanted)} images that are"
+        counted = f"{len(absent)} of {len(chosen)} images that are"
         raise UserError(
             f"list {subset} names {counted} not in {folder}, first {absent[0]}: complete the folder",
             code="no-such-file",
         )
-    return wanted
+    return chosen
 
 
 def spread(names: Sequence[str], count: int | None) -> list[str]:
-    """So many images, in turn one of each class as long as it has any; all, as they are, where no number is given."""
+    """Take `count` images, one of each class in turn (None: all, in their order)."""
     if count is None:
         return list(names)
     rounds = zip_longest(*_by_class(names))
@@ -195,7 +195,7 @@ def _by_class(names: Sequence[str]) -> list[list[str]]:
 
 
 def read_list(path: Path) -> list[str]:
-    """Read a list of images, one `<class>/<file>` per line, in its order."""
+    """Read a list of images, one `<class>/<file>` per line."""
     names = _lines(path, "expected 'all', 'first:N' or a list file with one <class>/<file> per line")
     for number, name in enumerate(names, 1):
         if name.count("/") != 1 or ".." in name.split("/"):
@@ -222,8 +222,8 @@ def _lines(path: Path, expected: str) -> list[str]:
 
 
 def read_lines(path: Path, expected: str) -> list[str]:
-    """The lines of a file that say something."""
+    """The non-empty lines of a file."""
     try:
         return [line.strip() for line in read_text(path).splitlines() if line.strip()]
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not a list that can be read: {expected}", code="unreadable-list") from error
+        raise UserError(f"{path} is not a readable list: {expected}", code="unreadable-list") from error

@@ -24,46 +24,13 @@ MOST_INSTRUCTIONS = 1_000_000  # the largest part of CIFAR has 300 thousand
 MOST_AXES = 8
 
 _DTYPES = {f"{sign}{size}" for sign in "iu" for size in (1, 2, 4, 8)}
-_INSTRUCTIONS = [
-    "PROTO",
-    "FRAME",
-    "STOP",
-    "MARK",
-    "NONE",
-    "NEWTRUE",
-    "NEWFALSE",
-    "BININT",
-    "BININT1",
-    "BININT2",
-    "LONG1",
-    "LONG4",
-    "BINFLOAT",
-    "BINSTRING",
-    "SHORT_BINSTRING",
-    "BINBYTES",
-    "SHORT_BINBYTES",
-    "BINBYTES8",
-    "BINUNICODE",
-    "SHORT_BINUNICODE",
-    "BINUNICODE8",
-    "EMPTY_LIST",
-    "APPEND",
-    "APPENDS",
-    "EMPTY_DICT",
-    "EMPTY_TUPLE",
-    "TUPLE",
-    "TUPLE1",
-    "TUPLE2",
-    "TUPLE3",
-    "BINPUT",
-    "LONG_BINPUT",
-    "MEMOIZE",
-    "BINGET",
-    "LONG_BINGET",
-    "GLOBAL",
-    "STACK_GLOBAL",
-    "REDUCE",
-]
+_INSTRUCTIONS = (
+    "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "LONG4",
+    "BINFLOAT", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BINUNICODE",
+    "SHORT_BINUNICODE", "BINUNICODE8", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "EMPTY_TUPLE", "TUPLE",
+    "TUPLE1", "TUPLE2", "TUPLE3", "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET", "GLOBAL",
+    "STACK_GLOBAL", "REDUCE",
+)  # fmt: skip
 
 
 class _Dtype:

@@ -1,4 +1,4 @@
-"""Sets of picture files and their corruptions: what a set declares, and finding things in its folders."""
+"""Sets of picture files: what a set declares, where its folders are, and the manifest of corruptions made here."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ MOST_IMAGES = 100_000_000
 
 
 class Pictures(NamedTuple):
-    """The pictures of a folder: where each lies in it, by its name `<class>/<file>`, sorted by class and file."""
+    """The pictures of a folder: their paths in it by name, `<class>/<file>`, sorted."""
 
     folder: Path
     paths: dict[str, str]
@@ -23,13 +23,13 @@ class Pictures(NamedTuple):
 
 @dataclass(frozen=True)
 class PictureSet:
-    """All that is special about a set of picture files; "<class>" in a path stands for a folder of each class."""
+    """The declaration of a set of picture files; "<class>" in a path stands for a folder of each class."""
 
     title: str
     stored: str
     """Folder of the published corruptions: `<corruption>/<severity>/<class>/<file>` in it."""
     class_count: int
-    """Of the whole set; 0 where any pictures may be in it."""
+    """Number of classes; 0 for sets of any pictures."""
     crop: Crop
     """The size that pictures are read, corrupted and written at."""
     parameters: ParameterSet
@@ -38,43 +38,42 @@ class PictureSet:
     test: str = "val/<class>"
     train: str = "train/<class>"
     annotations: str = ""
-    """File with the class of each test picture, where they lie in one folder."""
+    """File with the class of each test picture, if they are in one folder."""
     groups: tuple[str, ...] = ("",)
-    """Folders that the corruptions may lie in, by group."""
+    """Folders that may contain the corruptions, by group."""
     severities: tuple[str, ...] = tuple(map(str, SEVERITIES))
     """Folders of the severities, the mildest first."""
     class_lists: tuple[str, ...] = ("classes.txt",)
-    """Files that list the classes in the order of a model's outputs; without one, classes are sorted by name."""
+    """Files that list the classes in the order of a model's outputs; by default, classes are sorted by name."""
     class_names: str = ""
-    """File that lists the classes in no order."""
+    """File that lists the classes without an order."""
 
     @property
     def needs(self) -> str:
-        """What a data folder must hold, in words."""
+        """Contents of a data folder, in words."""
         return f"{self.stored}/<corruption>/<severity>/<class>/ or {(Path(self.clean) / self.test).as_posix()}/"
 
     def is_own(self, folder: Path) -> bool:
-        """Whether a folder is one of this set's, by its name or by its list of classes."""
+        """Whether a folder belongs to this set, by its name or by its list of classes."""
         named = folder.resolve().name in (self.stored, self.clean)
         return named or (bool(self.class_names) and (folder / self.class_names).is_file())
 
     def takes(self, folder: Path) -> bool:
-        """Whether a data folder may be this set's own: sets share one, and only one of them takes any name."""
+        """Whether a data folder may itself be the folder of this set: sets may share one, and some take any name."""
         return self.clean == "." or self.is_own(folder)
 
     def find_stored(self, data: Path) -> Path | None:
-        """Find the folder of stored corruptions: inside the data folder, or the folder itself."""
+        """Find the folder of stored corruptions: in the data folder, or the folder itself."""
         names = (*STANDARD_ORDER, *EXTRA)
         folders = [data / self.stored, *([data] if self.takes(data) else [])]
         return next((f for f in folders if any(self.corruption_folder(f, name) for name in names)), None)
 
     def corruption_folder(self, stored: Path, name: str) -> Path | None:
-        """Find the folder of one corruption, in its group's folder or not: it has a folder for some severity."""
+        """Find the folder of one corruption, in a folder of its group or not, by its folders of severities."""
         folders = (stored / group / name for group in self.groups)
         return next((f for f in folders if any((f / severity).is_dir() for severity in self.severities)), None)
 
     def severity_folder(self, stored: Path, name: str, severity: int) -> Path:
-        """Find the folder of one corruption at one severity."""
         folder = self.corruption_folder(stored, name)
         if folder is None:
             raise UserError(
@@ -87,16 +86,15 @@ class PictureSet:
         return folder / self.severities[severity - 1]
 
     def find_clean(self, data: Path) -> Path:
-        """Find the folder of the clean pictures: inside the data folder, or the folder itself."""
+        """Find the folder of the clean pictures: in the data folder, or the folder itself."""
         inside = data / self.clean
         return data if not inside.is_dir() and self.takes(data) else inside
 
     def split_folder(self, data: Path, split: str) -> Path:
-        """The folder of a split (`test` or `train`), with its pictures or its classes."""
+        """The folder of the pictures or classes of a split."""
         return self.find_clean(data) / split.partition("<class>")[0]
 
     def list_split(self, data: Path, split: str) -> Pictures:
-        """List the pictures of a split."""
         folder, (_, by_class, inside) = self.split_folder(data, split), split.partition("<class>")
         if not folder.is_dir():
             raise UserError(
@@ -108,29 +106,29 @@ class PictureSet:
         return Pictures(folder, read_annotated(self.find_clean(data) / self.annotations, folder))
 
     def is_plain(self, data: Path) -> bool:
-        """Whether a data folder holds the classes of the test pictures itself."""
+        """Whether a data folder directly contains the class folders of the test pictures."""
         if self.clean != "." or self.split_folder(data, self.test).is_dir():
             return False
         classes = [name for name in list_classes(data) if name != "frost"]  # photographs for the corruption
         return any(is_image(path.name) for name in classes for path in (data / name).iterdir())
 
     def list_test(self, data: Path) -> Pictures:
-        """List the test pictures: of their split, or of a plain tree."""
+        """List the test pictures, of their split or of a plain tree."""
         return Pictures(data, list_images(data)) if self.is_plain(data) else self.list_split(data, self.test)
 
     def frost_folder(self, data: Path) -> Path:
-        """Where photographs of frost lie: in the data folder, or beside one that holds classes."""
+        """Folder of photographs of frost: in the data folder, or next to it if that contains classes."""
         return (data.resolve().parent if self.is_plain(data) else data) / "frost"
 
     def find_class_list(self, data: Path) -> Path | None:
-        """Find the file that lists the classes: with the clean pictures, or with the stored corruptions."""
+        """Find the file that lists the classes, with the clean pictures or the stored corruptions."""
         folders = [folder for folder in (self.find_clean(data), self.find_stored(data)) if folder is not None]
         files = [folder / name for folder in folders for name in self.class_lists]
         files += [folder / self.class_names for folder in folders if self.class_names]
         return next((file for file in files if file.is_file()), None)
 
     def find_classes(self, data: Path) -> tuple[str, ...]:
-        """The classes in the order of a model's outputs: those of the list, else all class folders, sorted."""
+        """The classes in the order of a model's outputs: those of the list, or all class folders, sorted."""
         listed, stored = self.find_class_list(data), self.find_stored(data)
         if listed is not None:
             classes = read_classes(listed)
@@ -145,7 +143,7 @@ class PictureSet:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Read the manifest of a folder; None where there is none."""
+    """Read the manifest of a folder; None if there is none."""
     path = folder / MANIFEST
     if not path.exists():
         return None
@@ -160,9 +158,9 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _check_lists(about: Any) -> None:
-    """Refuse what those who count images, severities and corruptions could not count."""
+    """Refuse values of wrong types or sizes."""
     if not isinstance(about, dict):
-        raise TypeError(f"it holds a {type(about).__name__}")
+        raise TypeError(f"it is a {type(about).__name__}")
     images, severities = about.get("images", 1), about.get("severities", [1])
     if type(images) is not int or not 0 < images <= MOST_IMAGES:
         raise ValueError(f"images must be 1 to {MOST_IMAGES}")
@@ -173,7 +171,7 @@ def _check_lists(about: Any) -> None:
 
 
 def stored_origin(folder: Path, otherwise: str) -> str:
-    """Where stored corruptions come from, in words: what the manifest says, if there is one."""
+    """The origin of stored corruptions in words, from their manifest if there is one."""
     about = read_manifest(folder)
     if about is None:
         return otherwise

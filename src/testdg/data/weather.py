@@ -1,4 +1,4 @@
-"""Fog, night, rain and snow as transforms of pictures, batched, keyed by the place of a picture in its data set."""
+"""Fog, night, rain and snow as transforms of pictures, batched, keyed by the position of a picture in its data set."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class Geometry(NamedTuple):
     horizon: Tensor
 
     def take(self, indices: Sequence[int]) -> Geometry:
-        """The geometry of some pictures."""
         return Geometry(*(values[list(indices)] for values in self))
 
 
@@ -92,16 +91,16 @@ _DROP, _FLAKE = 26, 11  # pixels of the longest streak, and across the largest f
 
 
 def fog(images: Tensor, geometry: Geometry, noise: ImageNoise, visibility: float) -> Tensor:
-    """Scatter light by Koschmieder's law: a pixel keeps exp(-3 z / visibility) of its own, the rest is airlight."""
+    """Scatter light by Koschmieder's law: exp(-3 z / visibility) of a pixel remains, the rest is airlight."""
     density = 0.8 + 0.4 * clouds(noise, images.shape)
     air = noise.uniform(1, 1, 1, low=0.72, high=0.86)
     return _veil(images, geometry.depth * density, visibility, air)
 
 
 def _veil(images: Tensor, depth: Tensor, visibility: float, air: Tensor | float) -> Tensor:
-    """Mix with airlight; at the visibility, 5 % of the contrast are left."""
-    kept = torch.exp(depth * (-3 / visibility))
-    return images * kept + (1 - kept) * air
+    """Mix with airlight; at the distance of the visibility, 5 % of the contrast remain."""
+    share = torch.exp(depth * (-3 / visibility))
+    return images * share + (1 - share) * air
 
 
 def night(images: Tensor, geometry: Geometry, noise: ImageNoise, ambient: float, beam: float, grain: float) -> Tensor:
@@ -228,7 +227,7 @@ def _drawn_size(size: torch.Size) -> tuple[int, int]:
 
 
 def _scatter(down: Tensor, right: Tensor, light: Tensor, rows: int, columns: int, size: torch.Size) -> Tensor:
-    """Put points on a picture, the brightest on top; those outside are dropped."""
+    """Draw points on a picture, the brightest on top; points outside are dropped."""
     y, x = down.floor().long(), right.floor().long()
     seen = (y >= 0) & (y < rows) & (x >= 0) & (x < columns)
     place = torch.where(seen, y * columns + x, 0).flatten(1)
@@ -241,7 +240,7 @@ def _scatter(down: Tensor, right: Tensor, light: Tensor, rows: int, columns: int
 
 
 CONDITIONS = ("fog", "night", "rain", "snow")
-_CHUNK = 1 << 19  # values that are worked on at a time
+_CHUNK = 1 << 19  # values that are processed at a time
 
 PARAMETERS = {
     # metres of visibility
@@ -279,18 +278,18 @@ def weather(
 ) -> Tensor:
     """Put uint8 pictures, (N, 3, H, W), into a condition at a severity of 1 to 5.
 
-    `indices` are the pictures' places in the data set: what falls depends on them, not on the batch. Without a
-    `geometry` it is guessed from each picture.
+    `indices` are the positions of the pictures in the data set: random numbers depend on them, not on the batch. By
+    default, the `geometry` is estimated from each picture.
     """
-    check_condition(name)
-    settings = PARAMETERS[name][check_severity(severity) - 1]
+    settings = look_up("condition", name, PARAMETERS)[check_severity(severity) - 1]
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
         raise UserError(
             f"images must be uint8 of shape (N, 3, H, W); got {images.dtype} {tuple(images.shape)}", code="image-shape"
         )
     if len(indices) != len(images):
         raise UserError(
-            f"indices must name one place per image; got {len(indices)} for {len(images)} images", code="wrong-indices"
+            f"indices must be one per image; got {len(indices)} for {len(images)} images",
+            code="wrong-indices",
         )
     result = torch.empty_like(images)
     size = max(1, _CHUNK // max(1, images[:1].numel()))
@@ -301,8 +300,3 @@ def weather(
         noise = ImageNoise(seed, f"weather {name}", severity, [indices[place] for place in part])
         result[part.start : part.stop] = to_levels(_FUNCTIONS[name](pictures, known, noise, *settings))
     return result
-
-
-def check_condition(name: str) -> None:
-    """Refuse a condition that does not exist."""
-    look_up("condition", name, PARAMETERS)

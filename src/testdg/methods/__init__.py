@@ -3,7 +3,7 @@
 from testdg.core.adapter import Adapter, TeacherAdapter
 from testdg.core.learner import Learner
 from testdg.core.registry import adapt, find_method, methods, register
-from testdg.core.settings import Search, Settings, describe_settings, option, order_for_display, parse_settings
+from testdg.core.settings import Search, Settings, describe_settings, option, order_for_display, typed_settings
 from testdg.core.stateful import PlainState
 
 __all__ = [
@@ -19,6 +19,6 @@ __all__ = [
     "methods",
     "option",
     "order_for_display",
-    "parse_settings",
     "register",
+    "typed_settings",
 ]

@@ -26,9 +26,9 @@ class ActMADSettings(Settings):
     source_images: int = option(2048, "number of clean, unlabelled images for measuring the source", low=2)
 
 
-def moment_distance(found: Tensor, wanted: Tensor, sizes: list[int]) -> Tensor:
+def moment_distance(found: Tensor, source: Tensor, sizes: list[int]) -> Tensor:
     """Mean absolute gap of the moments (2, activations) in each layer, means and variances added; sum over layers."""
-    gaps = (found - wanted).abs().sum(0)
+    gaps = (found - source).abs().sum(0)
     return torch.stack([layer.mean() for layer in torch.split(gaps, sizes)]).sum()
 
 

@@ -20,9 +20,9 @@ from testdg.models.alignment import Alignment, Reads
 from testdg.models.blocks import holding
 
 LEAST = 64
-"""Source images without which a sketch is noise."""
+"""Minimum number of source images; statistics of fewer are noise."""
 BEGINNING = 100.0
-"""Images that the source counts for when a stream begins."""
+"""Weight of the source, in images, when a stream begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class AlignSettings(Settings):
 
 
 ONE_PICTURE: dict[str, Any] = {"norm_memory": 0, "norm_source": 0.0}
-"""Street scenes one by one: BatchNorm layers take the statistics of the picture at hand."""
+"""Single street scenes: BatchNorm layers use the statistics of the picture."""
 PRESETS: dict[str, dict[str, Any]] = {
     "digits-c": {"mix_temperature": 1.5},
     "streets": ONE_PICTURE,
@@ -70,7 +70,7 @@ def site_names(model: VisionModel, sites: int) -> list[str]:
 
 
 def first_images(batches: Iterable[Tensor], images: int) -> list[Tensor]:
-    """So many source images, batch by batch; fewer than `LEAST` are refused."""
+    """The first source images, batch by batch; fewer than `LEAST` are refused."""
     taken: list[Tensor] = []
     for batch in batches:
         taken.append(batch[: images - sum(map(len, taken))])
@@ -104,7 +104,7 @@ class Align(Adapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Without tokens and without BatchNorm there is nothing to align."""
+        """A model needs tokens or BatchNorm layers to align."""
         return None if site_names(model, 1) or batch_norms(model) else "it has neither transformer blocks nor BatchNorm"
 
     @staticmethod
@@ -142,13 +142,13 @@ class Align(Adapter):
         return bool(self.alignment_of(self.model).sites)
 
     def remarks(self) -> list[str]:
-        """Aligning to the stream itself is another thing than aligning to the source."""
+        """Alignment to the stream itself is recorded, since it is not alignment to the source."""
         if self.settings.sketch == "source" or not self.measures:
             return []
         return [f"aligned to the first {self.settings.source_images} images of the stream, not to the source"]
 
     def begin(self, images: Tensor) -> Tensor | None:
-        """While the stream's own beginning is collected in place of the source, predict by the model as it is."""
+        """Predict with the unchanged model while the beginning of the stream is collected in place of the source."""
         if self.settings.sketch == "source" or not self.measures or self.begun:
             return None
         self.to_host()
@@ -200,12 +200,12 @@ class Align(Adapter):
         return None if self.class_mix is None else self.class_mix.shift()
 
     def infer(self, images: Tensor) -> Tensor:
-        """Predict with what is remembered, or with the images' own statistics where they are of another domain."""
+        """Predict with the memory, or with the statistics of the images if they are of another domain."""
         with self.reading(self.model):
             return self.model(images).logits  # type: ignore[no-any-return]
 
     def reading(self, model: VisionModel) -> AbstractContextManager[None]:
-        """Let a model read what predictions read in the passes within."""
+        """Context in which a model reads the statistics for predictions."""
         return holding([self.alignment_of(model)], "reads", self._reads, usual="memory")
 
     def predicting_model(self) -> VisionModel:
@@ -220,7 +220,7 @@ class Align(Adapter):
 
     @property
     def _reads(self) -> Reads:
-        """What predictions read beside the memory; there must be a source to align images to."""
+        """What predictions read in addition to the memory; a source to align to is required."""
         known = not self.awaits_source and (self.settings.sketch == "source" or bool(self.begun))
         if not known:
             return "memory"

@@ -1,4 +1,4 @@
-"""EcoTTA: small meta networks on a frozen backbone, held close to it (Song et al., CVPR 2023). A reconstruction."""
+"""EcoTTA: meta networks on a frozen backbone, regularised towards it (Song et al., CVPR 2023). A reconstruction."""
 
 import math
 from collections.abc import Iterable
@@ -39,10 +39,10 @@ class EcottaSettings(Settings):
 
 
 class MetaNetwork(AddedLayer):
-    """BatchNorm of what leaves a frozen part, plus convolution, BatchNorm and ReLU of what enters it.
+    """BatchNorm of the output of a frozen part, plus convolution, BatchNorm and ReLU of its input.
 
-    Maps are (N, C, H, W); tokens (N, T, C) have a kernel of 1. Who watches is told the mean absolute difference
-    between what leaves the part and what becomes of it, with gradients for this meta network alone.
+    Maps are (N, C, H, W); tokens (N, T, C) have a kernel of 1. Inside `watched` it reports the mean absolute
+    difference between the output of the part and its own, with gradients for this meta network only.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class MetaNetwork(AddedLayer):
         self.eval()
 
     def forward(self, entered: Tensor, left: Tensor) -> Tensor:
-        """What becomes of the output of a part."""
+        """The adapted output of a part."""
         if left.ndim == 3:
             return self(entered.mT[..., None], left.mT[..., None])[..., 0].mT  # type: ignore[no-any-return]
-        beside = F.relu(self.conv_norm(self.conv(entered)))
-        if beside.shape[2:] != left.shape[2:]:  # the part rounds the size of a map in its own way
-            beside = F.interpolate(beside, left.shape[2:])
-        return self.norm(left) + beside  # type: ignore[no-any-return]
+        branch = F.relu(self.conv_norm(self.conv(entered)))
+        if branch.shape[2:] != left.shape[2:]:  # the part may round the size of a map differently
+            branch = F.interpolate(branch, left.shape[2:])
+        return self.norm(left) + branch  # type: ignore[no-any-return]
 
     def adapt(self, entered: Tensor, left: Tensor) -> Tensor:
-        """The same, and tell how far it is from what left the part."""
+        """The same, with a report of the distance to the output of the part."""
         if self.seen is not None:
             frozen = left.detach()
             self.report((self(entered.detach(), frozen) - frozen).abs().mean())
@@ -88,7 +88,7 @@ class MetaNetwork(AddedLayer):
 
 
 class StageMetaNetwork(MetaNetwork):
-    """A meta network on one stage of a SegFormer; next stage and decoder get what becomes of the stage's output."""
+    """A meta network on one stage of a SegFormer; the next stage and the decoder get the adapted output."""
 
     stage: int
     adapted: Tensor | None = None
@@ -163,7 +163,7 @@ def add_to_segformer(model: VisionModel, generator: Generator, as_released: bool
 
 @torch.no_grad()
 def begin_as_identity(model: VisionModel, images: Tensor) -> None:
-    """Let meta networks in training mode hand on nearly what they get: scale and shift undo the norm of a batch."""
+    """Start meta networks as nearly the identity: scale and shift undo the normalisation of a batch."""
 
     def undo(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         assert isinstance(norm, nn.BatchNorm2d)
@@ -184,7 +184,7 @@ def begin_as_identity(model: VisionModel, images: Tensor) -> None:
 
 @register
 class Ecotta(AddedLayersAdapter):
-    """Train small networks beside a frozen one on sure predictions, and keep what they change small."""
+    """Train small networks parallel to a frozen one on confident predictions, and keep their effect small."""
 
     name = "ecotta"
     title = "EcoTTA"
@@ -229,7 +229,7 @@ class Ecotta(AddedLayersAdapter):
             return "some of its blocks do not run, so that they cannot be divided into parts"
         tokens = {size.numel() for pair in sizes for size in pair if len(size) == 3}
         if len(tokens) > 1 or any(len(size) not in (3, 4) for pair in sizes for size in pair):
-            return "its blocks do not hand on maps or a fixed number of tokens"
+            return "its blocks do not return maps or a fixed number of tokens"
         return None
 
     def build(self) -> None:
@@ -254,7 +254,7 @@ class Ecotta(AddedLayersAdapter):
         return self.settings.as_released and self.model.task == "segmentation"
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Train the meta networks alone; their BatchNorm layers keep the statistics that they meet."""
+        """Train only the meta networks; their BatchNorm layers collect statistics."""
         s = self.settings
         optimizers = {"adam": torch.optim.AdamW, "momentum": torch.optim.SGD}
         more = {"momentum": 0.9} if s.optimizer == "momentum" else {}

@@ -17,7 +17,7 @@ from testdg.models import Output, VisionModel
 from testdg.models.blocks import watching
 
 SMOOTHING = 0.3
-"""Share of the newest answer to whether the last move of the mean should have been longer."""
+"""Share of the newest evidence on whether the last move of the mean should have been longer."""
 USUAL_BATCH = 64
 """Images for which the weight of the statistics was chosen."""
 
@@ -94,11 +94,11 @@ class Evolution(PlainState):
         return (steps @ self.basis / self.scales).square().sum(1).sqrt()
 
     def tell(self, candidates: Tensor, values: Tensor) -> None:
-        """Learn from the values of candidates, small ones being good; those beyond the population may be anyone's."""
+        """Learn from the values of candidates, small ones being good; those beyond the population may be foreign."""
         size, given = len(self.mean), len(candidates)
         steps = (candidates - self.mean) / self.sigma
         reach = (math.sqrt(size) / self.lengths(steps).clamp(min=1e-12)).clamp(max=1)
-        reach[: self.population] = 1  # only strangers are shortened
+        reach[: self.population] = 1  # only foreign ones are shortened
         order = values.argsort(stable=True)
         best = (steps * reach[:, None])[order[: len(self.weights)]]
         mean_step = self.weights @ best
@@ -114,8 +114,8 @@ class Evolution(PlainState):
         share = self.path_share
         path = (1 - share) * self.path + math.sqrt(share * (2 - share) * self.effective) * mean_step
         many = (best * self.weights[:, None]).T @ best
-        kept = (1 - self.rank_one - self.rank_many) * self.covariance
-        covariance = kept + self.rank_one * path.outer(path) + self.rank_many * many
+        old = (1 - self.rank_one - self.rank_many) * self.covariance
+        covariance = old + self.rank_one * path.outer(path) + self.rank_many * many
         if self.waited + 1 > self.patience:
             squares, basis = torch.linalg.eigh(covariance)
             self.basis, self.waited = basis, 0
@@ -191,7 +191,7 @@ class FOA(PromptedAdapter):
 
     @torch.no_grad()
     def learn(self, images: Tensor) -> Tensor:
-        """Predict by the best of a generation and the last winner; all that is kept changes after the last pass."""
+        """Predict by the best of a generation and the last winner; the state changes after the last pass."""
         with torch.autocast(images.device.type, enabled=False):
             candidates = torch.cat([self.evolution.ask(self.generator), self.best.flatten()[None]])
         tried = [self._see(images, prompts.view_as(self.best)) for prompts in candidates]

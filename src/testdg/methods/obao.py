@@ -42,7 +42,7 @@ class ObaoSettings(Settings):
 
 
 def class_means(features: Tensor, labels: Tensor, kept: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Mean of the kept features (M, D) of each class, (C, D), and how many there are of it."""
+    """Mean of the kept features (M, D) of each class, (C, D), and their numbers."""
     members = F.one_hot(labels, classes).to(features.dtype) * kept[:, None]  # (M, C)
     counts = members.sum(0)
     return members.T @ features / counts.clamp(min=1)[:, None], counts
@@ -94,12 +94,12 @@ class CertainMemory(nn.Module):
             )
 
     def filled(self) -> Tensor:
-        """Number of images that are held."""
+        """Number of stored images."""
         return self.entropies.isfinite().sum()
 
     @torch.no_grad()
     def add(self, images: Tensor, labels: Tensor, entropies: Tensor, kept: Tensor) -> None:
-        """Offer images; those that are kept take the places of the least certain ones.
+        """Offer images; accepted ones replace the least certain ones.
 
         A strict memory gives up a place only to a more certain image, another one always.
         """
@@ -114,7 +114,7 @@ class CertainMemory(nn.Module):
             mine[places] = torch.where(chosen, new[order], mine[places])
 
     def draw(self, count: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Draw images and labels without replacement; `count` is at most the number that is held."""
+        """Draw images and labels without replacement; `count` is at most the number of stored images."""
         keys = torch.rand(self.entropies.shape, generator=generator, device=self.entropies.device)
         places = torch.where(self.entropies.isfinite(), keys, -1.0).topk(count).indices
         return self.images[places], self.labels[places]

@@ -35,7 +35,7 @@ def prompted(model: VisionModel, prompts: Tensor, others: int) -> Iterator[None]
 
 
 def moments(features: Tensor) -> Tensor:
-    """Mean and unbiased deviation over images, (2, D); one image has no deviation, and zero stands for it."""
+    """Mean and unbiased deviation over images, (2, D); zero for one image, which has no deviation."""
     deviation = features.std(0) if len(features) > 1 else torch.zeros_like(features[0])
     return torch.stack([features.mean(0), deviation])
 
@@ -50,7 +50,7 @@ class PromptedAdapter(Adapter):
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
         """Prompts need a class token."""
-        return None if class_tokens(model) else "it has no class token that prompts could stand beside"
+        return None if class_tokens(model) else "it has no class token, next to which prompts are added"
 
     def step(self, images: Tensor) -> Tensor:
         """Predict by the prompts that are learnt on the batch; a small batch, by those that are known."""

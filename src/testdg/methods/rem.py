@@ -79,13 +79,13 @@ def without(tokens: Tensor, stay: Tensor, others: int) -> Tensor:
 
 
 def consistency(views: Sequence[Tensor]) -> Tensor:
-    """Cross-entropy of each view to each easier one, which stands still; mean over images, sum over pairs."""
+    """Cross-entropy of each view to each easier one, without gradients; mean over images, sum over pairs."""
     losses = [soft_cross_entropy(hard, easy.detach()).mean() for easy, hard in combinations(views, 2)]
     return torch.stack(losses).sum()
 
 
 def ranking(views: Sequence[Tensor], margin: float) -> Tensor:
-    """By how much an easier view has more entropy than a harder one, which stands still, less a margin."""
+    """By how much an easier view has more entropy than a harder one, which has no gradients, minus a margin."""
     entropies = [entropy(logits) for logits in views]
     losses = [(easy - hard.detach() + margin).clamp(min=0).mean() for easy, hard in combinations(entropies, 2)]
     return torch.stack(losses).sum()
@@ -118,7 +118,7 @@ class REM(EarlierAffineAdapter):
         return super().refuses(model) if attention.row else "its attention is computed where nobody can read it"
 
     def chosen(self) -> list[nn.Parameter]:
-        """The earlier normalisation layers, with the final one where that is asked for."""
+        """The earlier normalisation layers, with the final one if set."""
         name = final_norm(self.model) if self.settings.final_norm else None
         final = [] if name is None else affine_parameters(self.model, [self.model.get_submodule(name)])
         return list(dict.fromkeys([*super().chosen(), *final]))

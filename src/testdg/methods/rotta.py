@@ -47,10 +47,10 @@ class Item(NamedTuple):
 
 
 class BalancedMemory(nn.Module):
-    """RoTTA's memory: as many images of each predicted class as there is room for all of them.
+    """RoTTA's memory: equal numbers of images of each predicted class.
 
-    An image takes the place of the worst one of its class (or, while its class has less than its share, of the
-    fullest classes) and only if that one is worse. Old and uncertain images are bad. New images lie beside the others
+    An image replaces the worst one of its class (or, while its class has less than its share, of the
+    fullest classes) and only if that one is worse. Old and uncertain images are bad. New images are stored separately
     until `write` is called, so that a step that fails has written nothing.
     """
 
@@ -99,12 +99,12 @@ class BalancedMemory(nn.Module):
 
     def _find_place(self, new: Item) -> int | None:
         """A free place, the place of a worse image, or None."""
-        held = Counter(item.label for item in self.items)
+        counts = Counter(item.label for item in self.items)
         candidates = {new.label}
-        if held[new.label] < self.capacity / self.classes:
+        if counts[new.label] < self.capacity / self.classes:
             if len(self.items) < self.capacity:
                 return min(set(range(self.capacity)) - {item.place for item in self.items})
-            candidates = {label for label, count in held.items() if count == max(held.values())}
+            candidates = {label for label, count in counts.items() if count == max(counts.values())}
         worst = max((item for item in self.items if item.label in candidates), key=self._badness, default=None)
         return worst.place if worst is not None and self._badness(worst) > self._badness(new) else None
 

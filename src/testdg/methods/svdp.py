@@ -133,7 +133,7 @@ class Svdp(TeacherAdapter):
     def _label_pixels(self, images: Tensor, unsure: Tensor) -> Tensor:
         """The teacher's log-probabilities: of one view where the source is sure of a pixel, else mean of fourteen.
 
-        The uncertainty is a channel beside the colours, so that it is resized and mirrored with each view.
+        The uncertainty is an additional channel, so that it is resized and mirrored with each view.
         """
 
         def decorated(view: Tensor) -> Output:

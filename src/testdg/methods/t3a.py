@@ -53,7 +53,7 @@ class T3A(Adapter):
     def build(self) -> None:
         """Make the store: unit features (C, M, D) with their entropies, infinite where a place is free.
 
-        Where all supports are kept, their sum is all that matters, so that M is 1 and the entropies say nothing.
+        If all supports are stored, only their sum is needed, so that M is 1 and the entropies have no meaning.
         """
         shape, device = (self.model.classes, self.settings.supports or 1), self.model.device
         self.features: Tensor = nn.Buffer(torch.zeros(*shape, self.model.feature_size, device=device))

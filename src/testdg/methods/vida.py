@@ -39,7 +39,7 @@ class ViDASettings(Settings):
 
 
 class DomainAdapters(Bottleneck):
-    """A low-rank and a high-rank branch beside each layer: one bottleneck whose ranks have two scales.
+    """A low-rank and a high-rank branch parallel to each layer: one bottleneck whose ranks have two scales.
 
     The down-projections start as normal numbers with standard deviation 1 / rank^2.
     """
@@ -79,7 +79,7 @@ def allotment(uncertainty: Tensor, threshold: float, as_released: bool = False) 
 
 @register
 class ViDA(Adapter):
-    """Follow a teacher with the whole model and two adapters beside each attention linear."""
+    """Follow a teacher with the whole model and two adapters parallel to each attention linear."""
 
     name = "vida"
     title = "ViDA"

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.models.blocks import holding, width_of
-from testdg.models.norm_sites import NormSite
-from testdg.models.sites import RECENT, Site, Statistics
+from testdg.models.sites import RECENT, NormSite, Site, Statistics
 from testdg.models.untrusted import first_line
 
 if TYPE_CHECKING:
@@ -180,9 +179,9 @@ class Alignment(nn.Module):
         gap = float(self.propose(output.logits)) if self.sites and self.reads == "batch" else 0.0
         if gap <= self.threshold:
             return output
-        kept = self.stream()
+        before = self.stream()
         output, _ = self._again(lambda: run(images), output, gap)
-        self._put_back(kept)
+        self._put_back(before)
         return output
 
     def _put_back(self, stream: list[Statistics]) -> None:

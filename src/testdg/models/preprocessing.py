@@ -54,10 +54,11 @@ class Preprocessing:
         """Resize and crop images in [0, 1]; the result stays in [0, 1]."""
         require_dense(images)
         height, width = images.shape[-2:]
+        if self.size is not None and min(height, width) == 0:
+            empty = f"images of {width} x {height} px cannot be resized: they have no pixels"
+            raise UserError(empty, code="image-shape")
         target = self._target(height, width) if isinstance(self.size, int) else self.size
         if target is not None and target != (height, width):
-            if min(height, width) == 0:
-                raise UserError(f"images of {width} x {height} px have no pixels", code="image-shape")
             images = _interpolate(images, target, self.resample)
         return images if self.crop is None else _centre_crop(images, self.crop)
 
@@ -66,9 +67,9 @@ class Preprocessing:
         assert isinstance(self.size, int)
         short, long = sorted((height, width))
         problem = f"images of {width} x {height} px cannot be resized"
-        if short == 0 or long > MOST_RATIO * short:
-            limit = f"their long side may be at most {MOST_RATIO} times the short one"
-            raise UserError(f"{problem}: {limit}", code="image-shape")
+        if long > MOST_RATIO * short:
+            thin = f"their long side is more than {MOST_RATIO} times the short one; crop them first"
+            raise UserError(f"{problem}: {thin}", code="image-shape")
         longest = int(self.size * long / short)  # truncated, not rounded, as in all libraries
         if self.size * longest > max(_MOST_RESIZED, height * width):
             limit = f"more than {_MOST_RESIZED} pixels; crop them first"

@@ -1,4 +1,4 @@
-"""SegFormers of transformers, B0 to B5: what differs from a classifier, and from the network that was published."""
+"""SegFormers of transformers, B0 to B5: differences from a classifier, and from the published network."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from testdg.models.preprocessing import Preprocessing
 from testdg.models.tiny import tiny_segformer
 
 IMAGENET = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-"""How SegFormers see images where no file says otherwise: as they come, normalised."""
+"""Default preprocessing of SegFormers: normalised, not resized."""
 
 SEGFORMERS = {
     "segformer-b0": ([32, 64, 160, 256], [2, 2, 2, 2], 256),
@@ -48,8 +48,8 @@ class SegmentationModel(VisionModel):
         """The maps of the encoder's stages, (N, D, h, w), from a quarter of the input's size to a thirty-second."""
         (height, width), least = prepared.shape[-2:], self.smallest
         if min(height, width) < least:
-            told = f"{self.name} needs pictures of at least {least} x {least} px; got {height} x {width}"
-            raise UserError(f"{told}: take larger pictures, views or windows", code="image-shape")
+            small = f"{self.name} needs pictures of at least {least} x {least} px; got {height} x {width}"
+            raise UserError(f"{small}: use larger pictures, views or windows", code="image-shape")
         return self.network.segformer(self.normalise(prepared), output_hidden_states=True).hidden_states  # type: ignore[no-any-return]
 
     @property

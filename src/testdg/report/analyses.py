@@ -1,10 +1,12 @@
 """Figures of the analyses: each draws the numbers that `testdg.studies.analyses` computes, and nothing else."""
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,15 +24,19 @@ from testdg.report.style import (
 )
 from testdg.runs.record import OWN_ORDERS
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 Rows = Sequence[dict[str, Any]]
-_COLUMNS = 3  # panels of an overview that stand side by side
+_COLUMNS = 3  # panels of an overview in a row
 _TSNE: dict[str, Any] = {"xticks": [], "yticks": [], "xlabel": "t-SNE, first axis", "ylabel": "t-SNE, second axis"}
 
 
 # How well methods do: against what they cost, and on all benchmarks
 
 
-def draw_cost(numbers: dict[str, Any], title: str, note: str) -> Any:
+def draw_cost(numbers: dict[str, Any], title: str, note: str) -> Figure:
     """Time on the left, memory on the right; to the left is cheaper."""
     figure, grid = new_figure(10, 4.2, 1, 2, sharey=True)
     time, memory = grid[0]
@@ -42,7 +48,7 @@ def draw_cost(numbers: dict[str, Any], title: str, note: str) -> Any:
     return label_figure(figure, title, note)
 
 
-def draw_parameters(numbers: dict[str, Any], title: str, note: str) -> Any:
+def draw_parameters(numbers: dict[str, Any], title: str, note: str) -> Figure:
     """A point for each method; a line marks the size of the whole model."""
     figure, grid = new_figure(6.6, 4.2)
     axes = grid[0, 0]
@@ -53,7 +59,7 @@ def draw_parameters(numbers: dict[str, Any], title: str, note: str) -> Any:
     return label_figure(figure, title, note)
 
 
-def draw_methods(axes: Any, rows: Rows, key: str, label: str) -> None:
+def draw_methods(axes: Axes, rows: Rows, key: str, label: str) -> None:
     """A point for each method; bars show quartiles of the cost and the deviation of the score, where there are some."""
     for row, (colour, marker) in zip(rows, method_styles([row["method"] for row in rows]), strict=True):
         if row["method"] == "source":
@@ -68,7 +74,7 @@ def draw_methods(axes: Any, rows: Rows, key: str, label: str) -> None:
     axes.grid(True, which="major")
 
 
-def _draw_source(axes: Any, row: dict[str, Any], key: str) -> None:
+def _draw_source(axes: Axes, row: dict[str, Any], key: str) -> None:
     """A star, or a line where it costs nothing, which a logarithm cannot show."""
     if row[key] > 0:
         axes.plot(row[key], row["score"], "*", color=SOURCE, markersize=9, label=row["name"])
@@ -76,7 +82,7 @@ def _draw_source(axes: Any, row: dict[str, Any], key: str) -> None:
         axes.axhline(row["score"], color=SOURCE, linestyle="--", linewidth=1, label=row["name"])
 
 
-def _plain_logarithms(axes: Any) -> None:
+def _plain_logarithms(axes: Axes) -> None:
     """A logarithmic axis with plain numbers, a few to a decade, or one where there are many decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -87,7 +93,7 @@ def _plain_logarithms(axes: Any) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def draw_overview(numbers: dict[str, Any], title: str, note: str) -> Any:
+def draw_overview(numbers: dict[str, Any], title: str, note: str) -> Figure:
     """A panel for each group of runs that can be compared, the best method on top."""
     groups = numbers["groups"]
     columns = min(_COLUMNS, len(groups))
@@ -103,7 +109,7 @@ def draw_overview(numbers: dict[str, Any], title: str, note: str) -> Any:
     return label_figure(figure, title, "; ".join(filter(None, (note, left_out))))
 
 
-def _overview_panel(axes: Any, group: dict[str, Any], room: int) -> None:
+def _overview_panel(axes: Axes, group: dict[str, Any], room: int) -> None:
     """The rows of a group, from the top; `room` is for as many as the largest of its neighbours has."""
     rows = group["rows"]
     for place, row in enumerate(rows):
@@ -138,7 +144,7 @@ def _height(group: dict[str, Any]) -> float:
 # What a model sees: its attention, its embeddings, and the prototypes among them
 
 
-def draw_attention(numbers: dict[str, Any], title: str, note: str) -> Any:
+def draw_attention(numbers: dict[str, Any], title: str, note: str) -> Figure:
     """A column for each domain: the image, and the maps of each model laid over it."""
     rows, names = numbers["rows"], list(numbers["rows"][0]["maps"])
     figure, grid = new_figure(1.9 * len(rows) + 0.9, 1.95 * (1 + len(names)) + 1.0, 1 + len(names), len(rows))
@@ -163,7 +169,7 @@ def draw_attention(numbers: dict[str, Any], title: str, note: str) -> Any:
     return label_figure(figure, title, f"{note}; entropy in nats, mean over images; {uniform}")
 
 
-def draw_embeddings(numbers: dict[str, Any], title: str, note: str) -> Any:
+def draw_embeddings(numbers: dict[str, Any], title: str, note: str) -> Figure:
     """A point for each image, before on the left and after on the right."""
     figure, grid = new_figure(10.5, 5.0, 1, 2)
     labels = np.array(numbers["labels"])
@@ -182,7 +188,7 @@ def draw_embeddings(numbers: dict[str, Any], title: str, note: str) -> Any:
     return label_figure(figure, title, note)
 
 
-def draw_gap(numbers: dict[str, Any], title: str, note: str) -> Any:
+def draw_gap(numbers: dict[str, Any], title: str, note: str) -> Figure:
     """Before and after on one scale; a domain has no distance to itself."""
     names = [name.replace("_", " ") for name in numbers["domains"]]
     side = max(2.6, 0.27 * len(names) + 1.0)
@@ -208,7 +214,7 @@ def _heading(when: str, distances: dict[str, Any]) -> str:
     return f"{when} adaptation: mean {distances['mean']:.3g}{relative}"
 
 
-def draw_probes(numbers: dict[str, Any], title: str, note: str) -> Any:
+def draw_probes(numbers: dict[str, Any], title: str, note: str) -> Figure:
     """Colour says what is read (class or domain), one panel for each space; bands are a standard error."""
     spaces = list(dict.fromkeys(name.split(" from ")[1] for name in numbers["probes"]))
     figure, grid = new_figure(4.6 * len(spaces) + 0.4, 4.2, 1, len(spaces), sharey=True)
@@ -232,7 +238,7 @@ def draw_probes(numbers: dict[str, Any], title: str, note: str) -> Any:
     return label_figure(figure, title, note)
 
 
-def draw_prototypes(numbers: dict[str, Any], title: str, note: str) -> Any:
+def draw_prototypes(numbers: dict[str, Any], title: str, note: str) -> Figure:
     """A panel for each moment of selection."""
     selections = numbers["selections"]
     columns = min(2, len(selections))
@@ -253,7 +259,7 @@ def draw_prototypes(numbers: dict[str, Any], title: str, note: str) -> Any:
     return label_figure(figure, title, note)
 
 
-def draw_drift(numbers: dict[str, Any], title: str, note: str) -> Any:
+def draw_drift(numbers: dict[str, Any], title: str, note: str) -> Figure:
     """Along the stream on the left; means over all batches on the right."""
     figure, grid = new_figure(10, 3.8, 1, 2, width_ratios=[4, 1])
     axes, bars = grid[0]

@@ -1,8 +1,10 @@
 """A leaderboard as a table, as figures, as Markdown, and as a page that sorts itself."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -16,6 +18,9 @@ from testdg.report.table import Column, Entry, Table
 from testdg.spec import SOURCE
 from testdg.studies.analyses.cost import Costs
 from testdg.studies.leaderboard import FIRST, HELD_OUT, Board, Ranked
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 TITLE = "Leaderboard"
 _FAR = 1.5
@@ -95,14 +100,14 @@ def _point(row: Ranked, costs: Costs) -> Point:
     return {**about, "score": value.mean, "deviation": value.deviation, "tested": tested and tested.value.mean}
 
 
-def _draw_cost(axes: Any, points: Sequence[Point], title: str) -> None:
+def _draw_cost(axes: Axes, points: Sequence[Point], title: str) -> None:
     """To the left is cheaper, below is better (of mIoU, above)."""
     draw_methods(axes, points, "ms", "time of a batch, ms")
     axes.set_ylabel(f"{FIRST}, {title}")
 
 
-def _draw_tested(axes: Any, points: Sequence[Point], title: str) -> None:
-    """Where a method stands on domains that it never learnt from; dotted lines are Source's."""
+def _draw_tested(axes: Axes, points: Sequence[Point], title: str) -> None:
+    """The score on domains that a method never learnt from, against the stream; dotted lines are Source's."""
     for point, (colour, marker) in zip(points, method_styles([one["method"] for one in points]), strict=True):
         axes.plot(point["score"], point["tested"], marker, color=colour, label=point["name"])
         if point["method"] == SOURCE:

@@ -1,5 +1,7 @@
 """Figures of runs: the score over the stream, for `testdg run` and for a report, and a heat map of the gains."""
 
+from __future__ import annotations
+
 import io
 import re
 import textwrap
@@ -8,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +36,10 @@ from testdg.studies import BenchTable
 from testdg.studies.analyses.stream import stream_numbers
 from testdg.studies.summary import run_names
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 Visits = Sequence[dict[str, Any]]
 _MOST_LABELS = 30  # names of domains that fit above the axes
 _METHOD = PALETTE[0].lower()
@@ -52,7 +58,7 @@ def draw_stream(path: Path, runs: Mapping[str, Result], title: str, note: str = 
     return write_figure(lambda: draw_curves(numbers, title, note), path)
 
 
-def draw_curves(numbers: dict[str, Any], title: str, note: str) -> Any:
+def draw_curves(numbers: dict[str, Any], title: str, note: str) -> Figure:
     """Curves over shaded visits; a strip with a mark for every alarm, and lines where domains really change."""
     rows, metric, visits = numbers["rows"], numbers["metric"], numbers["visits"]
     noticed = [row for row in rows if any(row["detections"])]
@@ -84,7 +90,7 @@ def draw_curves(numbers: dict[str, Any], title: str, note: str) -> Any:
     return label_figure(figure, title, note)
 
 
-def shade_visits(axes: Any, visits: Visits) -> None:
+def shade_visits(axes: Axes, visits: Visits) -> None:
     """Shade every other visit, or each by its severity."""
     severities = len({visit["severity"] for visit in visits}) > 1
     for count, visit in enumerate(visits):
@@ -92,7 +98,7 @@ def shade_visits(axes: Any, visits: Visits) -> None:
         axes.axvspan(visit["start"], visit["stop"], color=INK, alpha=alpha, linewidth=0)
 
 
-def name_visits(axes: Any, visits: Visits, shown: Callable[[str], str] = str) -> list[str]:
+def name_visits(axes: Axes, visits: Visits, shown: Callable[[str], str] = str) -> list[str]:
     """Write domains above the axes, or rounds where there are many, as far as there is room; returns the labels.
 
     A domain has its round where there are several, and a star where it only tests.
@@ -114,13 +120,18 @@ def name_visits(axes: Any, visits: Visits, shown: Callable[[str], str] = str) ->
             several = f"{name} ({first['round']})" if rounds > 1 else name
             label = f"{name} *" if first["phase"] == "held_out" else several
             labels.append(f"round {first['round']}" if many else label)
-            place = {"transform": axes.get_xaxis_transform(), "rotation": 35, "fontsize": 8, "ha": "left"}
+            place: dict[str, Any] = {
+                "transform": axes.get_xaxis_transform(),
+                "rotation": 35,
+                "fontsize": 8,
+                "ha": "left",
+            }
             axes.text(middle, 1.02, labels[-1], **place)
             written = middle
     return labels
 
 
-def _draw_alarms(axes: Any, rows: Sequence[dict[str, Any]], numbers: dict[str, Any], colours: dict[str, str]) -> None:
+def _draw_alarms(axes: Axes, rows: Sequence[dict[str, Any]], numbers: dict[str, Any], colours: dict[str, str]) -> None:
     """A line of marks for each run; a mark at the start of the batch that raised the alarm."""
     shade_visits(axes, numbers["visits"])
     for visit in numbers["visits"][1:]:
@@ -157,7 +168,7 @@ class Picture:
         return re.sub(r'<svg ([^>]*?)(?:width|height)="[^"]*" ([^>]*?)height="[^"]*"', r"<svg \1\2", text, count=1)
 
 
-def make_picture(figure: Any, name: str, caption: str) -> Picture:
+def make_picture(figure: Figure, name: str, caption: str) -> Picture:
     """A figure in all formats."""
     files = {}
     for kind in ("svg", "pdf", "png"):
@@ -236,7 +247,7 @@ def _wrapped(name: str) -> str:
     return "\n".join(textwrap.wrap(name, _LONGEST, max_lines=3, placeholder=" …"))
 
 
-def _set_margins(figure: Any, labels: Sequence[str], bottom: float) -> None:
+def _set_margins(figure: Figure, labels: Sequence[str], bottom: float) -> None:
     """Leave room for slanted labels at the top, and for `bottom` inches below."""
     top = 0.2 + 0.042 * max(map(len, labels))
     figure.set_figheight(figure.get_figheight() + top)

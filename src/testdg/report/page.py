@@ -46,7 +46,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """Stands in anchors and in the names of files."""
+        """For anchors and names of files."""
         return f"{self.number}-{re.sub(r'[^a-z0-9]+', '-', self.title.lower()).strip('-')[:60]}"
 
     @cached_property
@@ -156,7 +156,7 @@ def _table(results: Sequence[Result]) -> BenchTable:
 
 
 class Report:
-    """What a report holds; everything is made at once, so that it fits together whatever happens to the runs."""
+    """What a report holds. Everything is made at once, so its files fit together even if runs change later."""
 
     def __init__(self, title: str, runs: Runs) -> None:
         self.title, self.runs = title, runs

@@ -1,8 +1,10 @@
 """Figures with pictures: the panel of a segmentation run, and the summary of a stream of the user's own pictures."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,9 +17,12 @@ from testdg.errors import visible
 from testdg.models import VisionModel
 from testdg.report.style import GREY, PALETTE, SOURCE, new_figure, write_figure
 from testdg.runs.folder import load_adapted
-from testdg.runs.samples import Sample
 from testdg.runs.scores import Segmentation
-from testdg.runs.tally import Bin, Tally
+from testdg.runs.summary import Bin, Sample, Tally
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Colours = Sequence[tuple[int, int, int]]
 _BLACK = (0, 0, 0)
@@ -82,7 +87,7 @@ def draw_panel(
     names, colours = [*classes], [*(palette or default_palette(len(classes)))]
     height, width = samples[0].label.shape
 
-    def draw() -> Any:
+    def draw() -> Figure:
         figure, grid = new_figure(4 * _WIDTH, len(samples) * 0.96 * _WIDTH * height / width + 1.0, len(samples), 4)
         for axes, heading in zip(grid[0], ("picture", *titles, "label"), strict=True):
             axes.set_title(heading, fontsize=10)
@@ -120,7 +125,7 @@ def paint(values: Any, colours: Colours) -> Any:
     return table[values]
 
 
-def _add_legend(figure: Any, classes: Sequence[str], colours: Colours, note: str) -> None:
+def _add_legend(figure: Figure, classes: Sequence[str], colours: Colours, note: str) -> None:
     from matplotlib.patches import Patch
 
     patches = [
@@ -140,7 +145,7 @@ def draw_summary(path: Path, tally: Tally, samples: Sequence[Sample], title: str
     return write_figure(lambda: _figure(tally, samples, visible(title), visible(model)), path)
 
 
-def _figure(tally: Tally, samples: Sequence[Sample], title: str, model: str) -> Any:
+def _figure(tally: Tally, samples: Sequence[Sample], title: str, model: str) -> Figure:
     from matplotlib.figure import Figure
 
     columns = _SAMPLES_IN_ROW[any(sample.strip for sample in samples)]
@@ -162,13 +167,13 @@ def _figure(tally: Tally, samples: Sequence[Sample], title: str, model: str) -> 
     return figure
 
 
-def _draw_curves(upper: Any, lower: Any, tally: Tally) -> None:
+def _draw_curves(upper: Axes, lower: Axes, tally: Tally) -> None:
     bins = _thinned(tally.bins)
     places, seen = [], 0
     for one in bins:
         places.append(seen + one.count / 2)
         seen += one.count
-    dots = {"marker": "o", "markersize": 2.5} if len(bins) < 3 else {}
+    dots: dict[str, Any] = {"marker": "o", "markersize": 2.5} if len(bins) < 3 else {}
     for name, label, colour in (("source_confidence", "source", SOURCE), ("confidence", "adapted", PALETTE[0])):
         upper.plot(places, [one.mean(name) for one in bins], color=colour, label=label, linewidth=1.2, **dots)
     upper.set(ylabel="confidence", ylim=(0, 1.02), title="Confidence, and changes that were noticed")
@@ -200,7 +205,7 @@ def _thinned(bins: Sequence[Bin]) -> list[Bin]:
     return found
 
 
-def _draw_classes(axes: Any, tally: Tally) -> None:
+def _draw_classes(axes: Axes, tally: Tally) -> None:
     both = tally.classes + tally.source_classes
     names = [name for name, _ in both.most_common(_CLASSES)][::-1]
     series = ((tally.classes, "adapted", PALETTE[0], -0.2), (tally.source_classes, "source", SOURCE, 0.2))

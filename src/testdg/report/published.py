@@ -1,4 +1,4 @@
-"""Numbers that papers published, as data: to stand beside ours in tables of their own, with what they depend on."""
+"""Numbers that papers published, as data, with what they depend on; reports show them in tables of their own."""
 
 import re
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Published:
     conditions: str
     rows: dict[str, tuple[float, ...]]
     columns: tuple[str, ...] = ()
-    """What stands before the mean."""
+    """The columns before the mean."""
     metric: Metric = Classification.metric
     source: str = _PAPER
     remark: str = ""

@@ -5,9 +5,11 @@ from typing import Any
 
 from testdg.methods import methods
 from testdg.runs.record import OWN_ORDERS, RESETS
+from testdg.spec import CHOICES
 
 Pairs = list[tuple[str, str]]
 """Labels and values; without a label, a value belongs to the label above."""
+RECORDED = [name for name, choice in CHOICES.items() if choice.recorded]
 _RESETS = {RESETS["once"]: "domain changes not told", RESETS["domain"]: "which tells the method where domains change"}
 
 
@@ -21,6 +23,7 @@ def record_pairs(record: dict[str, Any]) -> Pairs:
         ("stream", f"{_batches(record)}, reset {record['resets']}, {_RESETS[record['resets']]}"),
         ("model", f"{model}; {_input(record['preprocessing'])}"),
         ("numbers", f"{record['precision']} on {record['device']}, seed {record['seed']}{_views(record)}"),
+        *((key.replace("_", " "), str(value)) for key, value in record.items() if key in RECORDED),
         ("settings", tuning),
         *(("", line) for line in more),
     ]
@@ -66,8 +69,8 @@ def images_per_domain(record: dict[str, Any]) -> str:
 
 def _course(record: dict[str, Any]) -> str:
     """Which domains come, in which order, how often and how strong."""
-    order, rounds = record.get("order", OWN_ORDERS[0]), record.get("rounds", 1)
-    where = "" if record.get("sampling") == "mixed" else f" in {'order' if order in OWN_ORDERS else order}"
+    order, rounds = record["order"], record["rounds"]
+    where = "" if record["sampling"] == "mixed" else f" in {'order' if order in OWN_ORDERS else order}"
     parts = [f"{len(record['domains'])} domains{where}", f"{rounds} rounds" if rounds > 1 else "", _severity(record)]
     course, tested = ", ".join(filter(None, parts)), len(record["held_out"])
     if not tested:
@@ -86,14 +89,14 @@ def _severity(record: dict[str, Any]) -> str:
 
 def _views(record: dict[str, Any]) -> str:
     """Numbers of segmentation depend on the views that a prediction is made from."""
-    if record.get("task") != "segmentation":
+    if record["task"] != "segmentation":
         return ""
     count, _, rest = record.get("views", "one").partition(" ")
     return f", {'single view' if count == 'one' else f'views {count}'} {rest}".rstrip()
 
 
 def _batches(record: dict[str, Any]) -> str:
-    text, sampling, seed = f"batches of {record['batch_size']}", record.get("sampling"), record.get("sampling_seed")
+    text, sampling, seed = f"batches of {record['batch_size']}", record["sampling"], record["sampling_seed"]
     if sampling == "mixed":
         return f"{text}, domains mixed (seed {seed})"
     if sampling == "sorted":

@@ -102,7 +102,7 @@ def _check_visits(result: Result) -> None:
     found = [(visit.name, number < len(result.domains)) for number, visit in enumerate(visits)]
     record, severity = result.record, result.record["severity"]
     levels = tuple(severity) if isinstance(severity, list) else None if severity == "none" else severity
-    expected = make_visits(record["domains"], record["held_out"], levels, record.get("rounds", 1))
+    expected = make_visits(record["domains"], record["held_out"], levels, record["rounds"])
     expected.sort(key=lambda visit: not visit.learn)  # tests may come before the end
     if not found or found != [(visit.name, visit.learn) for visit in expected]:
         raise ValueError("its visits are not those of its protocol")

@@ -1,14 +1,19 @@
 """One look for all figures: colours that colour-blind readers can distinguish, units on axes, no dates in files."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, cycle, product, repeat
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from testdg.errors import UserError
 from testdg.files import replacing, writing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours; Source is always black, and TestDG has the first of the others.
 PALETTE = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -17,7 +22,7 @@ GREY = "#8A8F98"
 INK = "#1c1e21"
 MARKERS = ("o", "s", "^", "D", "v", "P")
 POINTS = [(colour, marker) for marker, colour in product(MARKERS, PALETTE)]
-"""36 pairs of colour and marker, which repeat where there are more things to tell apart."""
+"""36 pairs of colour and marker, which repeat where there are more things to distinguish."""
 SUFFIXES = (".png", ".pdf", ".svg")
 _LOOK: Any = {
     "font.size": 9, "axes.titlesize": 9, "axes.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False,
@@ -36,7 +41,7 @@ def check_suffix(path: Path) -> Path:
 
 
 def method_styles(methods: Sequence[str]) -> list[tuple[str, str]]:
-    """Colour and marker of each method: Source has its own, TestDG the first of the others, wherever they stand."""
+    """Colour and marker of each method: Source has its own, TestDG the first of the others, at any position."""
     order = sorted(range(len(methods)), key=lambda n: (methods[n] != "source", not methods[n].startswith("testdg")))
     styles = chain(repeat((SOURCE, "*"), methods.count("source")), cycle(POINTS))
     found = dict(zip(order, styles, strict=False))
@@ -45,7 +50,7 @@ def method_styles(methods: Sequence[str]) -> list[tuple[str, str]]:
 
 def new_figure(
     width: float, height: float, rows: int = 1, columns: int = 1, layout: Any = "constrained", **more: Any
-) -> tuple[Any, Any]:
+) -> tuple[Figure, Any]:
     """A figure with axes, (rows, columns); inches."""
     from matplotlib.figure import Figure
 
@@ -53,7 +58,7 @@ def new_figure(
     return figure, figure.subplots(rows, columns, squeeze=False, **more)
 
 
-def label_figure(figure: Any, title: str, note: str) -> Any:
+def label_figure(figure: Figure, title: str, note: str) -> Figure:
     """Write a title above a figure and a note below it; returns the figure."""
     above, below = (fill(text, int(letters * figure.get_figwidth())) for text, letters in ((title, 10), (note, 19)))
     figure.suptitle(above, x=0.01, ha="left", fontweight="bold", fontsize=10)
@@ -70,7 +75,7 @@ def look() -> Iterator[None]:
         yield
 
 
-def write_figure(draw: Callable[[], Any], path: Path) -> Path:
+def write_figure(draw: Callable[[], Figure], path: Path) -> Path:
     """Draw a figure and write it in one step, in the format of its suffix."""
     file_type = check_suffix(path).suffix[1:].lower()
     with look():
@@ -80,6 +85,6 @@ def write_figure(draw: Callable[[], Any], path: Path) -> Path:
     return path
 
 
-def save_figure(figure: Any, file: Any, kind: str, **more: Any) -> None:
+def save_figure(figure: Figure, file: Any, kind: str, **more: Any) -> None:
     """Write a figure in a format, without the date."""
     figure.savefig(file, format=kind, metadata=_DATES[kind], **more)

@@ -46,7 +46,7 @@ class Column:
 
     @classmethod
     def of(cls, metric: Metric, title: str = "", more: int = 0, **others: Any) -> Column:
-        """A column of numbers of a metric, perhaps under another title and with more digits."""
+        """A column of numbers of a metric, with another title and more digits where they are given."""
         return cls(title or metric.title, metric.higher, metric.digits + more, **others)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The tables of results. One long table has a line for each number of each visit; every table is a pivot of it.
+"""The tables of results. One long table has a line for each number of each visit; tables of visits are pivots of it.
 
 `testdg run` has a column for each method, pages and papers have a row for each.
 """
@@ -63,8 +63,8 @@ def long_table(rows: Iterable[tuple[str, Sequence[Result]]], stream: int = 0) ->
                 where = (*about, visit.name, visit.round, visit.severity, held_out)
                 metrics = (result.metric, *other_metrics())
                 values = [(metric.key, visit.scores.get(metric.key)) for metric in metrics]
-                classes = zip(result.classes, visit.class_iou or [], strict=False)
-                values += [(_IOU + name, value) for name, value in classes]
+                overlaps = visit.class_iou or [None] * len(result.classes)
+                values += [(_IOU + name, value) for name, value in zip(result.classes, overlaps, strict=True)]
                 found += [Number(*where, key, value) for key, value in values]
     return found
 
@@ -177,9 +177,9 @@ def orders_table(titles: Sequence[str], runs: Sequence[Sequence[Result]]) -> Tab
     """
     check_comparable([result for results in runs for result in results], ignore=BY_ORDER)
     metric, left_out, names = runs[0][0].metric, leaves_one_out(runs), run_names(runs)
+    tested = all(result.held_out for results in runs for result in results)
     lines: list[Line] = []
     for held_out, suffix in ((False, ""), (True, "" if left_out else _HELD_OUT)):
-        tested = all(result.held_out for results in runs for result in results)
         if (held_out and not tested) or (left_out and not held_out):
             continue
         scores = [[result.held_out_score if held_out else result.mean_score for result in results] for results in runs]
@@ -289,7 +289,7 @@ def _class_sheet(table: BenchTable, learnt: Sequence[Number]) -> Table:
 
 
 def published_sheet(table: Published) -> Table:
-    """What a paper published; `fog (2)` stands below `round 2`."""
+    """What a paper published; `fog (2)` goes below `round 2`."""
     titles = [_plain(name).removesuffix(")").partition(" (") for name in (*table.columns, "mean")]
     columns = [
         Column.of(table.metric, title, over=f"round {number}" if number else "", summary=title == "mean")

@@ -10,22 +10,13 @@ Item = TypeVar("Item")
 Key = TypeVar("Key")
 BY_ORDER = ("domains", "held_out")
 """Fields that differ between the orders of one protocol."""
-# `kind` and `order` only name what other fields hold, and a model is told by its fingerprint.
+# `kind` and `order` only name what other fields hold, and a model is identified by its fingerprint.
 _FREE = {"kind", "order", "model", "device", "seed", "tuning"}
-# What runs that are kept as lines leave unsaid.
-_BEFORE = {
-    "task": "classification",
-    "rounds": 1,
-    "sampling": "file",
-    "concentration": "none",
-    "sampling_seed": "none",
-    "views": "one",
-}
 
 
 def differences(first: Result, second: Result, ignore: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
     """Fields of the records by which two results differ so that they cannot be compared, with both values."""
-    one, two = {**_BEFORE, **first.record}, {**_BEFORE, **second.record}
+    one, two = first.record, second.record
     fields = [key for key in {**one, **two} if key not in _FREE and key not in ignore]
     return {key: (one.get(key), two.get(key)) for key in fields if one.get(key) != two.get(key)}
 
@@ -65,9 +56,9 @@ def check_comparable(results: Sequence[Result], ignore: Collection[str] = ()) ->
     """Refuse results that cannot stand in one table, and name the fields by which they differ."""
     for result in results[1:]:
         if found := differences(results[0], result, ignore):
-            told = "; ".join(f"{key} is {_short(one)} and {_short(two)}" for key, (one, two) in found.items())
+            reasons = "; ".join(f"{key} is {_short(one)} and {_short(two)}" for key, (one, two) in found.items())
             folders = f"{results[0].folder} and {result.folder}"
-            message = f"{folders} cannot be compared: {told}; run both with the same protocol"
+            message = f"{folders} cannot be compared: {reasons}; run both with the same protocol"
             raise UserError(message, code="not-comparable")
 
 

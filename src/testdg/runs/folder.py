@@ -12,7 +12,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import tomli_w
 from testdg.core.online import OnlineModel, load_online
 from testdg.core.state import tidy
 from testdg.errors import UserError
-from testdg.files import OneWriter, checksum, replace_text, writing
+from testdg.files import FRESH, Lock, checksum, locked, replace_text, writing
 from testdg.models import VisionModel
 from testdg.runs.events import Entry, read_entry
 from testdg.runs.result import Result
@@ -40,37 +40,54 @@ def damaged(folder: Path, name: str, reason: object) -> UserError:
     return UserError(message, code="damaged-folder")
 
 
-class Folder(OneWriter):
+class Folder:
     """A folder with a configuration and the saved state of a session; one process at a time writes in it."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
-        super().__init__(path, "run", "wait for it, or choose another --out")
+    def __init__(
+        self,
+        path: Path,
+        config: Mapping[str, Any],
+        writer: str = "run",
+        remedy: str = "wait for it, or choose another --out",
+    ) -> None:
         self.path, self.config = path, dict(config)
+        self._busy = f"{path} is being written by another {writer}: {remedy}"
+        self._lock: Lock | None = None
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Create and lock the folder, and delete files that killed processes left while they replaced others."""
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        with locked(self.path / ".lock", self._busy) as self._lock:
+            for path in self.path.glob(f".*{FRESH}"):
+                with suppress(OSError):
+                    path.unlink()
+            yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write to the folder, provided that it is still the locked one; a deleted folder is not created again."""
+        if self._lock is not None and not self._lock.valid:
+            message = f"{self.path} was deleted or replaced while it was being written: start the command again"
+            raise UserError(message, code="folder-replaced")
+        with writing(self.path):
+            yield
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Lock the folder and make it, or check that it belongs to the same configuration."""
-        with self.alone():
-            if (self.path / CONFIG).exists():
-                self.check_config()
-            else:
-                self.check_empty()
+        """Lock the folder, and check that it belongs to the same configuration or is new."""
+        with self.lock():
+            self.check_config()
+            if not (self.path / CONFIG).exists():
                 with self.writing():
                     replace_text(self.path / CONFIG, tomli_w.dumps(self.config))
             yield
 
     def check_config(self) -> None:
         """Refuse the folder of another configuration."""
-        if read_config(self.path) != self.config:
+        if (self.path / CONFIG).exists() and read_config(self.path) != self.config:
             raise self.damaged(CONFIG, "it belongs to another configuration")
-
-    def check_empty(self) -> None:
-        """Refuse a folder without a configuration that holds something of a run."""
-
-    def save_state(self, online: OnlineModel, note: Mapping[str, Any]) -> None:
-        """Save what the next batch depends on, and a note, in one step."""
-        with self.writing():
-            online.save(self.path / STATE, note)
 
     def restore_state(self, session: Session) -> dict[str, Any] | None:
         """Load the saved state into a session; returns its note, None without a state."""
@@ -141,7 +158,8 @@ class RunFolder(Folder):
     def save(self, online: OnlineModel, batches: int, seconds: float) -> None:
         """Save the state after some batches, whose entries are all in the log."""
         about = {"run": self.path.name, EVENTS: self._digest.hexdigest()}
-        self.save_state(online, {"batches": batches, "seconds": seconds, **about})
+        with self.writing():
+            online.save(self.path / STATE, {"batches": batches, "seconds": seconds, **about})
 
     def finish(self, result: Result) -> None:
         """Write the result; the run is complete."""

@@ -53,9 +53,7 @@ class Record:
         return found
 
 
-def make_record(
-    protocol: Protocol, benchmark: Benchmark, stream: Stream, adapter: Adapter, fingerprint: str, tuning: str
-) -> Record:
+def make_record(protocol: Protocol, benchmark: Benchmark, stream: Stream, adapter: Adapter, tuning: str) -> Record:
     """Gather everything that the number of a run depends on."""
     about = benchmark.describe()
     adapted, held_out = protocol.split(benchmark)
@@ -78,7 +76,7 @@ def make_record(
         "resets": RESETS[protocol.resets],
         "views": protocol.make_views().describe(),
         "model": adapter.model.name,
-        "model_fingerprint": fingerprint,
+        "model_fingerprint": adapter.origin["fingerprint"],
         "preprocessing": adapter.model.preprocessing.describe(),
         "precision": adapter.settings.precision,
         "device": adapter.model.device.type,

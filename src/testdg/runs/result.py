@@ -43,7 +43,7 @@ class DomainResult:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the values as plain JSON, scores beside the rest."""
+        """The values as plain JSON, with the scores on the same level."""
         about = {"name": self.name, "images": self.images, "severity": self.severity, "round": self.round}
         return {**about, **{key: self.scores.get(key) for key in metric_keys()}, "class_iou": self.class_iou}
 
@@ -84,7 +84,7 @@ class Result:
     source: str | None = None
     """The user's folder of source images; None where the benchmark's own were used, or none."""
     rows: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """What benches call its row, where that is kept with it and not in a folder; see `experiments.rows`."""
+    """What benches call its row, if that is stored with it instead of in a folder; see `studies`."""
 
     @property
     def stream(self) -> tuple[tuple[str, ...], ...]:
@@ -94,7 +94,7 @@ class Result:
     @property
     def score(self) -> Score:
         """What is added up over images."""
-        return find_score(self.record.get("task", "classification"))
+        return find_score(self.record["task"])
 
     @property
     def metric(self) -> Metric:
@@ -140,7 +140,7 @@ class Result:
     @classmethod
     def from_dict(cls, values: dict[str, Any], folder: Path) -> Result:
         """Read what `to_dict` gave."""
-        held_out = values["held_out"]
+        held_out = values.get("held_out")
         return cls(
             record=values["protocol"],
             method=values["method"],

@@ -10,7 +10,7 @@ from testdg.data.benchmarks import Benchmark
 from testdg.errors import UserError
 from testdg.runs.events import Entry
 from testdg.runs.folder import RunFolder, read_events, run_name
-from testdg.runs.loop import SAVE_EVERY, graceful_interrupt, run_stream
+from testdg.runs.loop import graceful_interrupt, run_stream
 from testdg.runs.observer import Observer, RunProgress
 from testdg.runs.protocol import Protocol
 from testdg.runs.result import Result
@@ -28,7 +28,6 @@ def run(
     protocol: str | Path | Protocol | None = None,
     out: str | Path = "runs",
     observer: Observer | None = None,
-    save_every: float = SAVE_EVERY,
     **choices: Any,
 ) -> Result:
     """Adapt a model to a benchmark's stream and return the scores.
@@ -42,9 +41,8 @@ def run(
         protocol: A name, a TOML file or a value (docs/protocols.md); left out, the benchmark's own.
         out: The folder that run folders lie in.
         observer: Notified of the progress.
-        save_every: Seconds between two saved states.
         **choices: Other fields of `RunSpec`: data, settings, preset, source, guard, seed, batch_size, device, images,
-            severity, domains, ...
+            severity, domains, save_every, ...
 
     Examples:
         >>> from testdg.runs import run
@@ -66,12 +64,10 @@ def run(
     check_keys(given, known)
     texts = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
     spec = RunSpec(**{key: check_value(known[key], key, value) for key, value in texts.items()})
-    return run_session(open_run(spec, observer, **objects), Path(out), observer, save_every)
+    return run_session(open_run(spec, observer, **objects), Path(out), observer)
 
 
-def run_session(
-    session: RunSession, out: Path, observer: Observer | None = None, save_every: float = SAVE_EVERY
-) -> Result:
+def run_session(session: RunSession, out: Path, observer: Observer | None = None) -> Result:
     """Run a session to the end of its stream, or read the result that its folder under `out` has."""
     config, observer = session.config(), observer or Observer()
     folder = RunFolder(out / run_name(config), config)
@@ -81,7 +77,7 @@ def run_session(
     if result is None:
         session.require_source()  # what is missing is reported before a folder is made
         with folder.open():
-            result = folder.result() or _follow(session, folder, progress, observer, save_every)
+            result = folder.result() or _follow(session, folder, progress, observer)
     if not progress.started:
         progress.resume(read_events(folder.path))
         observer.started(progress)
@@ -89,9 +85,7 @@ def run_session(
     return result
 
 
-def _follow(
-    session: RunSession, folder: RunFolder, progress: RunProgress, observer: Observer, save_every: float
-) -> Result:
+def _follow(session: RunSession, folder: RunFolder, progress: RunProgress, observer: Observer) -> Result:
     """Run from where the folder resumes to the end of the stream, and write the result."""
     resumed = folder.resume(session)
     begun = time.monotonic() - resumed.seconds
@@ -108,8 +102,8 @@ def _follow(
         folder.save(session.online, batches, time.monotonic() - begun)
 
     with graceful_interrupt() as stop:
-        score = progress.tally.score
-        run_stream(session, score, start=progress.done, write=write, save=save, save_every=save_every, stop=stop)
+        score, every = progress.tally.score, session.spec.save_every
+        run_stream(session, score, start=progress.done, write=write, save=save, save_every=every, stop=stop)
     record, source = session.record, session.source_folder
     if progress.done != len(session.stream):
         raise UserError(f"{folder.path} has {progress.done} of {len(session.stream)} batches", code="damaged-folder")

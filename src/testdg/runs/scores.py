@@ -93,7 +93,7 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """What stands above its numbers."""
+        """The title of its numbers."""
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def show(self, value: float, deviation: float | None = None, more: int = 0) -> str:

@@ -168,9 +168,7 @@ class RunSession(Session):
             origin.append(f"source images of {self.source_folder}")
         if spec.guard:
             origin.append("with a guard")
-        self.record: Record = make_record(
-            protocol, benchmark, self.stream, online.adapter, model.fingerprint(), "; ".join(origin)
-        )
+        self.record: Record = make_record(protocol, benchmark, self.stream, online.adapter, "; ".join(origin))
 
     @property
     def source_folder(self) -> Path | None:
@@ -180,7 +178,7 @@ class RunSession(Session):
     def config(self) -> dict[str, Any]:
         """Everything that the numbers of the run depend on, as plain values."""
         method = {"name": self.adapter.name, "settings": plain(asdict(self.adapter.settings))}
-        return {"protocol": self.record.to_dict(), "method": method}
+        return {"protocol": {**self.record.to_dict(), **plain(self.spec.recorded)}, "method": method}
 
 
 def open_run(
@@ -201,7 +199,7 @@ def open_run(
     benchmark = protocol.choose(benchmark)
     protocol.stream(benchmark, spec.batch_size)
     preset = preset_of(spec, benchmark)
-    values = {"seed": spec.seed, "precision": spec.precision, **method.preset(preset), **spec.settings}
+    values = {**method.preset(preset), "seed": spec.seed, "precision": spec.precision, **spec.settings}
     if plain_run:
         source = open_model(spec, device.type, observer)
         benchmark = protocol.choose(open_benchmark(spec))  # which has adopted the model's size and classes

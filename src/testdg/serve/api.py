@@ -15,7 +15,7 @@ from testdg.errors import visible
 from testdg.runs.predictor import Both
 from testdg.serve.limits import Limits, Refused
 from testdg.serve.pictures import Picture, index_png
-from testdg.serve.session import FROZEN, Counts, LearningOutcome, StreamSession
+from testdg.serve.session import FROZEN, Counts, Learning, LearningOutcome, StreamSession
 
 ABOUT = """A vision model that adapts to its input without labels.
 
@@ -31,7 +31,6 @@ _NOT_LEARNT = {
 }
 
 Action = Literal["reset", "rollback", "snapshot", "freeze", "export"]
-Learning = Literal["queued", "done", "dropped", "frozen", "off"]
 
 
 class Answer(BaseModel):

@@ -179,7 +179,7 @@ class Routes:
         service, pictures = self.service, [one for one in read if isinstance(one, Picture)]
         answers = await asyncio.wrap_future(service.batcher.predict(session, pictures))
         service.count(session, pictures, answers)
-        learning, waiting = service.learn(session, pictures, wait=wait)
+        learning, waiting = service.learner.offer(session, pictures, wait=wait)
         outcomes = [await asyncio.wrap_future(one) for one in waiting]
         if accept == "image/png":
             if answers[0].own.map is None or len(answers) > 1:

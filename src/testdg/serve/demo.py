@@ -109,4 +109,4 @@ def _send(service: Service, frame: Frame, *, starts: bool) -> None:
         if isinstance(picture, Picture):
             answers = service.batcher.predict(session, [picture]).result(service.limits.seconds)
             service.count(session, [picture], answers, frame.label)
-            service.learn(session, [picture])
+            service.learner.offer(session, [picture])

@@ -13,11 +13,11 @@ from typing import Any
 from testdg.data.pictures import Unreadable
 from testdg.errors import visible
 from testdg.runs.predictor import Both
-from testdg.serve.api import Action, ActionRequest, Done, Learning, ServerState, StreamState
+from testdg.serve.api import Action, ActionRequest, Done, ServerState, StreamState
 from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits, Refused
 from testdg.serve.pictures import Picture, check_header, open_picture
-from testdg.serve.session import LearningOutcome, StreamSession
+from testdg.serve.session import StreamSession
 from testdg.serve.storage import SessionPool, Storage
 from testdg.serve.workers import Batcher, Learner, lower_priority
 
@@ -143,15 +143,6 @@ class Service:
             place = max(range(len(answers)), key=lambda place: answers[place].differs)
             names = self.factory.names
             self.decoders.submit(session.timeline.add_sample, pictures[place].image, answers[place], names)
-
-    def learn(
-        self, session: StreamSession, pictures: Sequence[Picture], *, wait: bool = False
-    ) -> tuple[Learning, list[Future[LearningOutcome]]]:
-        """Queue pictures for learning; `wait` returns a future for each."""
-        if not self.factory.learns or session.frozen:
-            return "frozen" if session.frozen else "off", []
-        outcomes = self.learner.offer(session, [one.image for one in pictures], wait=wait)
-        return ("queued", outcomes) if outcomes is not None else ("dropped", [])
 
     # Actions
 

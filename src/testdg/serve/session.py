@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 from torch import Tensor
@@ -21,6 +21,8 @@ from testdg.serve.timeline import Timeline
 
 FROZEN = "the stream is frozen"
 PUT_BACK = "the model was replaced in the meantime"
+Learning = Literal["queued", "done", "dropped", "frozen", "off"]
+"""What happens to the pictures of a request."""
 
 
 class Counts(BaseModel):

@@ -21,7 +21,7 @@ from testdg.runs.predictor import Both, compare
 from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits, Refused
 from testdg.serve.pictures import Picture
-from testdg.serve.session import PUT_BACK, LearningOutcome, StreamSession
+from testdg.serve.session import PUT_BACK, Learning, LearningOutcome, StreamSession
 from testdg.serve.storage import SessionPool
 
 T = TypeVar("T")
@@ -173,27 +173,29 @@ class Learner:
         return self._length
 
     def offer(
-        self, session: StreamSession, images: Sequence[Tensor], *, wait: bool = False
-    ) -> list[Future[LearningOutcome]] | None:
-        """Queue pictures if there is room for all of them, else return None; `wait` returns a future for each."""
-        size = sum(image.nbytes for image in images)
+        self, session: StreamSession, pictures: Sequence[Picture], *, wait: bool = False
+    ) -> tuple[Learning, list[Future[LearningOutcome]]]:
+        """Queue the pictures of a request if there is room for all of them; `wait` returns a future for each."""
+        if not session.factory.learns or session.frozen:
+            return "frozen" if session.frozen else "off", []
+        count, size = len(pictures), sum(one.image.nbytes for one in pictures)
         with self._change:
             queue = self._queues.get(session.name)
             length = 0 if queue is None else len(queue.pictures)
-            full = self._length + len(images) > self.limits.queue or self._bytes + size > self.limits.queue_bytes
-            if self._ending or full or length + len(images) > self.limits.queue_of_stream:
-                session.counts.dropped += len(images)
-                return None
+            full = self._length + count > self.limits.queue or self._bytes + size > self.limits.queue_bytes
+            if self._ending or full or length + count > self.limits.queue_of_stream:
+                session.counts.dropped += count
+                return "dropped", []
             if queue is None:
                 queue = self._queues[session.name] = _Queue(session)
                 self.pool.acquire(session.name)  # the session stays in memory while pictures wait
-            outcomes: list[Future[LearningOutcome]] = [running_future() for _ in images] if wait else []
+            outcomes: list[Future[LearningOutcome]] = [running_future() for _ in pictures] if wait else []
             now = time.monotonic()
-            for place, image in enumerate(images):
-                queue.pictures.append(Waiting(image, now, outcomes[place] if wait else None))
-            self._length, self._bytes = self._length + len(images), self._bytes + size
+            for place, one in enumerate(pictures):
+                queue.pictures.append(Waiting(one.image, now, outcomes[place] if wait else None))
+            self._length, self._bytes = self._length + count, self._bytes + size
             self._change.notify()
-        return outcomes
+        return "queued", outcomes
 
     def clear(self, session: StreamSession) -> int:
         """Empty the queue of a stream whose model was replaced; returns the number of pictures."""

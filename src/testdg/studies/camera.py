@@ -16,7 +16,7 @@ from testdg.errors import UserError
 from testdg.models import VisionModel
 from testdg.runs.adapt import Draw, Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
-from testdg.runs.tally import Tally
+from testdg.runs.summary import Tally
 from testdg.studies.engine import Failed, patiently
 from testdg.studies.ray_cluster import PATIENCE
 

@@ -2,7 +2,7 @@
 
 The idea: what adaptation may do to predictions in a foreign domain is unknown, but on images like those of the training
 set they should hardly change. So the first predictions for a few such images (the probe) are stored, and the share that
-stays equal (the agreement) is measured as the stream goes on. Low agreement is excused while the stream itself is
+stays equal (the agreement) is measured during the stream. Low agreement is excused while the stream itself is
 foreign, which the source reveals by its low confidence, but never below `1 - LENIENT`.
 """
 
@@ -42,7 +42,7 @@ MAX_UNCERTAINTY_RATIO = 2.0
 TRAIN_SET_CONFIDENCE_BONUS = 0.01
 """Added to the uncertainty on the probe: a source is surer of the images that it was trained on."""
 RECENT = {"classification": 60, "segmentation": 4}
-"""Last images of the stream, for which the source is asked."""
+"""Last images of the stream, which the source predicts, too."""
 MIN_CONFIDENCE = 0.8
 """Probability of the predicted class with which an image of the stream enters the probe."""
 SHARE = 0.03
@@ -245,7 +245,7 @@ class Health:
             return self.source(self.source.prepare(images)).logits  # type: ignore[no-any-return]
 
     def note(self, images: Tensor) -> None:
-        """Store the last images of the stream, about which the source may be asked."""
+        """Store the last images of the stream, which the source may have to predict."""
         recent = self.recent if self.recent is not None and self.recent.shape[1:] == images.shape[1:] else images[:0]
         self.recent = torch.cat([recent, images])[-RECENT[self.adapter.model.task] :]
 

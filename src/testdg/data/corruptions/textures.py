@@ -66,7 +66,7 @@ class FrostTextures:
     @classmethod
     def procedural(cls) -> FrostTextures:
         """Grow five textures with the brightness, colour and contrast of the reference's photographs."""
-        return cls(_grown(), "procedural")
+        return cls(_grow_textures(), "procedural")
 
     def cut(self, noise: ImageNoise, height: int, width: int, *, scale: float) -> Tensor:
         """Cut a random piece of a random texture for each image, (N, 3, H, W) uint8."""
@@ -78,19 +78,18 @@ class FrostTextures:
 
 
 @cache
-def _grown() -> tuple[Tensor, ...]:
-    """Cached: growing the textures takes half a second."""
-    return tuple(_grow(pane, number) for number, pane in enumerate(_PANES))
-
-
-def _grow(pane: Pane, number: int) -> Tensor:
-    noise = ImageNoise(0, "frost texture", 0, [number])
-    cloud = plasma(noise, 1024, decay=1.8)[:, None, :_HEIGHT, :_WIDTH]
-    ice = gaussian(_crystals(noise, pane)[None, None], 0.7)
-    surface = _standardise(cloud) * pane.cloudiness**0.5 + _standardise(ice) * (1 - pane.cloudiness) ** 0.5
-    surface = _standardise(_standardise(surface).clamp(-2.5, 2.5))[0]
-    mean, deviation = (torch.tensor(values)[:, None, None] for values in (pane.mean, pane.deviation))
-    return (surface * deviation + mean).round().clamp(0, 255).byte()
+def _grow_textures() -> tuple[Tensor, ...]:
+    """Grow all textures, (3, H, W) uint8; cached, since it takes half a second."""
+    textures = []
+    for number, pane in enumerate(_PANES):
+        noise = ImageNoise(0, "frost texture", 0, [number])
+        cloud = plasma(noise, 1024, decay=1.8)[:, None, :_HEIGHT, :_WIDTH]
+        ice = gaussian(_crystals(noise, pane)[None, None], 0.7)
+        surface = _standardise(cloud) * pane.cloudiness**0.5 + _standardise(ice) * (1 - pane.cloudiness) ** 0.5
+        surface = _standardise(_standardise(surface).clamp(-2.5, 2.5))[0]
+        mean, deviation = (torch.tensor(values)[:, None, None] for values in (pane.mean, pane.deviation))
+        textures.append((surface * deviation + mean).round().clamp(0, 255).byte())
+    return tuple(textures)
 
 
 def _standardise(field: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the numbers in label maps mean: classes, their colours, and the tables that translate stored numbers."""
+"""Numbers in label maps: classes, their colours, and the tables that translate stored numbers."""
 
 import colorsys
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from testdg.data.image_files import read_lines
 from testdg.errors import UserError
 
 IGNORED = 255
-_WRONG = 254  # in a table: a number that means nothing
+_WRONG = 254  # in a table: an invalid number
 VOID = ("void", "unlabelled", "unlabeled")
 
 # name, number in the labelIds files of Cityscapes, colour; the place in the list is the trainId
@@ -51,13 +51,13 @@ CAMVID_PALETTE = tuple(COLOURS[name] for name in _CAMVID.values())
 
 
 class LabelTable(NamedTuple):
-    """Translates the numbers of a file, 0 to 255, to classes; `classes` says in words which numbers there are."""
+    """Translates the numbers of a file, 0 to 255, to classes; `classes` lists the valid numbers in words."""
 
     numbers: NDArray[np.uint8]
     classes: str
 
     def apply(self, stored: NDArray[np.uint8], path: Path) -> NDArray[np.uint8]:
-        """Classes of a label map; refuse numbers that mean nothing."""
+        """Classes of a label map; refuse invalid numbers."""
         translated = self.numbers[stored]
         wrong = translated == _WRONG
         if wrong.any():
@@ -69,7 +69,7 @@ class LabelTable(NamedTuple):
 
 
 def plain_table(classes: int, ignored: Iterable[int] = ()) -> LabelTable:
-    """Numbers that are classes already; 255 and some others are ignored."""
+    """The table for numbers that are classes; 255 and some others are ignored."""
     numbers = np.full(256, _WRONG, np.uint8)
     numbers[:classes] = np.arange(classes)
     numbers[[*ignored, IGNORED]] = IGNORED
@@ -78,7 +78,7 @@ def plain_table(classes: int, ignored: Iterable[int] = ()) -> LabelTable:
 
 
 def cityscapes_table() -> LabelTable:
-    """The labelIds of Cityscapes: 0 to 33, of which 19 are classes and the others are ignored."""
+    """The table for labelIds of Cityscapes: 0 to 33, of which 19 are classes and the others are ignored."""
     numbers = np.full(256, _WRONG, np.uint8)
     numbers[[*range(34), IGNORED]] = IGNORED
     numbers[[number for _, number, _ in _CITYSCAPES]] = np.arange(len(_CITYSCAPES))
@@ -86,7 +86,7 @@ def cityscapes_table() -> LabelTable:
 
 
 def read_class_names(path: Path) -> tuple[tuple[str, ...], LabelTable]:
-    """Read a list of classes, one per line; a last line "void" stands for the number that is ignored."""
+    """Read a list of classes, one per line; a last line "void" is the number that is ignored."""
     names = read_lines(path, "expected one class per line")
     void = len(names) - 1 if names and names[-1].lower() in VOID else None
     names = names[:void]
@@ -98,6 +98,6 @@ def read_class_names(path: Path) -> tuple[tuple[str, ...], LabelTable]:
 
 
 def default_palette(classes: int) -> list[tuple[int, int, int]]:
-    """As many colours as there are classes, evenly around the circle of hues, every other one darker."""
+    """One colour per class, evenly spaced hues, every other one darker."""
     hues = ((number / classes, 0.75, 0.95 if number % 2 else 0.6) for number in range(classes))
     return [(round(255 * r), round(255 * g), round(255 * b)) for r, g, b in (colorsys.hsv_to_rgb(*hue) for hue in hues)]

@@ -21,12 +21,12 @@ from testdg.errors import UserError
 
 Size = tuple[int, int]
 """Height and width."""
-_AHEAD = 4  # batches that are read before they are asked for
+_AHEAD = 4  # batches that are read in advance
 _THREADS = 4
 
 
 class Pair(NamedTuple):
-    """A picture and its label map, whose numbers a table translates."""
+    """A picture, its label map, and the table that translates its numbers."""
 
     name: str
     image: Path
@@ -35,7 +35,11 @@ class Pair(NamedTuple):
 
 
 class FileSource:
-    """What some function reads of each pair of files, in order; what follows is read meanwhile."""
+    """What `load` reads of each pair of files, in order, with read-ahead in threads.
+
+    Futures are stored by index. A read requests its files and the next batches, and cancels all others, so the window
+    follows a caller that moves to another place.
+    """
 
     def __init__(self, pairs: Sequence[Pair], load: Callable[[Pair], Tensor], threads: ThreadPoolExecutor) -> None:
         self.pairs, self.load, self.threads = pairs, load, threads
@@ -45,31 +49,26 @@ class FileSource:
         return len(self.pairs)
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Files `start` to `stop`; the next ones are asked for, too."""
         stop = min(stop, len(self))
-        wanted = range(start, min(stop + _AHEAD * (stop - start), len(self)))
-        for index in [index for index in self._ahead if index not in wanted]:
+        window = range(start, min(stop + _AHEAD * (stop - start), len(self)))
+        for index in [index for index in self._ahead if index not in window]:
             self._ahead.pop(index).cancel()
-        for index in wanted:
+        for index in window:
             if index not in self._ahead:
                 self._ahead[index] = self.threads.submit(self.load, self.pairs[index])
         return torch.stack([self._ahead.pop(index).result() for index in range(start, stop)])
 
     def take(self, indices: Sequence[int]) -> Tensor:
-        """The files at some indices, in their order."""
         tensors = self.threads.map(self.load, [self.pairs[index] for index in indices])
         first = next(tensors)
-        result = first.new_empty(len(indices), *first.shape)  # filled as files come: nothing is in memory twice
+        result = first.new_empty(len(indices), *first.shape)  # filled file by file, so that nothing is in memory twice
         for place, one in enumerate(chain([first], tensors)):
             result[place] = one
         return result
 
 
 class PairFiles:
-    """Pictures and their label maps: two sources, each of one size.
-
-    Pictures get `size`, label maps `mask_size`; either is the first file's own where it is left out.
-    """
+    """Pictures of one size and label maps of one size (default: the size of the first picture)."""
 
     def __init__(
         self,
@@ -93,42 +92,38 @@ class PairFiles:
         return [letters([pair.name for pair in self.pairs]), self.images.take([0]), self.masks.take([0])]
 
     def load(self) -> tuple[Tensor, Tensor]:
-        """All pictures and label maps."""
         (height, width), (tall, wide) = self.size, self.mask_size
         most = room() // (3 * height * width + tall * wide)
         if len(self) > most:
             folder = self.pairs[0].image.parent.parent
-            told = f"{folder} has {len(self)} pictures, more than the {most} that fit in memory"
-            raise UserError(f"{told}: choose some with the subset 'first:N'", code="too-many-images")
+            message = f"{folder} has {len(self)} pictures, more than the {most} that fit in memory"
+            raise UserError(f"{message}: choose some with the subset 'first:N'", code="too-many-images")
         everything = range(len(self))
         return self.images.take(everything), self.masks.take(everything)
 
 
 def readable(pairs: Sequence[Pair], workers: int | None = None) -> tuple[list[Pair], list[str]]:
-    """The pairs of which both files can be read, each one being tried, and the names of the others."""
+    """Read all pairs; return those whose files are readable, and the names of the others."""
+
+    def is_readable(pair: Pair) -> bool:
+        try:
+            size = size_of(pair.image)
+            read_picture(pair, size)
+            read_mask(pair, size)
+        except UserError:
+            return False
+        return True
+
     with ThreadPoolExecutor(workers or _THREADS) as threads:
-        fine = list(threads.map(_can_read, pairs))
-    left = [pair for pair, good in zip(pairs, fine, strict=True) if good]
-    if not left:
-        raise UserError(
-            f"none of {len(pairs)} pictures with label maps can be read, first {pairs[0].image}",
-            code="unreadable-picture",
-        )
-    return left, [pair.name for pair, good in zip(pairs, fine, strict=True) if not good]
-
-
-def _can_read(pair: Pair) -> bool:
-    try:
-        size = size_of(pair.image)
-        read_picture(pair, size)
-        read_mask(pair, size)
-    except UserError:
-        return False
-    return True
+        results = list(zip(pairs, threads.map(is_readable, pairs), strict=True))
+    if not any(good for _, good in results):
+        message = f"none of {len(pairs)} pictures with label maps can be read, first {pairs[0].image}"
+        raise UserError(message, code="unreadable-picture")
+    return [pair for pair, good in results if good], [pair.name for pair, good in results if not good]
 
 
 def room() -> int:
-    """Bytes that pictures may take in memory: half of the machine's, at most 16 GiB; 4 GiB where it does not tell."""
+    """Bytes of memory for pictures: half of the machine's, at most 16 GiB; 4 GiB if its size is unknown."""
     try:
         return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, 16 << 30)
     except (AttributeError, OSError, ValueError):
@@ -142,7 +137,7 @@ def size_of(path: Path) -> Size:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a picture that is damaged; of a PNG the checksums are looked at, other formats are decoded."""
+    """Refuse a damaged picture: checksums of a PNG are verified, other formats are decoded."""
     with open_image_file(path) as picture:
         _check_depth(picture, path)
         if picture.format == "PNG":
@@ -168,16 +163,16 @@ def read_picture(pair: Pair, size: Size) -> Tensor:
 
 
 def read_mask(pair: Pair, size: Size) -> Tensor:
-    """A label map at a size, uint8, (H, W): the nearest pixel's class, 255 where there is none."""
+    """A label map at a size, uint8, (H, W): the class of the nearest pixel, 255 for none."""
     expected = size_of(pair.image)
     with open_image_file(pair.mask) as picture:
         if picture.mode not in ("L", "P"):
-            wanted = "expected one class number per pixel, as a grey or palette PNG"
-            raise UserError(f"{pair.mask} is a picture of kind {picture.mode}: {wanted}", code="picture-kind")
+            message = "expected one class number per pixel, as a grey or palette PNG"
+            raise UserError(f"{pair.mask} is a picture of kind {picture.mode}: {message}", code="picture-kind")
         if (picture.height, picture.width) != expected:
-            told = f"{pair.mask} has {picture.width} x {picture.height} px"
+            message = f"{pair.mask} has {picture.width} x {picture.height} px"
             other = f"its picture {pair.image.name} {expected[1]} x {expected[0]} px"
-            raise UserError(f"{told}, but {other}: restore the pair", code="picture-size")
+            raise UserError(f"{message}, but {other}: restore the pair", code="picture-size")
         if expected != size:
             picture = picture.resize((size[1], size[0]), Image.Resampling.NEAREST)
         return torch.from_numpy(pair.table.apply(np.array(picture), pair.mask))

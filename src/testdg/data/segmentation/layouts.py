@@ -1,4 +1,4 @@
-"""Where data sets keep pictures and label maps: ACDC, Cityscapes, CamVid, and plain folders."""
+"""Layouts of data sets of pictures and label maps: ACDC, Cityscapes, CamVid, and plain folders."""
 
 import os
 from pathlib import Path
@@ -23,18 +23,19 @@ _CITY_IMAGE, _CITY_MASK, _CITY_IDS = "_leftImg8bit.png", "_gtFine_labelTrainIds.
 
 
 def find_parent(data: Path, name: str) -> Path | None:
-    """Find a folder in the data folder or in a folder of it: archives unpack into one of their own."""
+    """Find a folder in the data folder or one level below: archives unpack into a folder of their own."""
     places = [data, *sorted(data.iterdir())]
     return next((place / name for place in places if os.path.isdir(place / name)), None)
 
 
 def _find_both(data: Path, images: str, masks: str, part: str) -> tuple[Path, Path]:
-    """The folder of pictures and the folder of label maps, each in a folder of its own."""
+    """The folders of pictures and label maps, which have different parents."""
     pictures, maps = find_parent(data, images), find_parent(data, masks)
     if pictures is None or maps is None:
         lacks = images if pictures is None else masks
         raise UserError(
-            f"data folder {data} holds no {lacks}/: expected {images}/{part}/ and {masks}/{part}/", code="no-such-data"
+            f"{data} does not contain {lacks}/: expected {images}/{part}/ and {masks}/{part}/",
+            code="no-such-data",
         )
     return pictures / part, maps / part
 
@@ -59,7 +60,7 @@ def list_cityscapes(data: Path, split: str, subset: str | Path | None = None) ->
 
 
 class Folders(NamedTuple):
-    """A folder of pictures, one of label maps with the same names, and what their numbers mean."""
+    """A folder of pictures, a folder of label maps with the same names, and the classes."""
 
     images: Path
     masks: Path
@@ -70,7 +71,7 @@ class Folders(NamedTuple):
         """The pictures, sorted; label maps may be missing."""
         files = sorted(path.name for path in self.images.iterdir() if _is_picture(path))
         if not files:
-            raise UserError(f"{self.images} holds no images: expected .jpg or .png files in it", code="no-images")
+            raise UserError(f"{self.images} contains no images: expected .jpg or .png files in it", code="no-images")
         _check_names(self.images, files)
         parent = self.images.parent
         names = choose_images(parent, [f"{self.images.name}/{file}" for file in files], subset)
@@ -85,7 +86,7 @@ def find_folders(data: Path, split: str) -> Folders | None:
 
 
 def find_flat(data: Path) -> Folders | None:
-    """Find `images` and `masks` that are not split."""
+    """Find `images` and `masks` without splits."""
     images, masks = data / "images", data / "masks"
     if not (images.is_dir() and masks.is_dir() and any(map(_is_picture, images.iterdir()))):
         return None
@@ -93,7 +94,7 @@ def find_flat(data: Path) -> Folders | None:
 
 
 def find_classes(data: Path, masks: Path) -> tuple[tuple[str, ...], LabelTable]:
-    """The classes of the data folder's list; CamVid's, where label maps are named as its are."""
+    """The classes in the list of the data folder, or those of CamVid if label maps are named like its own."""
     if (data / CLASS_LIST).is_file():
         return read_class_names(data / CLASS_LIST)
     if masks.name.endswith("annot"):
@@ -108,23 +109,24 @@ def _list_nested(folder: Path, suffix: str) -> list[str]:
     """Files of a suffix, as `<sequence>/<file>`, sorted by both."""
     names = sorted(f"{path.parent.name}/{path.name}" for path in folder.glob(f"*/*{suffix}"))
     if not names:
-        raise UserError(f"{folder} holds no images: expected <folder>/<file>{suffix} in it", code="no-images")
+        raise UserError(f"{folder} contains no images: expected <folder>/<file>{suffix} in it", code="no-images")
     return names
 
 
 def _is_picture(path: Path) -> bool:
-    """Whether a folder's entry is to be read: a link that leads nowhere is, so that it is told and not left out."""
+    """Whether an entry is to be read; broken links are, so that they raise an error and are not left out silently."""
     return is_image(path.name) and not path.is_dir()
 
 
 def _check_names(folder: Path, files: list[str]) -> None:
-    """Refuse pictures whose names differ in the suffix alone: they would share a label map."""
+    """Refuse pictures whose names only differ in the suffix: they would share a label map."""
     known: dict[str, str] = {}
     for file in files:
         other = known.setdefault(Path(file).stem, file)
         if other != file:
             raise UserError(
-                f"{folder} holds {other} and {file}, which would share a label map: keep one of them", code="duplicate"
+                f"{folder} contains {other} and {file}, which would share a label map: keep one",
+                code="duplicate",
             )
 
 

@@ -17,7 +17,7 @@ NEAR = 0.5
 
 
 class Patch(NamedTuple):
-    """The pixels of a face: where they are, their distance, two coordinates on the face, and which belong to it."""
+    """The pixels of a face: rows and columns, distance, two coordinates on the face, and which pixels belong to it."""
 
     rows: slice
     columns: slice
@@ -88,7 +88,7 @@ class StreetCanvas:
         upward: Array | float = 0.0,
         lights: Array | float = 0.0,
     ) -> None:
-        """Paint a face, where it is kept and nearer than what is there."""
+        """Paint a face where `keep` is true and it is nearer than earlier ones."""
         if patch is None:
             return
         place = patch.rows, patch.columns
@@ -107,7 +107,7 @@ class StreetCanvas:
 
 
 def floats(values: Any) -> Array:
-    """Numbers as float32, in which everything is drawn."""
+    """Numbers as float32, the type of all drawing."""
     return np.array(values, np.float32)
 
 
@@ -118,24 +118,24 @@ def tint(palette: Array, kinds: Array, light: Array) -> Array:
 
 
 def part(values: Array, period: float) -> Array:
-    """Where in a period each number is, from 0 to 1."""
+    """Position of each number in its period, from 0 to 1."""
     turns: Array = values * np.float32(1 / period)
     return turns - np.floor(turns)
 
 
 def _between(values: Array, low: float, high: float) -> slice | None:
-    """Where a row of numbers that rises or falls lies between two bounds."""
+    """The range of a monotonic row of numbers that lies between two bounds."""
     return _span((values > low) & (values < high))
 
 
 def _span(mask: Any) -> slice | None:
-    """Where the true values are, which lie side by side."""
+    """The range of the true values, which are contiguous."""
     count, first = np.count_nonzero(mask), int(mask.argmax())
     return slice(first, first + count) if count else None
 
 
 def _pixels(colour: Array) -> Array:
-    """Colours with one item a pixel, which is copied faster than three numbers."""
+    """Colours with one item per pixel, which is copied faster than three numbers."""
     return np.ascontiguousarray(colour, np.float32).view("V12")[..., 0]
 
 

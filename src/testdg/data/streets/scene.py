@@ -1,4 +1,4 @@
-"""Street scenes that are drawn when they are needed: pictures, label maps, and the geometry that weather asks for."""
+"""Street scenes that are drawn when they are needed: pictures, label maps, and the geometry that weather needs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class Scenes(NamedTuple):
 
 
 def draw_scenes(indices: Sequence[int], seed: int) -> Scenes:
-    """Draw some scenes of an endless row; each depends on the seed and on its own number alone."""
+    """Draw scenes by number; each depends on the seed and on its number only."""
     parts = [_draw(np.random.default_rng([seed, index])) for index in indices]
     images, labels, depth, upward, lights, horizon = (torch.stack(values) for values in zip(*parts, strict=True))
     return Scenes(images, labels, Geometry(depth, upward, lights, horizon))

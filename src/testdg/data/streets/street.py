@@ -23,7 +23,7 @@ _GLASS = floats([0.22, 0.27, 0.33])
 
 @dataclass(frozen=True)
 class Street:
-    """What is drawn on, the random numbers of the scene, and the measures of its street."""
+    """The canvas, the random numbers and the measures of the street of a scene."""
 
     canvas: StreetCanvas
     random: np.random.Generator
@@ -33,14 +33,14 @@ class Street:
     right: float
     pavement: float
     sun: int
-    """From which side it shines: -1 or 1."""
+    """The side of the sun: -1 or 1."""
 
     def wall(self, side: int) -> float:
-        """Where the houses of a side begin."""
+        """Distance of the houses of a side."""
         return self.right + self.pavement if side > 0 else self.left - self.pavement
 
     def light(self, side: int) -> float:
-        """How bright a wall of a side is: in the sun or in the shade."""
+        """Brightness of the walls of a side, in the sun or in the shade."""
         return 0.62 if side == self.sun else 1.05
 
     def between(self, low: float, high: float) -> float:

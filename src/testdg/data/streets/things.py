@@ -52,7 +52,7 @@ def draw_poles(street: Street) -> None:
 
 
 def _kerb(street: Street, side: int) -> float:
-    """A place on the pavement, beside the kerb."""
+    """A place on the pavement, next to the kerb."""
     return (street.right if side > 0 else street.left) + side * 0.5
 
 

@@ -126,9 +126,9 @@ class Neighbours(PlainState):
 
     def label(self, features: Tensor, nearest: int) -> Tensor:
         """Classes of features (M, D)."""
-        held = min(self.count, len(self.features))
-        alike = F.normalize(features.float(), dim=1) @ self.features[:held].T
-        which = alike.topk(min(nearest, held), 1).indices
+        count = min(self.count, len(self.features))
+        alike = F.normalize(features.float(), dim=1) @ self.features[:count].T
+        which = alike.topk(min(nearest, count), 1).indices
         return self.predictions[which].mean(1).argmax(1)
 
 

@@ -17,7 +17,7 @@ from testdg.models.blocks import first, holding, is_attention, width_of, with_fi
 class StagePrompts(AddedLayer):
     """The prompts of one stage of a ViT: tokens before all others, from its first block to its last.
 
-    Who watches is told what became of them, (N, prompts, D).
+    Inside `watched` it reports their values after the stage, (N, prompts, D).
     """
 
     begins = False

@@ -1,4 +1,4 @@
-"""Low-rank branches beside the layers of a model: W x + up(down(x))."""
+"""Low-rank branches parallel to the layers of a model: W x + up(down(x))."""
 
 import math
 from collections import defaultdict
@@ -14,11 +14,11 @@ from testdg.models import Output, VisionModel
 
 
 class Bottleneck(nn.Module):
-    """A linear branch of small rank beside each attention linear (or, in a CNN, a 1x1 branch beside each convolution).
+    """A low-rank linear branch parallel to each attention linear (or, in a CNN, a 1x1 branch to each convolution).
 
     Layers that read the same input share one down-projection. `up` starts at zero, so the branch starts as nothing.
     The model itself is never changed: a pass runs with the merged weights W + up down, which costs one small matrix
-    product per layer instead of two products per token. Layers of one shape are kept in one tensor, so that a
+    product per layer instead of two products per token. Layers of one shape are stored in one tensor, so that a
     transformer needs one batched product for all its blocks.
     """
 
@@ -64,7 +64,7 @@ class Bottleneck(nn.Module):
         return weights
 
     def run(self, model: VisionModel, images: Tensor, scales: Tensor | None = None) -> Output:
-        """Run a model with the branches beside its layers."""
+        """Run a model with the branches."""
         with torch.autocast(images.device.type, enabled=False):
             weights = self.merged(model, scales)
         return functional_call(model, weights, (images,))  # type: ignore[no-any-return]

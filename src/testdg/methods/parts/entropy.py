@@ -20,7 +20,7 @@ def entropy(logits: Tensor) -> Tensor:
 def opinion_entropy(logits: Tensor) -> Tensor:
     """Entropy of each prediction as an opinion: beliefs in the classes, and one share, C over the sum, for none.
 
-    The length of the logits stands still in the gradient, so that it never asks for larger ones.
+    The length of the logits is constant in the gradient, so that the loss never rewards larger logits.
     """
     logits = logits.float()
     length = torch.linalg.vector_norm(logits, dim=1, keepdim=True).clamp(min=1e-12)
@@ -29,7 +29,7 @@ def opinion_entropy(logits: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {"entropy": entropy, "come": opinion_entropy}
-"""Losses of each prediction that ask it to be sure, by the name of a setting."""
+"""Losses of each prediction that reward confidence, by the name of a setting."""
 
 
 def largest_entropy(classes: int, share: float = 1.0) -> float:
@@ -38,7 +38,7 @@ def largest_entropy(classes: int, share: float = 1.0) -> float:
 
 
 def effective_classes(mix: Tensor) -> Tensor:
-    """How many classes a mix of them amounts to: the exponential of its entropy."""
+    """Effective number of classes of a mix: the exponential of its entropy."""
     return (-(mix * mix.clamp(min=1e-8).log()).sum()).exp()
 
 
@@ -53,7 +53,7 @@ def symmetric_cross_entropy(one: Tensor, other: Tensor) -> Tensor:
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of the values that a mask keeps; zero, with zero gradients, where it keeps none."""
+    """Mean of the masked values; zero, with zero gradients, if there are none."""
     kept = torch.where(mask, values, 0.0)
     return kept.sum() / mask.sum().clamp(min=1)
 

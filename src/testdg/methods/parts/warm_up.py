@@ -22,9 +22,9 @@ def train_on_source(
     clip: float | None = None,
     begin: Callable[[Tensor], None] | None = None,
 ) -> None:
-    """Minimise a loss over about so many source images, in batches as large as the first one.
+    """Minimise a loss over about this many source images, in batches as large as the first one.
 
-    `clip` bounds the norm of the gradient: what is new beside a trained network can have a very large one at first.
+    `clip` bounds the norm of the gradient: new layers in a trained network can have a very large one at first.
     `begin` gets the images of the first batch before anything is learnt.
     """
     source: Iterator[tuple[Tensor, Tensor]] = iter(batches)

@@ -42,7 +42,7 @@ class TestDG(Networks):
     example_error = 22.5
     tasks = ("classification", "segmentation")
     needs = "for the amplifier, attention or convolutions"
-    source_data = "warming up the amplifier, if asked (source_images=0, the default, goes without)"
+    source_data = "an optional warm-up of the amplifier (none with source_images=0, the default)"
     source_labels = True
     Settings = TestDGSettings
     settings: TestDGSettings

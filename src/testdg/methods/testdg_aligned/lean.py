@@ -60,7 +60,7 @@ def lean_norms(model: VisionModel) -> None:
 def passed_again(blocks: Iterable[nn.Module]) -> Iterator[None]:
     """Keep only what enters these blocks; the backward pass runs them once more.
 
-    The first block of a network saves the most: when it is run again, what all others kept is free.
+    The first block of a network saves the most: when it is run again, the memory of all others is free.
     """
     blocks = list(blocks)
     for block in blocks:

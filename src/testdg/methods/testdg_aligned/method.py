@@ -22,11 +22,11 @@ from testdg.models import Output, VisionModel
 from testdg.models.alignment import class_shares
 
 DRIFT_MEMORY = 400.0
-"""Images that L_inv takes the mean of the features over."""
+"""Images in the mean of the features for L_inv."""
 LEAST_CLASSES = 0.5
-"""Share of the usual number of classes (of the images, if these are fewer) that a batch shows, to be learnt from."""
+"""Share of the usual number of classes (or of the images, if fewer) that a batch must show to be learnt from."""
 SHRINKAGE = 2.0
-"""Images of a class with which its prototype counts as half known."""
+"""Images of a class at which its prototype has half of its weight."""
 
 
 BATCH_NORM: dict[str, Any] = {"learning_rate": 1e-3, "momentum": 0.98, "augmentation": 1.5}
@@ -35,7 +35,7 @@ BATCH_NORM: dict[str, Any] = {"learning_rate": 1e-3, "momentum": 0.98, "augmenta
 
 @dataclass(frozen=True, kw_only=True)
 class TestDGAlignedSettings(AlignSettings):
-    """Settings of TestDG aligned, beside those of the alignment."""
+    """Settings of TestDG aligned, in addition to those of the alignment."""
 
     __test__ = False  # not a test class, whatever its name begins with
 
@@ -60,7 +60,7 @@ PICTURES: dict[str, Any] = {
     "augmentation": 1.0,
     "gather": 1,
 }
-"""Street scenes one by one: pixels are not spread evenly over classes, and features show what is in a picture."""
+"""Single street scenes: classes have very different numbers of pixels, and features depend on the content."""
 
 
 @register

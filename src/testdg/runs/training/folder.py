@@ -10,17 +10,18 @@ from torch import Tensor
 
 from testdg.core.state import read_folder, tidy, write_folder
 from testdg.errors import UserError
-from testdg.files import OneWriter, checksum, file_checksum, replace_text, sync_folder, writing
+from testdg.files import checksum, file_checksum, replace_text, sync_folder, writing
 from testdg.models import VisionModel
+from testdg.runs.folder import Folder
 
 
-class TrainingFolder(OneWriter):
-    """The folder of a trained model, and the one beside it where its training is kept until it is complete."""
+class TrainingFolder(Folder):
+    """The folder of a trained model, and the working folder next to it, which has the state until it is complete."""
 
     def __init__(self, out: Path, about: dict[str, Any]) -> None:
         self.out, self.about = out, about
         self.work = out.resolve().with_name(out.resolve().name + ".training")
-        super().__init__(self.work, "training", "wait for it")
+        super().__init__(self.work, about, "training", "wait for it")
 
     def result(self) -> dict[str, Any] | None:
         """Read a complete training; None where there is none, and a sentence where there is something else."""
@@ -72,14 +73,14 @@ class TrainingFolder(OneWriter):
             write_folder(self.work / "state", tensors, {"about": self.about, "step": step, "seconds": seconds})
 
     def finish(self, model: VisionModel, about: dict[str, Any]) -> dict[str, Any]:
-        """Write the model beside its place, force it to disk, and rename it; the working folder goes."""
+        """Write the model to the working folder, force it to disk, and rename it; the working folder is deleted."""
         fresh = self.work / "model"
         with self.writing():
             shutil.rmtree(fresh, ignore_errors=True)
             model.save(fresh)
             sums = {path.name: file_checksum(path) for path in sorted(fresh.iterdir())}
-            told = {**about, "checksums": {**sums, "training.json": checksum(about)}}
-            replace_text(fresh / "training.json", json.dumps(told, indent=2) + "\n")
+            content = {**about, "checksums": {**sums, "training.json": checksum(about)}}
+            replace_text(fresh / "training.json", json.dumps(content, indent=2) + "\n")
             for path in fresh.iterdir():
                 with path.open("r+b") as file:
                     os.fsync(file.fileno())
@@ -91,9 +92,9 @@ class TrainingFolder(OneWriter):
         return about
 
     def _check(self, found: dict[str, Any], place: Path) -> None:
-        """Refuse a training that differs from the one that is asked for."""
-        flat, asked = ({**values["recipe"], **values} for values in (found, self.about))
-        for key, value in asked.items():
+        """Refuse a training that differs from the requested one."""
+        flat, requested = ({**values["recipe"], **values} for values in (found, self.about))
+        for key, value in requested.items():
             if key != "recipe" and flat.get(key) != value:
                 remedy = "choose another --out, or delete the folder"
                 message = f"{place} holds a training with {key} {flat.get(key)}, not {value}: {remedy}"

@@ -36,7 +36,7 @@ def test_a_map_is_painted_in_the_colours_of_its_classes() -> None:
     assert painted.tolist() == [[[250, 0, 0], [0, 0, 250]], [[0, 0, 0], [0, 250, 0]]]
 
 
-def test_a_palette_that_nobody_chose_has_different_colours() -> None:
+def test_the_default_palette_has_different_colours() -> None:
     assert len(set(default_palette(30))) == 30
 
 
@@ -66,7 +66,7 @@ def legend_of(monkeypatch: pytest.MonkeyPatch, path: Path, one: PanelRow, classe
     return [patch.get_label() for patch in drawn["handles"]], drawn["ncols"]
 
 
-def test_a_legend_has_rows_of_one_length_and_says_what_is_ignored(
+def test_a_legend_has_rows_of_equal_length_and_names_ignored_pixels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names, columns = legend_of(monkeypatch, tmp_path / "p.png", sample("fog"), 10)
@@ -83,7 +83,7 @@ def test_the_score_of_a_picture() -> None:
     assert picture_miou(one.after, torch.full_like(one.label, 255), 3) is None
 
 
-def test_samples_are_predicted_by_the_model_and_by_what_the_run_left(tmp_path: Path) -> None:
+def test_samples_are_predicted_by_the_model_and_by_the_final_state_of_the_run(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = load_model(tiny_segformer(9), preprocessing=Preprocessing(mean=(0.5,) * 3, std=(0.25,) * 3))
     bench = load_benchmark("streets", images=2, domains=["fog", "snow", "rain"])
@@ -149,7 +149,7 @@ def test_higher_is_better_in_every_table_of_a_segmentation_run() -> None:
     assert cells(tables[2]) == [["road", "40.0", "41.5", "+1.5"], ["train", "", "", ""]]
 
 
-def test_a_table_in_the_making_takes_the_title_of_its_metric() -> None:
+def test_an_incomplete_table_has_the_title_of_its_metric() -> None:
     table = visit_table(["A", "B"], make_visits(["fog"], [], 5, 1), [{0: 50.0}, {0: 40.0}], Segmentation.metric)
     assert plain_table(table)[:2] == ["mIoU, %     A     B   gain", "fog      50.0  40.0  -10.0"]
 
