@@ -1,7 +1,8 @@
 """Mistakes of the user, in one sentence each."""
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 T = TypeVar("T")
@@ -42,11 +43,17 @@ class ErrorCollector:
 
     def attempt(self, where: str, function: Callable[P, T], *values: P.args, **named: P.kwargs) -> T | None:
         """Call a function; a mistake of the user is collected, and the result is None."""
-        try:
+        with self.collecting(where):
             return function(*values, **named)
+        return None
+
+    @contextmanager
+    def collecting(self, where: str = "") -> Iterator[None]:
+        """Collect a mistake of the user that a block raises; the code after the block runs all the same."""
+        try:
+            yield
         except UserError as error:
             self.add(UserError(f"{where}: {error}", error.code) if where else error)
-            return None
 
     def raise_any(self, title: str = "") -> None:
         """Raise one error with all mistakes, if there are any; its code is that of the first."""

@@ -144,15 +144,6 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         chosen = {"model": self.model, "data": self.data, "preprocessing": self.preprocessing, **self.options}
         return RunSpec(benchmark=self.benchmark, **chosen)
 
-    def with_(self, **values: Any) -> RunSpec:
-        """The same with other values."""
-        return msgspec.structs.replace(self, **values)
-
-    def baseline(self) -> RunSpec:
-        """Source on the same stream; it draws no random numbers, so all seeds share it."""
-        bare = self.with_(settings={}, preset="none", tuned=None, chosen_in={}, source=None, guard=False)
-        return bare.with_(name="Source", method=SOURCE, seed=0)
-
 
 class Choice(NamedTuple):
     """A field of `RunSpec` that a user chooses, with what options, grids and help texts need to know of it."""

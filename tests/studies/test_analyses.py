@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -82,7 +83,7 @@ def test_features_are_of_any_method_and_embeddings_of_testdg_alone(values: dict[
     with refused("no-prototypes", "drift", "tent"):
         find_analysis("drift").choose(tent)
     with refused("several-runs", "gap", 2):
-        find_analysis("gap").choose([*tent, tent[1].with_(seed=1)])
+        find_analysis("gap").choose([*tent, msgspec.structs.replace(tent[1], seed=1)])
 
 
 def test_features_of_a_method_that_is_not_one_model_are_those_of_its_network(

@@ -160,14 +160,14 @@ def test_a_data_folder_of_several_benchmarks_is_not_that_of_an_embedded_one(tmp_
     (tmp_path / "val" / "cat").mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(tmp_path / "val" / "cat" / "0.png")
     values = {"method": ["tent"], "benchmark": ["digits-c", "imagenet-c"], "data": str(tmp_path), "images": 1}
-    specs = expand(Grid.from_options({**values, "domains": ["fog"]}, []))
+    specs = expand(Grid({**values, "domains": ["fog"]}))
     assert {spec.benchmark: spec.data for spec in specs} == {"digits-c": None, "imagenet-c": str(tmp_path)}
     with refused("option-conflict", "digits-c", "--data"):
-        expand(Grid.from_options({**values, "benchmark": ["digits-c"]}, []))
+        expand(Grid({**values, "benchmark": ["digits-c"]}))
 
 
 def test_source_images_are_for_methods_that_learn_from_them_and_guards() -> None:
     with refused("option-conflict", "--source"):
-        expand(Grid.from_options({"method": ["tent", "cotta"], "source": "clean"}, []))
-    assert expand(Grid.from_options({"method": ["tent", "align"], "source": "clean"}, []))
-    assert expand(Grid.from_options({"method": ["tent"], "source": "clean", "guard": True}, []))
+        expand(Grid({"method": ["tent", "cotta"], "source": "clean"}))
+    assert expand(Grid({"method": ["tent", "align"], "source": "clean"}))
+    assert expand(Grid({"method": ["tent"], "source": "clean", "guard": True}))

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from support.errors import refused
@@ -84,7 +85,7 @@ def test_an_interrupt_ends_the_processes_at_once(values: dict[str, Any], tmp_pat
 def test_an_unexpected_error_comes_with_its_traceback(values: dict[str, Any], tmp_path: Path) -> None:
     from testdg.studies.engine import run_one
 
-    spec: RunSpec = expand(Grid(values))[1].with_(batch_size="many")
+    spec: RunSpec = msgspec.structs.replace(expand(Grid(values))[1], batch_size="many")
     outcome = run_one(7, spec, tmp_path, lambda news: None)
     assert isinstance(outcome, Failed)
     assert (outcome.number, outcome.sentence.partition(":")[0]) == (7, "TypeError")

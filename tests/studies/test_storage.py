@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from support.errors import refused
@@ -83,7 +84,7 @@ def test_a_model_is_the_same_after_the_transfer(spec: RunSpec, model: Path, kind
     weights = tmp_path / "lone.safetensors"
     weights.write_bytes((model / "model.safetensors").read_bytes())
     source = model if kind == "folder" else weights
-    sent = pack_model(spec.setup.with_(model=str(source)))
+    sent = pack_model(msgspec.structs.replace(spec.setup, model=str(source)))
     there = Path(unpacked(spec, sent).model or "")
     assert there.name == source.name
     assert there.is_relative_to(tmp_path / "cache")
@@ -93,4 +94,4 @@ def test_a_model_is_the_same_after_the_transfer(spec: RunSpec, model: Path, kind
         pairs = [(there / path.name, path) for path in model.iterdir()]
     assert all(one.read_bytes() == other.read_bytes() for one, other in pairs)
     assert unpacked(spec, sent).model == str(there)  # unpacked before
-    assert pack_model(spec.setup.with_(model="google/vit-base-patch16-224")) is None
+    assert pack_model(msgspec.structs.replace(spec.setup, model="google/vit-base-patch16-224")) is None

@@ -14,13 +14,12 @@ from rich.text import Text
 
 from testdg.cli.screen import Drawn, quieten
 from testdg.errors import visible
-from testdg.methods import find_method
 from testdg.report.pictures import draw_summary
 from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
 from testdg.runs.session import DEFAULT_METHOD
 from testdg.runs.summary import Tally
-from testdg.studies.grid import read_settings
+from testdg.studies.grid import method_settings
 
 _LINES_EVERY = 10.0  # seconds between two lines where there is no terminal
 _NAMED = 5  # pictures that were left out and are named on the screen; skipped.csv has all
@@ -28,8 +27,7 @@ _NAMED = 5  # pictures that were left out and are named on the screen; skipped.c
 
 def settings_of(method: str | None, pairs: list[str]) -> dict[str, Any]:
     """The settings of a method that `--set` gives."""
-    name = find_method(method or DEFAULT_METHOD).name
-    return read_settings(pairs, [name]).get(name, {})
+    return method_settings(method or DEFAULT_METHOD, pairs)
 
 
 def adapt_command(request: Request, *, as_json: bool) -> None:

@@ -19,8 +19,9 @@ from testdg.report.record import record_note
 from testdg.report.style import check_suffix
 from testdg.runs.session import open_run
 from testdg.spec import CHOICES
-from testdg.studies import Complete, Failed, Grid, Local, RunSpec, bench, expand, prepare
+from testdg.studies import Complete, Failed, Local, RunSpec, bench, expand, prepare
 from testdg.studies.analyses import ANALYSES, Analysis, Subject, find_analysis
+from testdg.studies.grid import read_settings
 
 SPACES = ("embeddings", "features")
 
@@ -73,7 +74,9 @@ def list_analyses(as_json: bool) -> None:
 def _specs(analysis: Analysis, chosen: Chosen) -> list[RunSpec]:
     """The runs of an analysis; one that reads folders makes none, and refuses what is about them."""
     if analysis.needs != "folders":
-        return expand(analysis.grid(Grid.from_options(*chosen).defaults))
+        return expand(
+            analysis.grid({**chosen.values, "settings": read_settings(chosen.pairs, chosen.values["method"])})
+        )
     named = [key for key in chosen.values if key != "method"]  # which has a default: nobody knows who named it
     if given := [*(CHOICES[key].option for key in named), *["--set"] * bool(chosen.pairs)]:
         message = f"{analysis.name} reads run folders (--runs) and runs nothing: leave out {', '.join(given)}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
 from testdg.cli.bench_progress import BenchDisplay, complain
@@ -63,7 +64,7 @@ def run_grid(grid: Grid, places: BenchOptions, layout: Layout, *, as_json: bool)
     """Run a grid and show its tables; False where a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_places(places)
-    specs = [spec.with_(track=places.track) for spec in expand(grid)]
+    specs = expand(grid)
     ends = run_specs(specs, places, console)
     keep_names(grid.title, specs, ends)
     tables = summarise(specs, ends)
@@ -96,7 +97,8 @@ def run_specs(
             hear(news)
 
     with BenchDisplay(console, specs, engine.jobs) as display:
-        return bench(specs, places.out, engine=engine, notify=notify)
+        tracked = [msgspec.structs.replace(spec, track=places.track) for spec in specs]
+        return bench(tracked, places.out, engine=engine, notify=notify)
 
 
 def drop_state(end: Complete | Failed) -> None:
@@ -120,7 +122,7 @@ def make_grid(file: Path | None, values: Mapping[str, Any], pairs: Sequence[str]
         if "method" not in values:
             message = "bench needs a grid file, or --methods, as in --methods source,tent,testdg"
             raise UserError(message, code="no-method")
-        return Grid.from_options(values, pairs)
+        return Grid({**values, "settings": read_settings(pairs, values["method"])})
     if pairs or "method" in values:
         raise UserError(f"{file} says which methods run and how: leave out --methods and --set", code="option-conflict")
     return Grid.from_toml(file).override(values)

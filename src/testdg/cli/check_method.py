@@ -13,7 +13,7 @@ from testdg.errors import UserError
 from testdg.methods import Adapter, find_method
 from testdg.models import Preprocessing, TinyCNN, TinyViT, load_model
 from testdg.models.tiny import tiny_segformer
-from testdg.studies.grid import read_settings
+from testdg.studies.grid import method_settings
 from testdg.testing import check_adapter
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -27,7 +27,7 @@ def check_command(name: str, pairs: Sequence[str], *, as_json: bool) -> bool:
     """Check a method on every small network that it adapts; False where a law is broken."""
     quieten([None])
     method = find_method(name)
-    settings = read_settings(pairs, [name]).get(name, {})
+    settings = method_settings(name, pairs)
     outcomes = [{"network": label, **_check(method, settings, make)} for label, make in NETWORKS.items()]
     if as_json:
         print(json.dumps(outcomes, indent=2))

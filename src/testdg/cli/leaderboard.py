@@ -109,9 +109,8 @@ class _Contest:
         settings = {method: given for method, given in self.settings.items() if method in mine}
         values = {**self.values, "seed": list(seeds), "settings": settings}
         found = enter(variants, self.benchmark, self.streams, values, best=best)
-        fresh = [replace(one, spec=one.spec.with_(track=self.places.track)) for one in found]
         known = set(self.entered)
-        fresh = [one for one in fresh if one not in known]
+        fresh = [one for one in found if one not in known]
         start = len(self.entered)
         self.entered += fresh
 

@@ -23,6 +23,7 @@ from testdg.runs.run import run_session
 from testdg.runs.session import open_run
 from testdg.spec import SOURCE
 from testdg.studies import Grid, RunSpec, expand
+from testdg.studies.grid import read_settings
 from testdg.studies.summary import leaves_one_out, run_names
 
 
@@ -30,7 +31,12 @@ def run_command(chosen: Chosen, out: Path, track: str | None, *, as_json: bool) 
     """Run Source and the methods, and show them; a protocol of several orders is one run of all for each."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_tracker(track)
-    specs = make_specs(*chosen)
+    check_choices(chosen.values)
+    settings = read_settings(chosen.pairs, chosen.values["method"])
+    specs = expand(Grid({**chosen.values, "settings": settings}, title=""))
+    if len({(spec.stream, spec.precision) for spec in specs}) > len({spec.stream for spec in specs}):
+        message = "all methods of a run share one precision: use --precision, or a run for each"
+        raise UserError(message, code="option-conflict")
     quieten(spec.model for spec in specs)
     with make_display(console) as display:
         streams = [list(some) for _, some in groupby(specs, lambda spec: spec.stream)]
@@ -43,8 +49,8 @@ def run_command(chosen: Chosen, out: Path, track: str | None, *, as_json: bool) 
         show_orders(console, runs)
 
 
-def make_specs(values: Mapping[str, Any], pairs: Sequence[str]) -> list[RunSpec]:
-    """Source and the methods that were asked for, on one stream, or on each order of it."""
+def check_choices(values: Mapping[str, Any]) -> None:
+    """Refuse values that are for grids, or that have no effect."""
     if not values["method"]:
         raise UserError("--method names no method: see `testdg methods`", code="no-method")
     if values.get("guard") and {*values["method"]} == {SOURCE}:
@@ -53,11 +59,6 @@ def make_specs(values: Mapping[str, Any], pairs: Sequence[str]) -> list[RunSpec]
     for key in ("benchmark", "protocol", "seed"):
         if len(values.get(key, ())) > 1:
             raise UserError(f"run shows one stream: name one {key}, or use testdg bench", code="several-runs")
-    specs = expand(Grid.from_options(values, pairs, title=""))
-    if len({(spec.stream, spec.precision) for spec in specs}) > len({spec.stream for spec in specs}):
-        message = "all methods of a run share one precision: use --precision, or a run for each"
-        raise UserError(message, code="option-conflict")
-    return specs
 
 
 def run_specs(specs: Sequence[RunSpec], out: Path, display: Display, track: str | None) -> list[Result]:

@@ -109,7 +109,7 @@ class Tuning:
             self.ends.append(replace(end, number=start + end.number))
             drop_state(end)
 
-        run_specs([spec.with_(track=places.track) for spec in specs], places, console, hear)
+        run_specs(specs, places, console, hear)
 
     def _wider(self) -> list[Configuration]:
         choices, _ = choose(self.tried, self.specs, self.ends)

@@ -8,18 +8,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from testdg.core.adapter import Adapter
 from testdg.core.settings import make_settings, typed_settings
 from testdg.data.benchmarks import Benchmark, benchmarks, find_benchmark
 from testdg.errors import ErrorCollector, UserError
 from testdg.files import read_toml
 from testdg.methods import find_method
-from testdg.methods import methods as all_methods
-from testdg.runs.protocol import Protocol, read_protocols
+from testdg.runs.protocol import read_protocols
 from testdg.runs.session import open_benchmark, preset_of
 from testdg.schema import check_keys, check_value, field_types
 from testdg.spec import CHOICES, SOURCE, RunSpec, keys
-from testdg.studies.tuned import Chosen, Tuned
+from testdg.studies.tuned import Tuned
 
 Table = Mapping[str, Any]
 
@@ -42,11 +43,6 @@ class Grid:
         return replace(self, defaults={**self.defaults, **values}, runs=runs)
 
     @classmethod
-    def from_options(cls, values: Table, pairs: Sequence[str] = (), title: str = "the grid") -> Grid:
-        """The grid of values alone; `pairs` are settings as METHOD.KEY=VALUE, of one method KEY=VALUE."""
-        return cls({**values, "settings": read_settings(pairs, values["method"])}, title=title)
-
-    @classmethod
     def from_toml(cls, path: str | Path) -> Grid:
         """Read a grid from a file: values for all runs, and `[[run]]` tables."""
         values = read_toml(Path(path), "grid file")
@@ -57,9 +53,12 @@ class Grid:
         return cls(values, tuple(runs), str(path))
 
 
-def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Typed settings of each method from METHOD.KEY=VALUE; of one method alone, from KEY=VALUE, too."""
-    settings: dict[str, dict[str, Any]] = {}
+def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The settings of each method from METHOD.KEY=VALUE, or from KEY=VALUE if there is one method.
+
+    Values stay texts; `expand` converts them to the types of the settings.
+    """
+    settings: dict[str, dict[str, str]] = {}
     methods = list(dict.fromkeys(methods))
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -74,197 +73,207 @@ def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
             remedy = f"{methods[-1]}.{key or name}={value}" if methods else "METHOD.KEY=VALUE"
             message = f"--set {pair} names none of the methods {', '.join(methods)}: write it as {remedy}"
             raise UserError(message, code="setting-syntax")
-    known = all_methods()
-    return {
-        name: _typed(known[name], values) if name in known else values  # an unknown method is reported with the grid
-        for name, values in settings.items()
-    }
+    return settings
+
+
+def method_settings(method: str, pairs: Sequence[str]) -> dict[str, Any]:
+    """The settings of one method from KEY=VALUE, converted to their types."""
+    settings = read_settings(pairs, [method]).get(method, {})
+    if "seed" in settings:
+        raise _seed_error(settings["seed"])
+    return typed_settings(find_method(method).Settings, settings)
 
 
 def expand(grid: Grid) -> list[RunSpec]:
-    """Every run of a grid, with Source once for each stream and model first; all mistakes are reported together."""
+    """The runs of a grid, with one run of Source for each stream and model, which comes first.
+
+    All mistakes are reported together.
+    """
     errors = ErrorCollector()
-    expansion = _Expansion(errors, options=not grid.title)
-    groups: dict[RunSpec, dict[RunSpec, None]] = {}
-    for table in expansion.tables(grid):
-        for spec in expansion.runs(table):
-            source = spec.baseline()
-            mine = source.with_(name=spec.name) if spec.method == SOURCE else spec
-            groups.setdefault(source, {})[mine] = None
+    expansion = _Expansion(grid, errors)
+    groups: dict[RunSpec, list[RunSpec]] = {}
+    for table in expansion.tables():
+        for source, spec in expansion.runs(table):
+            groups.setdefault(source, []).append(spec)
     ordered: list[RunSpec] = []
     for source, group in groups.items():
-        named = [spec for spec in group if spec.method == SOURCE]
-        specs = [(named or [source])[0], *(spec for spec in group if spec.method != SOURCE)]
-        _check_names(specs, errors)
-        ordered += specs
+        first = next((spec for spec in group if spec.method == SOURCE), source)
+        names: dict[str, RunSpec] = {}
+        runs: dict[RunSpec, str] = {}
+        for spec in [first, *(spec for spec in group if spec.method != SOURCE)]:
+            other = names.setdefault(spec.name, spec)
+            bare, where = msgspec.structs.replace(spec, name=""), f"on {spec.benchmark}, {spec.protocol}"
+            if msgspec.structs.replace(other, seed=spec.seed) != spec:
+                message = f"different runs {where} are called {spec.name!r}: give each a name"
+                errors.add(UserError(message, code="same-name"))
+            elif runs.get(bare, spec.name) != spec.name:
+                message = f"runs {runs[bare]!r} and {spec.name!r} {where} are the same: leave out one"
+                errors.add(UserError(message, code="same-run"))
+            elif bare not in runs:
+                runs[bare] = spec.name
+                ordered.append(spec)
     errors.raise_any(grid.title)
     return ordered
 
 
+@dataclass
+class _Table:
+    """The checked values of one table: by field of `RunSpec`, of an axis a list, and perhaps one for each benchmark."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    settings: Table = field(default_factory=dict)
+    name: str | None = None
+
+
 class _Expansion:
-    """Turns the tables of a grid into runs; mistakes are collected, and their runs left out."""
+    """Converts the tables of a grid to runs; mistakes are collected, and the runs that they affect are left out."""
 
-    def __init__(self, errors: ErrorCollector, *, options: bool) -> None:
-        self.errors, self.options = errors, options
-        self._tuned: dict[str, Tuned] = {}
+    def __init__(self, grid: Grid, errors: ErrorCollector) -> None:
+        self.grid, self.errors = grid, errors
+        self.common: Mapping[str, Table] = {}
+        """Settings of each method that all runs share."""
 
-    def tables(self, grid: Grid) -> list[Table]:
-        """The values of each run; `common` are the settings of each method that all runs share."""
-        defaults = self._checked(grid.defaults, "")
-        common = defaults.pop("settings", {})
-        if not all(isinstance(values, dict) for values in common.values()):
-            message = f"settings must be a table for each method, as in [settings.tent]; got {common!r}"
+    def tables(self) -> list[_Table]:
+        """The tables of the grid, each with the values of all runs."""
+        first, *runs = [
+            self._check(values, number) for number, values in enumerate([self.grid.defaults, *self.grid.runs])
+        ]
+        if all(isinstance(values, dict) for values in first.settings.values()):
+            self.common = first.settings
+        else:
+            message = f"settings must be a table for each method, as in [settings.tent]; got {first.settings!r}"
             self.errors.add(UserError(message, code="wrong-value"))
-            common = {}
-        for name in common:
+        for name in self.common:
             self.errors.attempt("settings", find_method, name)
-        tables: list[Table] = []
-        for number, run in enumerate(grid.runs or ({},), 1):
-            where = f"run {number}" if grid.runs else "it"
-            table = {**defaults, **self._checked(run, f"{where}: "), "common": common}
-            if "method" in table:
-                tables.append(table)
-            elif not {"method", "methods"} & {*grid.defaults, *run}:
+        tables = [_Table({**first.values, **run.values}, run.settings, run.name) for run in runs or [_Table()]]
+        for number, values in enumerate(self.grid.runs or [{}], 1):
+            if not {"method", "methods"} & {*self.grid.defaults, *values}:
+                where = f"run {number}" if self.grid.runs else "it"
                 message = f'{where} names no method, as in method = "testdg"'
                 self.errors.add(UserError(message, code="no-method"))
-        return tables
+        return [table for table in tables if "method" in table.values]
 
-    def _checked(self, values: Table, where: str) -> dict[str, Any]:
-        """The valid values, by field of RunSpec: of an axis a list, of other fields perhaps one for each benchmark."""
-        known = {choice.key: name for name, choice in CHOICES.items()}
-        allowed = [*known, "settings", *(["name"] if where else [])]
-        found: dict[str, Any] = {}
+    def _check(self, values: Table, number: int) -> _Table:
+        """The valid values of a table; number 0 is the table of all runs, which has no name."""
+        known = {**dict(zip(CHOICES, CHOICES, strict=True)), **{choice.key: name for name, choice in CHOICES.items()}}
+        allowed = [*(choice.key for choice in CHOICES.values()), "settings", *(["name"] if number else [])]
+        where, table = f"run {number}" if number else "", _Table()
         for key, value in values.items():
-            field_name = known.get(key) or (key if key in known.values() else None)
-            if key in ("settings", "name") and key in allowed:
-                kind: Any = dict[str, Any] if key == "settings" else field_types(RunSpec)["name"]
-                valid = self.errors.attempt(where.removesuffix(": "), check_value, kind, key, value)
-                found |= {} if valid is None else {key: valid}
-            elif field_name is None:
-                self.errors.attempt(where.removesuffix(": "), check_keys, [key], allowed)
-            elif (valid := self._check_field(field_name, key, value, where.removesuffix(": "))) is not None:
-                found[field_name] = valid
-        return found
+            with self.errors.collecting(where):
+                if key == "settings":
+                    if not isinstance(value, dict):
+                        raise UserError(f"settings must be a table; got {value!r}", code="wrong-value")
+                    table.settings = value
+                elif key == "name" and number:
+                    table.name = check_value(field_types(RunSpec)[key], key, value)
+                elif key not in known:
+                    check_keys([key], allowed)
+                elif (valid := self._check_field(known[key], key, value, where)) is not None:
+                    table.values[known[key]] = valid
+        return table
 
     def _check_field(self, name: str, key: str, value: Any, where: str) -> Any:
         """A valid value of a field; None after a mistake."""
-        declared, shown = CHOICES[name].type, CHOICES[name].option if self.options else key
-        if CHOICES[name].scope == "axis":
-            items = list(value) if isinstance(value, list | tuple) and value else [value]
-            found = [self.errors.attempt(where, check_value, declared, shown, item) for item in items]
-            return None if None in found else found
-        if isinstance(value, dict):  # a value for each benchmark
+        choice = CHOICES[name]
+        shown = key if self.grid.title else choice.option
+        if isinstance(value, dict) and choice.scope != "axis":  # a value for each benchmark
             for benchmark in value:
                 self.errors.attempt(shown, find_benchmark, benchmark)
-            several = {one: self.errors.attempt(where, check_value, declared, shown, v) for one, v in value.items()}
-            return None if None in several.values() else several
-        return self.errors.attempt(where, check_value, declared, shown, value)
+            parts = list(value.values())
+        else:
+            parts = list(value) if choice.scope == "axis" and isinstance(value, list | tuple) and value else [value]
+        found = [self.errors.attempt(where, check_value, choice.type, shown, part) for part in parts]
+        if None in found:
+            return None
+        if choice.scope == "axis":
+            return found
+        return dict(zip(value, found, strict=True)) if isinstance(value, dict) else found[0]
 
-    def runs(self, table: Table) -> Iterator[RunSpec]:
-        """The runs of one table."""
-        attempt = self.errors.attempt
-        methods = [method for name in table["method"] if (method := attempt("", find_method, name))]
-        if "source" in table and methods and not table.get("guard") and not any(map(_learns_source, methods)):
+    def runs(self, table: _Table) -> Iterator[tuple[RunSpec, RunSpec]]:
+        """Each run of a table, after the run of Source on the same stream and model."""
+        values, attempt = table.values, self.errors.attempt
+        methods = [method for name in values["method"] if (method := attempt("", find_method, name))]
+        if "source" in values and methods and not values.get("guard") and not any(map(_learns_source, methods)):
             message = "source (--source) is for methods that measure clean images, as align does: leave it out"
             self.errors.add(UserError(message, code="option-conflict"))
-        read = [(text, one) for text in table.get("protocol", ()) for one in attempt("", read_protocols, text) or ()]
-        for name in table.get("benchmark", [RunSpec().benchmark]):
-            data = self._values(table, name)
+        read = [(text, one) for text in values.get("protocol", ()) for one in attempt("", read_protocols, text) or ()]
+        for name in values.get("benchmark", [RunSpec().benchmark]):
+            data = _values_for(values, name)
             if (benchmark := attempt("", open_benchmark, RunSpec(benchmark=name, **data))) is None:
                 continue
-            rows = [row for method in methods if (row := self._row(method, benchmark, table, data))]
-            protocols = read or [(benchmark.protocol, one) for one in read_protocols(benchmark.protocol)]
-            every = [
-                (text, one) for text, protocol in protocols for one in attempt("", protocol.expand, benchmark) or ()
-            ]
-            streams = [made for one in every if (made := attempt("", _stream, *one, benchmark, data.get("batch_size")))]
-            for row, stream, seed in product(rows, streams, table.get("seed", [0])):
-                yield row.with_(**stream, seed=seed)
+            tuned = attempt("", Tuned.read, data["tuned"]) if "tuned" in data else None
+            rows = [row for method in methods if (row := self._row(method, benchmark, table, data, tuned))]
+            shared = {key: value for key, value in data.items() if key not in _OF_METHODS}
+            streams: list[dict[str, Any]] = []
+            for text, one in read or [(benchmark.protocol, one) for one in read_protocols(benchmark.protocol)]:
+                for protocol in attempt("", one.expand, benchmark) or ():
+                    with self.errors.collecting():
+                        stream = protocol.stream(protocol.choose(benchmark), data.get("batch_size"))
+                        sizes = {"batch_size": stream.batch_size, "batches": len(stream)}
+                        streams.append({"protocol": text, "stream": protocol, **sizes})
+            for row, own, seed in product(rows, streams, values.get("seed", [0])):
+                same = {**shared, **own, "benchmark": name, "precision": row["precision"]}
+                source = RunSpec(**same, name="Source", method=SOURCE, preset="none")
+                yield source, RunSpec(**{**same, **row, "seed": 0 if row["method"] == SOURCE else seed})
 
-    def _values(self, table: Table, benchmark: str) -> dict[str, Any]:
-        """The values of a table for a benchmark, apart from the axes."""
-        found = {}
-        for key in keys("run", "benchmark"):
-            value = table.get(key)
-            value = value.get(benchmark) if isinstance(value, dict) else value
-            if value is not None:
-                found[key] = value
-        known, several = benchmarks(), len(table.get("benchmark", ())) > 1
-        if several and isinstance(table.get("data"), str) and benchmark in known and known[benchmark].embedded:
-            found.pop("data")  # a folder for several benchmarks is not that of an embedded one among them
-        return found
-
-    def _row(self, method: type[Adapter], benchmark: Benchmark, table: Table, data: Table) -> RunSpec | None:
-        """What the runs of a method on a benchmark share."""
-        name, attempt = table.get("name", method.title), self.errors.attempt
+    def _row(
+        self, method: type[Adapter], benchmark: Benchmark, table: _Table, data: Table, tuned: Tuned | None
+    ) -> dict[str, Any] | None:
+        """What the runs of a method have in addition to Source on the same stream; None after a mistake."""
+        name = table.name or method.title
         settings: dict[str, Any] = {}
-        for where, given in ((method.name, table["common"].get(method.name, {})), (name, table.get("settings", {}))):
-            for pair in given.items():
-                settings |= attempt(where, _typed, method, dict([pair])) or {}
-        values, chosen = dict(data), attempt(name, self._chosen, method, data.get("tuned"), settings)
-        if chosen is not None:
-            own = sorted(chosen.settings.keys() - settings.keys())  # what the user does not give
-            values = {"preset": chosen.preset, **values, "chosen_in": dict.fromkeys(own, Path(data["tuned"]).name)}
-            settings = {**chosen.settings, **settings}
-        precision = settings.pop("precision", values.get("precision", "fp32"))
-        values |= {"tuned": None, "precision": precision, "settings": dict(sorted(settings.items()))}
-        spec = RunSpec(**{**values, "name": name, "method": method.name, "benchmark": benchmark.name})
-        preset = attempt(name, _checked_preset, method, benchmark, spec)
-        return None if preset is None else spec.with_(preset=preset)
-
-    def _chosen(self, method: type[Adapter], file: str | None, settings: Table) -> Chosen | None:
-        """The settings that a file has for a method; None without a file, and for Source, which has no settings."""
-        if file is None or method.name == SOURCE:
-            return None
-        if file not in self._tuned:
-            self._tuned[file] = Tuned.read(file)
-        chosen = self._tuned[file].find(method.name, settings)
-        if chosen is None:
-            message = f"{file} has nothing for {method.name}: choose with `testdg tune {method.name}` first"
-            raise UserError(message, code="not-tuned")
-        return replace(chosen, settings=_typed(method, chosen.settings))
-
-
-def _stream(text: str, protocol: Protocol, benchmark: Benchmark, batch_size: int | None) -> dict[str, Any]:
-    """What the runs of a protocol on a benchmark share."""
-    stream = protocol.stream(protocol.choose(benchmark), batch_size)
-    return {"protocol": text, "stream": protocol, "batch_size": stream.batch_size, "batches": len(stream)}
+        for where, given in ((method.name, self.common.get(method.name, {})), (name, table.settings)):
+            for key, value in given.items():
+                with self.errors.collecting(where):
+                    if key == "seed":
+                        raise _seed_error(value)
+                    settings |= typed_settings(method.Settings, {key: value})
+        row: dict[str, Any] = {"name": name, "method": method.name, "preset": data.get("preset")}
+        if tuned is not None and method.name != SOURCE:
+            with self.errors.collecting(name):
+                if (chosen := tuned.find(method.name, settings)) is None:
+                    message = f"{data['tuned']} has nothing for {method.name}: run `testdg tune {method.name}` first"
+                    raise UserError(message, code="not-tuned")
+                more = {key: value for key, value in chosen.settings.items() if key not in settings}
+                row["chosen_in"] = dict.fromkeys(sorted(more), Path(data["tuned"]).name)
+                row["preset"] = row["preset"] or chosen.preset
+                settings |= typed_settings(method.Settings, more)
+        row["precision"] = settings.pop("precision", data.get("precision", "fp32"))
+        if method.name == SOURCE:
+            return {**row, "preset": "none"}
+        with self.errors.collecting(name):
+            if benchmark.task not in method.tasks:
+                tasks = " and ".join(method.tasks)
+                message = f"{method.name} is for {tasks}; {benchmark.name} is for {benchmark.task}"
+                raise UserError(message, code="wrong-task")
+            preset = preset_of(RunSpec(method=method.name, preset=row["preset"]), benchmark)
+            make_settings(method.Settings, {**method.preset(preset), **settings})
+            of_method = {key: data[key] for key in ("source", "guard") if key in data}
+            return {**row, **of_method, "preset": preset or "none", "settings": dict(sorted(settings.items()))}
+        return None
 
 
-def _typed(method: type[Adapter], settings: Table) -> dict[str, Any]:
-    """Settings of a method; texts are read as on the command line, so that "none" is None."""
-    if "seed" in settings:
-        seed = settings["seed"]
-        message = f"the seed is not a setting here: use --seed {seed}, or seeds = {seed} in a grid"
-        raise UserError(message, code="setting-syntax")
-    return typed_settings(method.Settings, settings)
+_OF_METHODS = ("preset", "tuned", "source", "guard", "precision")
+"""Fields of a run that do not concern the run of Source on the same stream, or that settings may change."""
 
 
-def _checked_preset(method: type[Adapter], benchmark: Benchmark, spec: RunSpec) -> str:
-    """The preset of a run by name, "none" for none; settings must fit it."""
-    if method.name == SOURCE:
-        return "none"  # it has no settings
-    if benchmark.task not in method.tasks:
-        tasks = " and ".join(method.tasks)
-        message = f"{method.name} is for {tasks}; {benchmark.name} is for {benchmark.task}"
-        raise UserError(message, code="wrong-task")
-    chosen = preset_of(spec, benchmark)
-    make_settings(method.Settings, {**method.preset(chosen), **spec.settings})
-    return chosen or "none"
+def _values_for(values: Table, benchmark: str) -> dict[str, Any]:
+    """The values of a table for one benchmark, except for the axes."""
+    found = {}
+    for key in keys("run", "benchmark"):
+        value = values.get(key)
+        value = value.get(benchmark) if isinstance(value, dict) else value
+        if value is not None:
+            found[key] = value
+    known, several = benchmarks(), len(values.get("benchmark", ())) > 1
+    if several and isinstance(values.get("data"), str) and benchmark in known and known[benchmark].embedded:
+        found.pop("data")  # the folder is that of the other benchmarks
+    return found
 
 
-def _check_names(group: Sequence[RunSpec], errors: ErrorCollector) -> None:
-    """Refuse different runs with one name on a stream, and one run under two names."""
-    names: dict[str, RunSpec] = {}
-    runs: dict[RunSpec, str] = {}
-    for spec in group:
-        where = f"on {spec.benchmark}, {spec.protocol}"
-        if names.setdefault(spec.name, spec.with_(seed=0)) != spec.with_(seed=0):
-            message = f"different runs {where} are called {spec.name!r}: give each a name"
-            errors.add(UserError(message, code="same-name"))
-        if (other := runs.setdefault(spec.with_(name=""), spec.name)) != spec.name:
-            message = f"runs {other!r} and {spec.name!r} {where} are the same: leave out one"
-            errors.add(UserError(message, code="same-run"))
+def _seed_error(seed: object) -> UserError:
+    message = f"the seed is not a setting here: use --seed {seed}, or seeds = {seed} in a grid"
+    return UserError(message, code="setting-syntax")
 
 
 def _learns_source(kind: type[Adapter]) -> bool:

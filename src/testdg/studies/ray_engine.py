@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from testdg.errors import UserError
 from testdg.files import write_files
 from testdg.runs.session import open_model
@@ -101,7 +103,7 @@ def _absolute(spec: RunSpec) -> RunSpec:
     """The run with paths that mean the same wherever a process is started."""
     paths = {key: getattr(spec, key) for key in ("data", "source", "subset")}
     given = {key: path for key, path in paths.items() if path and (key != "subset" or Path(path).is_file())}
-    return spec.with_(**{key: os.path.abspath(path) for key, path in given.items()})
+    return msgspec.structs.replace(spec, **{key: os.path.abspath(path) for key, path in given.items()})
 
 
 def _work(number: int, spec: RunSpec, out: Out, model: SentModel | None, mailbox: Any) -> Complete | Failed:
@@ -156,4 +158,4 @@ def pack_model(setup: RunSpec) -> SentModel | None:
 
 def unpacked(spec: RunSpec, model: SentModel | None) -> RunSpec:
     """The spec with the model that came along."""
-    return spec if model is None else spec.with_(model=str(model.unpack()))
+    return spec if model is None else msgspec.structs.replace(spec, model=str(model.unpack()))

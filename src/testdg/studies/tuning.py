@@ -6,6 +6,8 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+import msgspec
+
 from testdg.core.settings import BUDGET, RATE, Side, is_ordered, next_value
 from testdg.data.benchmarks import Benchmark
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
@@ -115,7 +117,7 @@ def conditions(rule: str, specs: Sequence[RunSpec], observer: Observer | None = 
     It loads the source model, which is trained first where a benchmark brings its own.
     """
     source = specs[0]
-    record = open_run(source.with_(device="cpu"), observer).record.to_dict()
+    record = open_run(msgspec.structs.replace(source, device="cpu"), observer).record.to_dict()
     data = {key: record[key] for key in ("benchmark", "domains", "severity", "images_per_domain", "batch_size")}
     seeds = sorted({spec.seed for spec in specs if spec.method != SOURCE})
     of_model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}
