@@ -40,8 +40,7 @@ from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
 from testdg.runs.session import PictureOptions
 from testdg.runs.tally import Tally
-from testdg.studies.camera import Seen
-from testdg.studies.fleet import News, adapt_fleet
+from testdg.studies.fleet import News, Seen, adapt_fleet
 
 BATCH, CLEAN = 32, 64
 METHODS = ("source", "align", "tent", "testdg_aligned")

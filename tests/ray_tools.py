@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from testdg.studies import ray_cluster
+from testdg.studies import ray as ray_cluster
 
 NODE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 NOTICE = {  # a lost node is noticed soon

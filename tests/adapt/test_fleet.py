@@ -22,10 +22,9 @@ from testdg.methods import find_method
 from testdg.models import load_model
 from testdg.runs.adapt import Request, adapt_frames
 from testdg.runs.session import PictureOptions
-from testdg.studies.camera import Ended, Seen, SharedModel, Stopped
 from testdg.studies.engine import Failed
-from testdg.studies.fleet import Lost, News, adapt_fleet, find_streams
-from testdg.studies.ray_cluster import Cluster
+from testdg.studies.fleet import Ended, Lost, News, Seen, SharedModel, Stopped, adapt_fleet, find_streams
+from testdg.studies.ray import Cluster
 
 CAMERAS = ("gate", "roof", "yard")
 PICTURES = 240

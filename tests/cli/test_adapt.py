@@ -72,7 +72,7 @@ def test_mistakes_are_one_sentence(
 def test_ctrl_c_says_how_to_go_on(
     frames: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from testdg.cli.adapt import Screen
+    from testdg.cli.pictures import Screen
 
     def stop(self: Screen, *_: object) -> None:
         import signal

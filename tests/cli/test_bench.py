@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from testdg.cli.app import execute
-from testdg.cli.bench_progress import BenchDisplay, Forecast, duration
+from testdg.cli.display import BenchDisplay, Forecast, duration
 from testdg.runs import DomainResult, Result
 from testdg.studies import Complete, Failed, Grid, Running, RunSpec, expand
 
@@ -147,7 +147,7 @@ def test_the_time_left_comes_from_the_pace_of_each_method() -> None:
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_display_tells_what_runs_and_what_ended(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("testdg.cli.screen.STATUS_EVERY", 0.0)
+    monkeypatch.setattr("testdg.cli.display.STATUS_EVERY", 0.0)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, highlight=False)
     with BenchDisplay(console, cells(), jobs=1) as display:
         display.tell(Running(0, 0, None, ""))

@@ -10,11 +10,10 @@ from rich.console import Console
 
 from ray_tools import need_ray
 from testdg.cli.app import execute
-from testdg.cli.bench_progress import complain
-from testdg.cli.fleet import FleetScreen, plain
-from testdg.studies.camera import End, Ended, Seen, Stopped
+from testdg.cli.display import complain
+from testdg.cli.pictures import FleetScreen, plain
 from testdg.studies.engine import Failed
-from testdg.studies.fleet import Lost, Noted
+from testdg.studies.fleet import End, Ended, Lost, Noted, Seen, Stopped
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from testdg.cli.app import execute
-from testdg.studies.tuned import Chosen, Tuned
+from testdg.studies.variants import Chosen, Tuned
 
 
 def short_runs(model: Path, images: int) -> list[str]:

@@ -11,7 +11,7 @@ from testdg.cli.tune import Tuning
 from testdg.data.corruptions import EXTRA
 from testdg.runs import Result
 from testdg.studies import News, Running
-from testdg.studies.tuned import Tuned
+from testdg.studies.variants import Tuned
 
 
 @pytest.fixture

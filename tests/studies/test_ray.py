@@ -14,7 +14,7 @@ from testdg.runs import read_result, run
 from testdg.runs.folder import read_events
 from testdg.studies import Complete, Grid, News, Ray, Running, bench, expand, ray_cluster
 from testdg.studies.engine import run_one
-from testdg.studies.ray_cluster import knock
+from testdg.studies.ray import knock
 
 
 @pytest.fixture

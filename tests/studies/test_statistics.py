@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from testdg.runs import DomainResult
 from testdg.runs.scores import Segmentation
-from testdg.studies.statistics import (
+from testdg.studies.summary import (
     Gain,
     Matrix,
     bootstrap_interval,

@@ -9,7 +9,7 @@ import pytest
 from support.errors import refused
 from testdg.studies import Complete, Failed, Grid, Running, RunSpec, bench, expand
 from testdg.studies.engine import run_one
-from testdg.studies.ray_engine import pack_model, unpacked
+from testdg.studies.ray import pack_model, unpacked
 from testdg.studies.storage import Remote, find_out
 
 
