@@ -341,7 +341,7 @@ def convert(
     ] = None,
     json: given.Json = False,
 ) -> None:
-    """Write a published checkpoint as a model folder, and list the tensors that do not fit; no code in the file is executed."""
+    """Write a published checkpoint as a model folder, and list the tensors that do not fit; executes no code."""
     from testdg.cli.prepare import convert_command
 
     convert_command(file, out, timm, like, as_json=json)

@@ -138,7 +138,7 @@ def tuning_rule(rates: Sequence[float], widen: int = 0) -> str:
         tried = ", ".join(f"{rate:g}" for rate in rates)
         rule = f"the best mean score of the learning rates {tried} and the published one, all else as published"
     if widen:
-        rule += "; where the best value is the least or the largest, the next one on that side is also tried, by the "
+        rule += "; where the best value is the least or the largest, the next one on that side is tried, too, by the "
         rule += f"ratio of the last two, up to {widen} times"
     return rule
 

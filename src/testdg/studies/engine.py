@@ -61,7 +61,7 @@ News = Running | Complete | Failed
 
 
 class Engine(Protocol):
-    """Computes runs. The `number` of its news is the place of a run in the list; every run ends as Complete or Failed."""
+    """Computes runs. `number` of its news is the place of a run in the list; every run ends as Complete or Failed."""
 
     @property
     def jobs(self) -> int:

@@ -75,7 +75,7 @@ class Cluster:
         return sum(math.floor(number + 1e-6) for number in found)
 
     def choose_gpus(self, requested: float | None, option: str, jobs: int = 1) -> float:
-        """The requested share of a GPU, if a machine has it; without a request, one `jobs`-th of a GPU if there are any."""
+        """The requested share of a GPU, if a machine has it; without a request, one `jobs`-th of a GPU if any."""
         most = max(gpus for _, gpus in self.nodes())
         if requested is None:
             return math.floor(1e4 / jobs) / 1e4 if most else 0.0  # Ray counts in steps of 0.0001

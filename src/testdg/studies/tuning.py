@@ -144,7 +144,7 @@ class Choice:
 
     @property
     def best(self) -> Tried:
-        """The configuration with the best score; in a tie the published one, then that of the smaller rate, then the first."""
+        """The configuration with the best score; in a tie the published one, then the smaller rate, then the first."""
         return min(
             self.ties, key=lambda one: (not one.configuration.published, one.configuration.settings.get(RATE, 0))
         )

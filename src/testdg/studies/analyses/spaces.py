@@ -276,7 +276,8 @@ def attention_maps(model: VisionModel, images: Tensor) -> Tensor:
 
 def entropy(maps: Tensor) -> Tensor:
     """Entropy of each map in nats, (N); it is lower for a more focused map."""
-    return -torch.special.xlogy(maps, maps).flatten(1).sum(1)
+    found: Tensor = -torch.special.xlogy(maps, maps).flatten(1).sum(1)
+    return found
 
 
 def _error(values: Tensor) -> float:
