@@ -156,7 +156,7 @@ class BenchTable:
         return result.held_out_score if self.leaves_out else result.mean_score
 
     def shown(self, score: Score) -> Score:
-        """A score as tables show it: if domains are left out in turn, without the deviation, which is between domains."""
+        """A score as tables show it: without the deviation if domains are left out in turn."""
         return replace(score, value=replace(score.value, deviation=None)) if self.leaves_out else score
 
     def whole(self, row: BenchRow) -> bool:
