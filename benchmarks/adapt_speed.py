@@ -28,7 +28,7 @@ from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
 from testdg.runs.session import PictureOptions
-from testdg.runs.tally import Tally
+from testdg.runs.summary import Tally
 
 BATCH = 32
 

@@ -1,6 +1,6 @@
 """A folder of frames becomes a table of predictions: `python examples/folder_of_frames.py [FRAMES MODEL CLEAN]`.
 
-Without folders of yours, frames of digits-c in ever thicker fog are written first, and a small model beside them.
+Without folders of yours, frames of digits-c in increasing fog are written first, with a small model.
 """
 
 import sys
@@ -37,9 +37,9 @@ frames, model, clean = map(Path, sys.argv[1:]) if len(sys.argv) > 1 else make_fo
 stream = testdg.adapt_stream(model, frames, source=clean, batch_size=20)
 changed = Counter()
 for prediction in stream:
-    changed[prediction.class_name != prediction.source_name] += 1
+    changed[prediction.class_name != prediction.source_class_name] += 1
     if prediction.change:
-        print(f"{prediction.file}: other conditions begin")
+        print(f"{prediction.file}: the conditions have changed")
 print(f"{changed.total()} frames, {changed[True]} of them with another class than without adaptation")
 print(f"{len(stream.skipped)} could not be read")
-stream.adapter.save("frames-state")  # testdg.adapt_stream(..., load_state="frames-state") goes on from here
+stream.adapter.save("frames-state")  # testdg.adapt_stream(..., load_state="frames-state") continues from here

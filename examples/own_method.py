@@ -1,4 +1,4 @@
-"""A method of your own that keeps the laws of all methods: `python examples/own_method.py [IMAGES]`.
+"""A method of your own that passes the checks of all methods: `python examples/own_method.py [IMAGES]`.
 
 As a plugin: `testdg --plugin examples/own_method.py run --method mean_logits`.
 """
@@ -21,15 +21,15 @@ class MeanLogitsSettings(Settings):
     """Settings of the method."""
 
     share: float = option(0.1, "of a batch in the running mean of the logits", low=0, high=1)
-    strength: float = option(0.5, "how much of the mean is taken out", low=0, high=1)
+    strength: float = option(0.5, "how much of the mean is subtracted", low=0, high=1)
 
 
 @register
 class MeanLogits(Adapter):
-    """Take out of every prediction what the stream as a whole leans to."""
+    """Subtract the mean logits of the stream from every prediction."""
 
     name, title, citation = "mean_logits", "Mean logits", "an example"
-    differs_from_source = "the mean of the logits is taken out"
+    differs_from_source = "the mean of the logits is subtracted"
     Settings = MeanLogitsSettings
     settings: MeanLogitsSettings
 
@@ -49,12 +49,12 @@ class MeanLogits(Adapter):
         return logits - self.settings.strength * (self.mean - self.mean.mean())
 
     def why_not_exportable(self) -> str:
-        return "the mean of the logits lies outside of the model"
+        return "the mean of the logits is not part of the model"
 
 
 if __name__ == "__main__":
     tiny = load_model(TinyViT(width=16, depth=1, patch=8), preprocessing=Preprocessing((32, 32)))
-    print(f"keeps {len(check_adapter(partial(MeanLogits, tiny)))} laws")
+    print(f"passes {len(check_adapter(partial(MeanLogits, tiny)))} checks")
     for method in ("source", "mean_logits"):
         result = run("digits-c", method, images=int([*sys.argv, 200][1]))
         print(f"{method:<12} error {result.mean_score:.1f} %")

@@ -1,6 +1,6 @@
 """A segmentation model on streets in changing weather: `python examples/segmentation_stream.py [IMAGES] [MODEL]`.
 
-Without a model folder, a small SegFormer is trained once on clear scenes (a few minutes) and kept.
+Without a model folder, a small SegFormer is trained once on clear scenes (a few minutes) and cached.
 """
 
 import sys

@@ -1,13 +1,13 @@
-"""Keep what the package computes, and compare it digit for digit after its insides were rewritten.
+"""Record the results of many commands, and compare them digit for digit after a change of the code.
 
-    python scripts/golden.py record FOLDER             # run everything below, and write what came of it as texts
-    python scripts/golden.py compare FOLDER            # run it again and show every difference (exit code 1 if any)
-    python scripts/golden.py compare FOLDER --numbers  # whatever messages.txt and help.txt say
+    python scripts/golden.py record FOLDER             # run all parts and write their results as text files
+    python scripts/golden.py compare FOLDER            # run them again and show every difference (exit code 1 if any)
+    python scripts/golden.py compare FOLDER --numbers  # without messages.txt and help.txt
     python scripts/golden.py compare FOLDER --only run,bench
 
-Modules may move: only the command line, the address of the server and the names of `testdg` itself are used. Times,
-versions, checksums, temporary paths and the hashes in names of folders are left out. Sums differ between processors and
-between versions of torch: record and compare on one machine. It takes a few minutes on one core.
+Modules may move: the script uses only the command line, the HTTP interface and the names of `testdg` itself. It removes
+times, versions, checksums, temporary paths and the hashes in names of folders. Sums differ between processors and
+between versions of torch, so record and compare on one machine. It takes a few minutes on one core.
 """
 
 import argparse
@@ -37,10 +37,10 @@ from typing import Any
 
 QUIET = subprocess.DEVNULL
 WORDS = ("messages.txt", "help.txt")
-"""What may change on purpose."""
+"""Files whose wording may change on purpose."""
 DROPPED = ("seconds", "versions", "checksum", "images_per_second")
-OF_THE_MOMENT = ("uptime", "rate", "saved", "snapshot", "pause", "state_bytes")
-"""What the server says about times and sizes."""
+VOLATILE = ("uptime", "rate", "saved", "snapshot", "pause", "state_bytes")
+"""Times and sizes in answers of the server."""
 SETTINGS = "OMP_NUM_THREADS=1 COLUMNS=100 NO_COLOR=1 TERM=dumb MPLBACKEND=Agg HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1"
 SMALL = "--images 40 --domains fog,contrast"
 THREE = "--images 40 --domains fog,contrast,snow"
@@ -121,19 +121,19 @@ run --method tnet | nothing | run --foo | run --method tent --set stepz=1 | abla
 """
 
 
-# Leaving out what is never the same
+# Removing what differs between two runs
 
 
 def plain(value: Any) -> Any:
-    """A JSON value without times, versions and checksums, of which `events` is one where it is a text."""
+    """A JSON value without times, versions and checksums (`events` is one if it is a text)."""
     if isinstance(value, dict):
-        kept = {k: v for k, v in value.items() if k not in DROPPED and not (k == "events" and isinstance(v, str))}
-        return {k: plain(v) for k, v in kept.items()}
+        dropped = {*DROPPED, "events"} if isinstance(value.get("events"), str) else DROPPED
+        return {k: plain(v) for k, v in value.items() if k not in dropped}
     return [plain(one) for one in value] if isinstance(value, list) else value
 
 
 def normal(text: str, place: Path) -> str:
-    """A text, as it would be at another time and place."""
+    """A text without times, hashes and temporary paths."""
     with suppress(ValueError):  # JSON, or a line of JSON each
         text = json.dumps(plain(json.loads(text)), indent=1)
     if text.startswith("{") and "\n{" in text:
@@ -147,7 +147,7 @@ def normal(text: str, place: Path) -> str:
 
 
 def timeless(text: str) -> str:
-    """Tables without their column of seconds: those of a terminal, and Markdown's."""
+    """Tables without their column of seconds, in plain text and Markdown."""
     lines, end, cell = [], 0, 0
     for line in text.splitlines():
         if line.startswith("|"):
@@ -162,45 +162,45 @@ def timeless(text: str) -> str:
 
 
 def table(text: str, place: Path) -> str:
-    """A CSV file without its column, or its rows, of seconds."""
+    """A CSV file without its column of seconds, or its rows of seconds."""
     head, *rows = csv.reader(io.StringIO(normal(text, place)))
-    keep = [number for number, name in enumerate(head) if name != "seconds"]
-    rows = [[row[i] for i in keep] for row in (head, *(one for one in rows if "seconds" not in one))]
+    columns = [number for number, name in enumerate(head) if name != "seconds"]
+    rows = [[row[i] for i in columns] for row in (head, *(one for one in rows if "seconds" not in one))]
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
     return out.getvalue()
 
 
 class Golden:
-    """Runs commands in a folder of its own, and keeps what comes of them: a text for each name."""
+    """Runs commands in a temporary folder and stores their results, a text for each name."""
 
     def __init__(self, place: Path) -> None:
-        self.place, self.found = place, dict[str, str]()
+        self.place, self.texts = place, dict[str, str]()
 
-    def keep(self, name: str, value: Any) -> None:
-        """Keep a text, or a JSON value."""
+    def add(self, name: str, value: Any) -> None:
+        """Append a text or a JSON value to the text of a name."""
         text = value if isinstance(value, str) else json.dumps(value, indent=1)
-        self.found[name] = self.found.get(name, "") + normal(text, self.place)
+        self.texts[name] = self.texts.get(name, "") + normal(text, self.place)
 
     def run(self, name: str, line: str) -> None:
-        """Run a command in a process of its own, and keep what it said."""
+        """Run a command in a process of its own and store its output."""
         command = [sys.executable, "-m", "testdg", *line.split()]
         done = subprocess.run(command, cwd=self.place, capture_output=True, text=True)
-        self.keep_said(name, line, done.returncode, done.stdout, done.stderr)
+        self.add_output(name, line, done.returncode, done.stdout, done.stderr)
 
     def steps(self, part: str, lines: str) -> None:
-        """Run commands, a name and a line each, in copies of this process."""
+        """Run commands in forks of this process; every line is a name and a command."""
         for line in lines.strip().splitlines():
             name, _, command = line.partition(": ")
-            self.keep_said(f"{part}.{name}", command, *self.forked(command))
+            self.add_output(f"{part}.{name}", command, *self.forked(command))
 
-    def keep_said(self, name: str, line: str, code: int, out: str, errors: str) -> None:
-        """Keep an exit code, what was printed and, after a failure, the complaint."""
-        told = normal(out, self.place) + (normal(errors, self.place) if code else "")
-        self.found[f"{name}.txt"] = f"$ testdg {line}\nexit code {code}\n{told}"
+    def add_output(self, name: str, line: str, code: int, out: str, errors: str) -> None:
+        """Store an exit code, the standard output and, after a failure, the standard error."""
+        output = normal(out, self.place) + (normal(errors, self.place) if code else "")
+        self.texts[f"{name}.txt"] = f"$ testdg {line}\nexit code {code}\n{output}"
 
     def forked(self, line: str) -> tuple[int, str, str]:
-        """Run a command in a copy of this process, which has loaded torch already: many small ones are quicker so."""
+        """Run a command in a fork of this process, which has imported torch already; this is faster."""
         files = [self.place / "stdout", self.place / "stderr"]
         sys.stdout.flush()
         if not (child := os.fork()):
@@ -222,29 +222,29 @@ class Golden:
         return code, *(file.read_text(encoding="utf-8") for file in files)
 
     def files(self, name: str, *paths: str) -> None:
-        """Keep files; of a table in CSV, without times."""
+        """Store the content of files."""
         for path in paths:
             file = self.place / path
             text = file.read_text(encoding="utf-8") if file.is_file() else f"{path} is missing"
-            kept = table(text, self.place) if file.suffix == ".csv" and file.is_file() else normal(text, self.place)
-            self.found[f"{name}.{file.name}.txt"] = kept
+            shorten = table if file.suffix == ".csv" and file.is_file() else normal
+            self.texts[f"{name}.{file.name}.txt"] = shorten(text, self.place)
 
     def folders(self, name: str, runs: str) -> None:
-        """Keep what run folders hold, whatever their names are."""
-        told = []
+        """Store the content of run folders; hashes in their names may differ."""
+        found = []
         for folder in (self.place / runs).glob("*/"):
             files = [file for file in ("config.toml", "result.json", "events.jsonl") if (folder / file).exists()]
             texts = [f"== {file}\n{normal((folder / file).read_text(), self.place)}" for file in files]
-            told.append(f"==== {normal(folder.name, self.place)}" + "".join(texts))
-        self.found[f"{name}.folders.txt"] = "".join(sorted(told))
+            found.append(f"==== {normal(folder.name, self.place)}" + "".join(texts))
+        self.texts[f"{name}.folders.txt"] = "".join(sorted(found))
 
     def listing(self, name: str, folder: str) -> None:
-        """Keep the names of the files in a folder."""
+        """Store the names of the files in a folder."""
         files = sorted(str(one.relative_to(self.place)) for one in (self.place / folder).rglob("*") if one.is_file())
-        self.keep(f"{name}.listing.txt", "\n".join(files))
+        self.add(f"{name}.listing.txt", "\n".join(files))
 
 
-# What is prepared: pictures, and models
+# Pictures and models
 
 
 def pictures(folder: Path, images: Any) -> None:
@@ -292,17 +292,17 @@ def prepare(golden: Golden) -> None:
     (place / "unknown.toml").write_text('methodd = "tent"\nimages = -1\n')
 
 
-# What is run, part by part
+# Parts
 
 
 def part_run(golden: Golden) -> None:
-    """Runs of every method, with a guard, with settings and under protocols; twice the same; on two more models."""
+    """Runs of every method; with a guard, settings, protocols and two more models; one run is read back."""
     tent = "run --method tent --images 100 --domains fog,contrast,snow --out tent"
     golden.run("run.tent", tent)
     golden.run("run.tent.json", f"{tent} --json")
-    first = golden.found["run.tent.json.txt"]
+    first = golden.texts["run.tent.json.txt"]
     golden.run("run.tent.json", f"{tent} --json")
-    golden.keep("run.again.txt", f"read back the same: {first == golden.found['run.tent.json.txt']}")
+    golden.add("run.again.txt", f"read back the same: {first == golden.texts['run.tent.json.txt']}")
     golden.steps("run", RUNS)
     for runs in ("tent", "all", "guard", "set", "source", "protocols", "runs", "batchnorm"):
         golden.folders(f"run.{runs}", runs)
@@ -311,7 +311,7 @@ def part_run(golden: Golden) -> None:
 
 
 def part_bench(golden: Golden) -> None:
-    """Grids, a tuning, ablations, a leaderboard and analyses."""
+    """Grids, tuning, an ablation, a leaderboard and analyses."""
     golden.steps("bench", BENCHES)
     golden.files("bench", "b.csv", "b.md", "b.jsonl", "tuned.toml", "t.csv", "t.md")
     golden.files("bench", "board/leaderboard.md", "board/runs.jsonl")
@@ -320,16 +320,16 @@ def part_bench(golden: Golden) -> None:
 
 
 def part_adapt(golden: Golden) -> None:
-    """Streams of pictures: with and without a guard, from and to a state, exported; and the names of `testdg`."""
+    """Streams of pictures with and without a guard, saved states, an export; and the names of `testdg` in Python."""
     golden.steps("adapt", ADAPTS)
     for number in range(1, 8):
         paths = [f"a{number}/{file}" for file in ("predictions.csv", "skipped.csv", "config.toml", "summary.json")]
         golden.files(f"adapt.{number}", *paths)
-    for name, tell in {"logits": logits, "weights": weights, "library": library}.items():
+    for name, compute in {"logits": logits, "weights": weights, "library": library}.items():
         try:
-            golden.keep(f"adapt.{name}.txt", tell(golden))
+            golden.add(f"adapt.{name}.txt", compute(golden))
         except Exception:
-            golden.keep(f"adapt.{name}.txt", traceback.format_exc())
+            golden.add(f"adapt.{name}.txt", traceback.format_exc())
 
 
 def images_of(count: int) -> Any:
@@ -340,7 +340,7 @@ def images_of(count: int) -> Any:
 
 
 def logits(golden: Golden) -> Any:
-    """What the exported model says."""
+    """Logits of the exported model."""
     import testdg
 
     model = testdg.load_model(golden.place / "exported")
@@ -348,46 +348,46 @@ def logits(golden: Golden) -> Any:
 
 
 def weights(golden: Golden) -> Any:
-    """The numbers of the exported model, as checksums."""
+    """Checksums of the weights of the exported model."""
     from safetensors.torch import load_file
 
-    told = {}
+    found = {}
     for file in sorted((golden.place / "exported").glob("*.safetensors")):
         for name, value in sorted(load_file(file).items()):
-            told[f"{file.name} {name}"] = hashlib.sha256(value.numpy().tobytes()).hexdigest()[:16]
-    return told
+            found[f"{file.name} {name}"] = hashlib.sha256(value.numpy().tobytes()).hexdigest()[:16]
+    return found
 
 
 def library(golden: Golden) -> Any:
-    """What adapters predict in a loop of one's own, bare and with a guard, and `adapt_stream` with a list of images."""
+    """Predictions of adapters in a loop, with and without a guard, and of `adapt_stream` with a list of images."""
     import testdg
 
-    told, images, clean = {}, images_of(60), testdg.load_benchmark("digits-c").train().images[:64] / 255
+    found, images, clean = {}, images_of(60), testdg.load_benchmark("digits-c").train().images[:64] / 255
     for method in ("tent", "cotta", "align", "testdg"):
         for guarded in (False, True):
             adapter = testdg.adapt(testdg.load_model(golden.place / "model"), method, preset="digits-c")
             adapter = testdg.guard(adapter, probe=clean) if guarded else adapter
             if method == "align":
                 adapter.warm_up([clean])
-            told[f"{method}, guard {guarded}"] = [adapter(images[i : i + 20])[:2].tolist() for i in (0, 20, 40)]
+            found[f"{method}, guard {guarded}"] = [adapter(images[i : i + 20])[:2].tolist() for i in (0, 20, 40)]
     stream = testdg.adapt_stream(golden.place / "model", list(images), "tent", batch_size=20)
-    told["stream"] = [[one.class_name, one.confidence, one.source_name, one.learnt] for one in stream]
-    return told
+    found["stream"] = [[one.class_name, one.confidence, one.source_name, one.learnt] for one in stream]
+    return found
 
 
 def killed(golden: Golden, line: str, watched: str, lines: int) -> None:
-    """Start a command, and kill it as soon as a file that it writes has some lines."""
+    """Start a command and kill it when a file that it writes has some lines."""
     command = [sys.executable, "-m", "testdg", *line.split()]
     process = subprocess.Popen(command, cwd=golden.place, stdout=QUIET, stderr=QUIET)
     while process.poll() is None:
         if sum(one.read_bytes().count(b"\n") for one in golden.place.glob(watched)) >= lines:
             process.send_signal(signal.SIGKILL)
         time.sleep(0.002)
-    golden.keep("kill.txt", f"{line.split()[0]} was killed: {process.returncode == -signal.SIGKILL}\n")
+    golden.add("kill.txt", f"{line.split()[0]} was killed: {process.returncode == -signal.SIGKILL}\n")
 
 
 def part_kill(golden: Golden) -> None:
-    """What was killed ends as what was not."""
+    """Killed commands that were resumed have the results of undisturbed ones."""
     run = "run --method cotta --images 60 --domains fog,contrast --batch-size 2 --json --out"
     adapt = "adapt pictures --model model --source clean --batch-size 2 --json --out"
     killed(golden, f"{run} killed", "killed/*cotta*/events.jsonl", 15)
@@ -397,19 +397,19 @@ def part_kill(golden: Golden) -> None:
         golden.folders(f"kill.{name}", name)
         golden.files(f"kill.{name}", f"{name}-adapt/predictions.csv", f"{name}-adapt/skipped.csv")
     for file in ("folders", "predictions.csv"):
-        same = golden.found[f"kill.quiet.{file}.txt"] == golden.found[f"kill.killed.{file}.txt"]
-        golden.keep("kill.txt", f"{file}: the end is the same: {same}")
+        same = golden.texts[f"kill.quiet.{file}.txt"] == golden.texts[f"kill.killed.{file}.txt"]
+        golden.add("kill.txt", f"{file}: the end is the same: {same}")
 
 
-def ask(port: int, path: str, body: Any = None) -> str:
-    """Ask the server: with a body of bytes a picture, else JSON."""
+def request(port: int, path: str, body: Any = None) -> str:
+    """Send a request to the server; bytes are a picture, other bodies JSON."""
     kind, data = ("image/png", body) if isinstance(body, bytes) else ("application/json", json.dumps(body).encode())
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data if body is not None else None)
-    request.add_header("content-type", kind)
+    message = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data if body is not None else None)
+    message.add_header("content-type", kind)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            told = {k: v for k, v in json.load(answer).items() if k not in OF_THE_MOMENT}
-            return f"{answer.status} {json.dumps(told)}"
+        with urllib.request.urlopen(message, timeout=60) as answer:
+            values = {k: v for k, v in json.load(answer).items() if k not in VOLATILE}
+            return f"{answer.status} {json.dumps(values)}"
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.read().decode()}"
 
@@ -419,15 +419,15 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < until:
         try:
-            ask(port, "/healthz")
+            request(port, "/healthz")
             return
         except OSError:
             time.sleep(0.1)
-    raise RuntimeError("the server did not begin")
+    raise RuntimeError("the server did not start")
 
 
 def part_serve(golden: Golden) -> None:
-    """A server: predictions, learning, actions, and the state after them."""
+    """A server: predictions, learning, actions, states."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = int(one.getsockname()[1])
@@ -436,14 +436,14 @@ def part_serve(golden: Golden) -> None:
     try:
         wait_for(port, process)
         for path, body in requests(golden.place / "pictures"):
-            golden.keep("serve.txt", f"{path}\n{ask(port, path, body)}")
+            golden.add("serve.txt", f"{path}\n{request(port, path, body)}")
     finally:
         process.send_signal(signal.SIGTERM)
-        golden.keep("serve.txt", f"exit code {process.wait(60)}")
+        golden.add("serve.txt", f"exit code {process.wait(60)}")
 
 
 def requests(folder: Path) -> list[tuple[str, Any]]:
-    """What the server is asked, in this order."""
+    """Paths and bodies of requests, in order."""
     files = [file.read_bytes() for file in sorted(folder.glob("p???.png"))]
     many = [{"pictures": [base64.b64encode(one).decode() for one in files[i : i + 30]]} for i in (0, 30, 60, 90)]
     predict, state, why = "/predict?wait=true", "/state?stream=main", {"reason": "try"}
@@ -457,17 +457,17 @@ def requests(folder: Path) -> list[tuple[str, Any]]:
 
 
 def part_texts(golden: Golden) -> None:
-    """Listings, help, and what is said about mistakes."""
+    """Listings, help, error messages and exit codes."""
     for name in ("", "svdp", *ALL.split(",")):
-        golden.keep("texts.methods.txt", golden.forked(f"methods {name} --json")[1])
-    golden.keep("texts.benchmarks.txt", golden.forked("benchmarks --json")[1])
+        golden.add("texts.methods.txt", golden.forked(f"methods {name} --json")[1])
+    golden.add("texts.benchmarks.txt", golden.forked("benchmarks --json")[1])
     for name in COMMANDS.split("|"):
-        golden.keep("help.txt", f"$ testdg {name} --help\n{golden.forked(f'{name} --help')[1]}")
+        golden.add("help.txt", f"$ testdg {name} --help\n{golden.forked(f'{name} --help')[1]}")
     for line in (one.strip() for one in WRONG.replace("\n", " ").split("|")):
         name, _, rest = line.partition(" ")
         code, out, err = golden.forked(f"{name} {SMALL} {rest}" if name in ("run", "bench") else line)
-        golden.keep("messages.txt", f"$ testdg {line}\nexit code {code}\n{out}{err}")
-        golden.keep("texts.codes.txt", f"{code}  testdg {line}")
+        golden.add("messages.txt", f"$ testdg {line}\nexit code {code}\n{out}{err}")
+        golden.add("texts.codes.txt", f"{code}  testdg {line}")
 
 
 PARTS: dict[str, Callable[[Golden], None]] = {
@@ -476,12 +476,12 @@ PARTS: dict[str, Callable[[Golden], None]] = {
     "bench": part_bench,
     "kill": part_kill,
     "serve": part_serve,
-    "adapt": part_adapt,  # last: it learns in this process, which is not copied any more after that
+    "adapt": part_adapt,  # last: it learns in this process, which must not be forked after that
 }
 
 
-def everything(parts: list[str]) -> dict[str, str]:
-    """Run the parts, and give what came of them; a part that breaks leaves its traceback."""
+def run_parts(parts: list[str]) -> dict[str, str]:
+    """Run the parts and return their texts; a part that fails has its traceback as a text."""
     with tempfile.TemporaryDirectory(prefix="golden-") as temporary:
         golden = Golden(Path(temporary).resolve())
         os.environ.update(one.split("=") for one in SETTINGS.split())
@@ -492,24 +492,24 @@ def everything(parts: list[str]) -> dict[str, str]:
             try:
                 part(golden)
             except Exception:
-                golden.keep(f"{name}.broken.txt", traceback.format_exc())
+                golden.add(f"{name}.broken.txt", traceback.format_exc())
                 traceback.print_exc()
             print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
-        return golden.found
+        return golden.texts
 
 
 def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """What is not as it was: the file, and its first lines that differ."""
-    told = []
+    """Names of files that differ, with the first lines that do."""
+    found = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if old is None or new is None:
-            told.append(f"{name}: {'was not there before' if old is None else 'is gone'}")
+            found.append(f"{name}: {'is new' if old is None else 'is missing'}")
         elif old != new:
             lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm=""))
             more = f"\n  ... {len(lines) - 14} more" if len(lines) > 14 else ""
-            told.append(f"{name}:\n  " + "\n  ".join(line[:300] for line in lines[2:14]) + more)
-    return told
+            found.append(f"{name}:\n  " + "\n  ".join(line[:300] for line in lines[2:14]) + more)
+    return found
 
 
 def main() -> int:
@@ -523,7 +523,7 @@ def main() -> int:
     parts = chosen.only.split(",")
     if wrong := set(parts) - set(PARTS):
         parser.error(f"unknown parts {', '.join(wrong)}; known: {', '.join(PARTS)}")
-    found = everything(parts)
+    found = run_parts(parts)
     if chosen.action == "record":
         chosen.folder.mkdir(parents=True, exist_ok=True)
         for name, text in found.items():
@@ -535,9 +535,9 @@ def main() -> int:
     before = {name: text for name, text in before.items() if name.split(".")[0] in heads}
     if chosen.numbers:
         before, found = ({n: t for n, t in one.items() if n not in WORDS} for one in (before, found))
-    told = differences(before, found)
-    print("\n".join([*told, f"{len(told)} of {len(before)} files differ"]))
-    return 1 if told else 0
+    changed = differences(before, found)
+    print("\n".join([*changed, f"{len(changed)} of {len(before)} files differ"]))
+    return 1 if changed else 0
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 
 # Some virtual machines announce AMX and then refuse its instructions: keep bf16 on plain AVX-512.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers reads it when it is imported
 
 import torch
 from hypothesis import settings

@@ -45,7 +45,7 @@ def test_a_classifier_of_ones_own_gets_better(place: Path) -> None:
     assert adapted < source - 5
 
 
-def test_a_folder_of_frames_is_predicted_and_its_state_kept(place: Path) -> None:
+def test_a_folder_of_frames_is_predicted_and_its_state_saved(place: Path) -> None:
     assert "180 frames" in run(place, "folder_of_frames")
     assert (place / "frames-state" / "state.json").is_file()
 
@@ -58,9 +58,9 @@ def test_a_segmentation_stream_is_scored(place: Path) -> None:
     assert adapted != source
 
 
-def test_a_method_of_ones_own_keeps_the_laws(place: Path) -> None:
+def test_a_method_of_ones_own_passes_the_checks(place: Path) -> None:
     said = run(place, "own_method", "20")
-    assert re.search(r"keeps 1\d laws", said)
+    assert re.search(r"passes 1\d checks", said)
     source, own = errors(said)
     assert own != source
 

@@ -11,8 +11,8 @@
 # %% [markdown]
 # # Watch a model adapt
 #
-# A small model that was trained on clean digits meets snow, frost, fog and glaring light, one after the other. Nobody
-# tells it when the conditions change, and it sees no label. `jupytext --to ipynb watch_a_model_adapt.py` makes a
+# A small model that was trained on clean digits meets snow, frost, fog and glaring light, one after the other. It does
+# not know when the conditions change, and it sees no label. `jupytext --to ipynb watch_a_model_adapt.py` makes a
 # notebook of this file; Jupyter opens it directly where jupytext is installed.
 
 # %%
@@ -28,7 +28,7 @@ from testdg.runs import source_model
 images = int(os.environ.get("IMAGES", "200"))
 domains = ["snow", "frost", "fog", "brightness"]
 benchmark = testdg.load_benchmark("digits-c", images=images, domains=domains)
-model = source_model(benchmark)  # trained once, then kept
+model = source_model(benchmark)  # trained once, then cached
 
 # %% [markdown]
 # This is what it sees: the same digits under each condition.
@@ -89,7 +89,7 @@ above.legend()
 figure.tight_layout()
 
 # %% [markdown]
-# What the model has become can be looked at, kept and undone.
+# The adapted model can be inspected, saved and reset.
 
 # %%
 adapter = adapters["TestDG aligned"]

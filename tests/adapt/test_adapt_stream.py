@@ -39,7 +39,7 @@ def test_the_source_predicts_as_a_plain_loop(network: Path, frames: Path) -> Non
     assert [one.index for one in found] == list(range(60))
     assert [frames / one.file for one in found] == paths
     for one, (label, confidence) in zip(found, expected, strict=True):
-        assert (one.class_index, one.source_index, one.differs, one.learnt) == (label, label, 0, False)
+        assert (one.class_index, one.source_class_index, one.differs, one.learnt) == (label, label, 0, False)
         assert one.confidence == pytest.approx(confidence, abs=1e-5)
 
 
@@ -51,10 +51,10 @@ def test_an_adapted_stream_predicts_as_its_adapter(network: Path, frames: Path) 
     stream = testdg.adapt_stream(network, frames, "tent", batch_size=10, learning_rate=1e-3)
     found = list(stream)
     assert [one.class_index for one in found] == logits.argmax(1).tolist()
-    assert [one.source_index for one in found] == [label for label, _ in by_hand(model, pictures(frames))]
+    assert [one.source_class_index for one in found] == [label for label, _ in by_hand(model, pictures(frames))]
     assert stream.adapter.counts == adapter.counts
     assert any(one.learnt for one in found)
-    differing = [one.class_index != one.source_index for one in found]
+    differing = [one.class_index != one.source_class_index for one in found]
     assert [one.differs for one in found] == differing
 
 

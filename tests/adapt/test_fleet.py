@@ -120,7 +120,7 @@ def test_a_process_that_is_killed_costs_nothing_but_time(
     killer = Killer(out / "roof")
     killer.start()
     ends = adapt_fleet(
-        request(parent, network, out, save_every=0.0), address=cluster.address, cpus=0.25, tell=heard.append
+        request(parent, network, out, save_every=0.0), address=cluster.address, cpus=0.25, notify=heard.append
     )
     assert list(ends) == ["dark", *CAMERAS]
     assert isinstance(ends["dark"], Failed)
@@ -147,7 +147,7 @@ def test_ctrl_c_saves_all_streams_that_have_begun(
             if len(begun) == 2:
                 signal.raise_signal(signal.SIGINT)
 
-    ends = adapt_fleet(wanted, address=cluster.address, cpus=0.4, tell=interrupt)  # room for two of the three
+    ends = adapt_fleet(wanted, address=cluster.address, cpus=0.4, notify=interrupt)  # room for two of the three
     assert sum(isinstance(end, Stopped) for end in ends.values()) >= 2
     saved = [name for name in CAMERAS if (tmp_path / name / "state").exists()]
     assert len(saved) == 2
@@ -163,7 +163,7 @@ def test_the_weights_of_the_source_lie_in_memory_once(cluster: Any, network: Pat
     found = Cluster(cluster.address)
     try:
         place = found.ray.put(SharedModel(model))
-        one, two = (found.ray.get(place).put_together() for _ in range(2))
+        one, two = (found.ray.get(place).model() for _ in range(2))
         for mine, other, own in zip(one.parameters(), two.parameters(), model.parameters(), strict=True):
             assert mine.data_ptr() == other.data_ptr() != own.data_ptr()
             assert mine.requires_grad == own.requires_grad
@@ -191,7 +191,7 @@ def test_tied_weights_stay_tied(network: Path) -> None:
     head = model.head_layer
     model.network.second = torch.nn.Linear(1, 1)
     model.network.second.weight = head.weight
-    found = SharedModel(model).put_together()
+    found = SharedModel(model).model()
     assert found.network.second.weight is found.head_layer.weight
     assert found.head_layer.weight is not head.weight
     assert found.head_layer.weight.data_ptr() == head.weight.data_ptr()

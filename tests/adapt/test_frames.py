@@ -14,7 +14,7 @@ from support.errors import refused
 from testdg.data.frames import Frame, Frames, PictureFolder, PictureList, RemainingPictures, open_frames
 from testdg.models import Preprocessing
 from testdg.models.canvas import Canvas
-from testdg.runs.ahead import Loader
+from testdg.runs.pictures import Loader
 
 
 def files(frames: Frames) -> list[str]:

@@ -29,10 +29,9 @@ from testdg.models import Preprocessing, load_model
 from testdg.models.canvas import Canvas
 from testdg.models.segformer import random_segformer
 from testdg.runs.adapt import Request, Watcher, adapt_frames
-from testdg.runs.ahead import Loader
-from testdg.runs.pictures import Answered
+from testdg.runs.pictures import Answered, Loader
 from testdg.runs.session import PictureOptions
-from testdg.runs.tally import Tally
+from testdg.runs.summary import Tally
 
 SETTINGS = {"source_images": 64, "sketch": "stream"}
 

@@ -1,14 +1,17 @@
 """`testdg adapt` on the command line."""
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from support.commands import refuses
 from testdg.cli.app import INTERRUPTED, execute
-from testdg.runs import run as streaming_run
+from testdg.cli.pictures import StreamScreen
+from testdg.runs.adapt import SUMMARY
 
 
 @pytest.fixture
@@ -22,12 +25,13 @@ def frames(tmp_path: Path) -> Path:
     return folder
 
 
-def adapt(frames: Path, model: Path, out: Path, *more: str) -> int:
-    return execute(["adapt", str(frames), "--model", str(model), "--out", str(out), "--device", "cpu", *more])
+@pytest.fixture
+def command(frames: Path, model: Path, tmp_path: Path) -> list[str]:
+    return ["adapt", str(frames), "--model", str(model), "--out", str(tmp_path / "out"), "--device", "cpu"]
 
 
-def test_what_came_out_is_shown(frames: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert adapt(frames, model, tmp_path / "out", "--set", "source_images=64") == 0
+def test_the_result_is_shown(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*command, "--set", "source_images=64"]) == 0
     shown = capsys.readouterr().out
     assert "no --source: the first 64 pictures stand for the clean ones" in " ".join(shown.split())
     assert "left out: \\x1b[2Jbroken.png: no image format fits it" in shown
@@ -37,52 +41,42 @@ def test_what_came_out_is_shown(frames: Path, model: Path, tmp_path: Path, capsy
     assert (tmp_path / "out" / "predictions.csv").read_text().count("\n") == 13
 
 
-def test_json_is_all_that_stdout_gets(
-    frames: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert adapt(frames, model, tmp_path / "out", "--method", "source", "--batch-size", "5", "--json") == 0
+def test_stdout_is_json_alone(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*command, "--method", "source", "--batch-size", "5", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["predictions"], found["skipped"], found["guard"]) == (12, 1, None)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "values"),
     [
-        (["--strict"], "without strict it would be skipped"),
-        (["--method", "tnt"], "did you mean 'tent'?"),
-        (["--set", "rate=1"], "unknown setting 'rate'"),
-        (["--classes", "nowhere.txt"], "nowhere.txt is not a list"),
-        (["--source", "nowhere"], "--source nowhere is not a folder"),
-        (["--idle", "3"], "use it with --follow"),
-        (["--order", "size"], "unknown order 'size'"),
-        (["--format", "xlsx"], "unknown format 'xlsx'"),
-        (["--load-state", "nowhere"], "nowhere is no saved state"),
+        (["--strict"], ("broken.png", "strict")),
+        (["--method", "tnt"], ("'tnt'", "'tent'")),
+        (["--set", "rate=1"], ("'rate'",)),
+        (["--classes", "nowhere.txt"], ("nowhere.txt",)),
+        (["--source", "nowhere"], ("--source nowhere",)),
+        (["--idle", "3"], ("--idle", "--follow")),
+        (["--order", "size"], ("'size'",)),
+        (["--format", "xlsx"], ("'xlsx'",)),
+        (["--load-state", "nowhere"], ("nowhere",)),
     ],
 )
-def test_mistakes_are_one_sentence(
-    frames: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], told: str
+def test_mistakes_are_refused(
+    command: list[str], options: list[str], values: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     method = [] if "--method" in options else ["--method", "testdg_aligned"]
-    assert adapt(frames, model, tmp_path / "out", *method, *options) == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1
+    refuses(capsys, [*command, *method, *options], *values)
 
 
-def test_ctrl_c_says_how_to_go_on(
-    frames: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupted_stream_resumes(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from testdg.cli.pictures import Screen
-
-    def stop(self: Screen, *_: object) -> None:
-        import signal
-
-        signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Screen, "answered", stop)
-        assert adapt(frames, model, tmp_path / "out", "--method", "tent", "--batch-size", "4") == INTERRUPTED
-    assert "goes on from the last saved state" in capsys.readouterr().err
-    assert not (tmp_path / "out" / streaming_run.SUMMARY).exists()
-    assert adapt(frames, model, tmp_path / "out", "--method", "tent", "--batch-size", "4") == 0
-    assert "pictures are done already" in capsys.readouterr().out
+    command += ["--method", "tent", "--batch-size", "4"]
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamScreen, "answered", lambda *_: signal.raise_signal(signal.SIGINT))
+        assert execute(command) == INTERRUPTED
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "out" / SUMMARY).exists()
+    assert execute(command) == 0
+    assert "4 pictures are done already" in capsys.readouterr().out

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from support.commands import refuses
 from testdg.cli.app import execute
 from testdg.cli.display import BenchDisplay, Forecast, duration
 from testdg.runs import DomainResult, Result
@@ -65,60 +66,47 @@ def test_a_file_with_a_failing_run_gives_the_rest_and_code_1(
     assert [end["run"] for end in found["failed"]] == ["TENT, slow, digits-c, continual, seed 0"]
     last = shown.err.splitlines()[-1]
     assert last.startswith("testdg: TENT, slow, digits-c, continual, seed 0: ")
-    assert "result.json is damaged" in last
+    assert "result.json" in last
     assert "5 of 5" in shown.err
     assert " of 5  Source, digits-c, continual: " in shown.err
     assert "(read back)" in shown.err  # Source, which `testdg run` made
 
 
 @pytest.mark.parametrize(
-    ("more", "sentence"),
+    ("more", "values"),
     [
-        ([], "bench needs a grid file, or --methods, as in --methods source,tent,testdg"),
-        (["--methods", "tent,tentt"], "the grid: unknown method 'tentt'; did you mean 'tent'?"),
-        (
-            ["--methods", "tent", "--set", "tent.stepz=1"],
-            "the grid: tent: unknown setting 'stepz'; did you mean 'steps'?",
-        ),
-        (["--methods", "tent", "--set", "steps"], "--set takes key=value; got 'steps'"),
-        (
-            ["--methods", "tent,t3a", "--set", "steps=1"],
-            "--set steps=1 names none of the methods tent, t3a: write it as",
-        ),
-        (["--methods", "tent", "--set", "cotta.rst=1"], "--set cotta.rst=1 names none of the methods tent"),
-        (["--methods", "tent", "--out", "file"], "file is a file: choose a folder with --out"),
-        (["--methods", "tent", "--seeds", "0,x"], "the grid: seeds must be a whole number of at least 0 or a list"),
-        (["--methods", "tent", "--jobs", "0"], "jobs must be at least 1; got 0"),
-        (["--methods", "tent", "--engine", "rya"], "unknown engine 'rya'; did you mean 'ray'?"),
-        (
-            ["--methods", "tent", "--address", "x:1"],
-            "--address is for a Ray cluster: add --engine ray, or leave it out",
-        ),
-        (["--methods", "tent", "--gpus-per-cell", "1"], "--gpus-per-cell is for a Ray cluster: add --engine ray, or"),
-        (["--methods", "tent", "--out", "no://runs"], "no://runs cannot be used for runs: "),
-        (["--methods", "tent", "--track", "x"], "unknown tracker 'x'; known: tensorboard"),
-        (["--methods", "tent", "--csv", "none/x.csv"], "none/x.csv cannot be written: name a file in a folder that"),
-        (["none.toml"], "grid file none.toml cannot be read: No such file or directory"),
-        (["x.toml", "--methods", "tent"], "x.toml says which methods run and how: leave out --methods and --set"),
-        (["--methods", "tent", "--benchmarks", "a,b"], "the grid has 2 mistakes: (1) unknown benchmark 'a'; known:"),
-        (["--methods", "tent", "--model", "."], "the grid: . holds no weights"),
+        ([], ("bench", "--methods")),
+        (["--methods", "tent,tentt"], ("the grid", "'tentt'", "'tent'")),
+        (["--methods", "tent", "--set", "tent.stepz=1"], ("the grid", "tent", "'stepz'", "'steps'")),
+        (["--methods", "tent", "--set", "steps"], ("key=value", "'steps'")),
+        (["--methods", "tent,t3a", "--set", "steps=1"], ("steps=1", "tent, t3a")),
+        (["--methods", "tent", "--set", "cotta.rst=1"], ("cotta.rst=1", "tent")),
+        (["--methods", "tent", "--out", "file"], ("file", "--out")),
+        (["--methods", "tent", "--seeds", "0,x"], ("the grid", "seed", "'x'")),
+        (["--methods", "tent", "--jobs", "0"], ("jobs", "got 0")),
+        (["--methods", "tent", "--engine", "rya"], ("'rya'", "'ray'")),
+        (["--methods", "tent", "--address", "x:1"], ("--address", "--engine ray")),
+        (["--methods", "tent", "--gpus-per-cell", "1"], ("--gpus-per-cell", "--engine ray")),
+        (["--methods", "tent", "--out", "no://runs"], ("no://runs",)),
+        (["--methods", "tent", "--track", "x"], ("'x'", "tensorboard")),
+        (["--methods", "tent", "--csv", "none/x.csv"], ("none/x.csv",)),
+        (["none.toml"], ("none.toml",)),
+        (["x.toml", "--methods", "tent"], ("x.toml", "--methods", "--set")),
+        (["--methods", "tent", "--benchmarks", "a,b"], ("the grid has 2 mistakes", "'a'", "'b'")),
+        (["--methods", "tent", "--model", "."], ("the grid", "weights")),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(
-    small: list[str], tmp_path: Path, more: list[str], sentence: str, capsys: pytest.CaptureFixture[str],
+def test_mistakes_are_refused_before_anything_runs(
+    small: list[str], tmp_path: Path, more: list[str], values: tuple[str, ...], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    assert execute([*small, *more]) == 2
-    shown = capsys.readouterr()
-    assert shown.err.startswith(f"testdg: {sentence}")
-    assert shown.err.count("\n") == 1
-    assert shown.out == ""
+    assert refuses(capsys, [*small, *more], *values).out == ""
     assert not (tmp_path / "runs").exists()
 
 
-def cells() -> list[RunSpec]:
+def specs() -> list[RunSpec]:
     return expand(Grid({"method": ["tent", "testdg"], "domains": ["fog"], "images": 200}))  # 10 batches each
 
 
@@ -128,35 +116,35 @@ def result(error: float) -> Result:
 
 def test_the_time_left_comes_from_the_pace_of_each_method() -> None:
     now = 0.0
-    forecast = Forecast(cells(), jobs=2, clock=lambda: now)
+    forecast = Forecast(specs(), jobs=2, clock=lambda: now)
     assert forecast.seconds() is None
-    forecast.hear(Running(0, 0, None, ""))
+    forecast.update(Running(0, 0, None, ""))
     assert forecast.seconds() is None
     now = 4.0
-    forecast.hear(Running(0, 4, 50.0, "fog"))
+    forecast.update(Running(0, 4, 50.0, "fog"))
     assert forecast.seconds() == pytest.approx((6 + 10 + 10) * 1.0 / 2)  # others are taken to be as fast
-    forecast.hear(Complete(0, result(50.0)))
-    forecast.hear(Running(1, 2, None, ""))  # two batches were there before
+    forecast.update(Complete(0, result(50.0)))
+    forecast.update(Running(1, 2, None, ""))  # two batches were there before
     now = 10.0
-    forecast.hear(Running(1, 5, 40.0, "fog"))
+    forecast.update(Running(1, 5, 40.0, "fog"))
     assert forecast.seconds() == pytest.approx((5 * 2.0 + 10 * 1.5) / 2)
-    forecast.hear(Failed(1, "x"))
+    forecast.update(Failed(1, "x"))
     assert forecast.seconds() == pytest.approx(10 * 1.5)
     assert [duration(seconds) for seconds in (3.2, 119, 7200)] == ["3 s", "2 min", "2.0 h"]
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_the_display_tells_what_runs_and_what_ended(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_display_shows_what_runs_and_what_ended(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("testdg.cli.display.STATUS_EVERY", 0.0)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, highlight=False)
-    with BenchDisplay(console, cells(), jobs=1) as display:
-        display.tell(Running(0, 0, None, ""))
-        display.tell(Running(0, 5, 41.5, "fog"))
+    with BenchDisplay(console, specs(), jobs=1) as display:
+        display.notify(Running(0, 0, None, ""))
+        display.notify(Running(0, 5, 41.5, "fog"))
         display.progress.refresh()
-        display.tell(Complete(0, result(40.0)))
-        display.tell(Running(1, 10, 33.0, "fog"))
-        display.tell(Complete(1, result(33.0)))
-        display.tell(Failed(2, "no memory:\n  try less"))
+        display.notify(Complete(0, result(40.0)))
+        display.notify(Running(1, 10, 33.0, "fog"))
+        display.notify(Complete(1, result(33.0)))
+        display.notify(Failed(2, "no memory:\n  try less"))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "error 41.5 %, fog" in shown
     assert "1 of 3  Source, digits-c, continual: 40.00 % (12 s)" in shown
@@ -174,5 +162,4 @@ def test_the_help_has_room_for_words_and_both_names_are_taken(
     assert any("--methods" in line for line in lines)
     assert all(len(line.split("--", 1)[1].split("  ")[0]) < 20 for line in lines)
     for name in ("--method", "--methods"):
-        assert execute(["bench", name, "nothing", "--images", "2"]) == 2
-        assert "unknown method 'nothing'" in capsys.readouterr().err
+        refuses(capsys, ["bench", name, "nothing", "--images", "2"], "'nothing'")

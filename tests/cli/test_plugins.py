@@ -1,4 +1,4 @@
-"""Methods, benchmarks and models of a user's own: from a file, from a package, in every command."""
+"""Methods, benchmarks and models of a user, from a file or a package, in every command."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def test_every_command_sees_a_plugin(plugin: Path) -> None:
     assert (bench.returncode, "Mine" in bench.stdout) == (0, True), bench.stderr
 
 
-def test_a_plugin_finds_what_lies_beside_it(tmp_path: Path) -> None:
+def test_a_plugin_imports_the_files_next_to_it(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "beside.py").write_text(PLUGIN)
     (tmp_path / "code" / "few.py").write_text("import beside\n")
@@ -106,22 +106,21 @@ def test_a_method_is_checked_by_one_command(plugin: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "value"),
     [
-        (["--plugin", "nowhere.py"], "plugin nowhere.py is not a Python file that exists"),
-        (["--plugin"], "--plugin takes a Python file"),
+        (["--plugin", "nowhere.py"], "nowhere.py"),
+        (["--plugin"], "--plugin"),
         (["--plugin", "bad.py"], "bad.py cannot be loaded: ZeroDivisionError"),
-        (["--plugin", "twin.py"], "a method named 'tent' exists already"),
+        (["--plugin", "twin.py"], "'tent'"),
     ],
 )
-def test_what_is_wrong_with_a_plugin_is_a_sentence(words: list[str], sentence: str, tmp_path: Path) -> None:
+def test_a_plugin_that_cannot_be_loaded_is_refused(words: list[str], value: str, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0\n")
     twin = PLUGIN.replace('name = "mine"', 'name = "tent"')
     (tmp_path / "twin.py").write_text("import testdg.methods.tent\n" + twin)
     ended = command(tmp_path, "methods", *words)
-    assert ended.returncode == 2
-    assert sentence in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert value in ended.stderr
 
 
 def test_installed_packages_are_found_by_their_entry_points(tmp_path: Path) -> None:

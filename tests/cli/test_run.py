@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.commands import refuses
 from testdg.cli.app import execute
 from testdg.methods.tent import Tent, TentSettings
 
@@ -50,9 +51,7 @@ def test_preset_set_and_seed_reach_the_method(arguments: list[str], capsys: pyte
     found = json.loads(capsys.readouterr().out)
     settings = found["method"]["settings"]
     assert (settings["seed"], settings["steps"], settings["optimizer"]) == (5, 2, "sgd")
-    from testdg.methods import find_method
-
-    assert settings["learning_rate"] == find_method("tent").presets["digits-c"]["learning_rate"]
+    assert settings["learning_rate"] == Tent.presets["digits-c"]["learning_rate"]
     assert found["protocol"]["tuning"] == "the method's preset for digits-c; chosen by the user: optimizer, steps"
 
 
@@ -130,14 +129,14 @@ def test_all_orders_give_mean_and_deviation(arguments: list[str], capsys: pytest
     assert found["deviation"] == pytest.approx((sum((e - sum(errors) / 10) ** 2 for e in errors) / 9) ** 0.5)
 
 
-def test_the_domains_of_a_visit_are_told_one_by_one(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_visit_has_a_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert execute([*arguments, "--protocol", "cyclic,rounds=2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    told = [line.rpartition("  ")[0].strip() for line in lines[1:5]]
-    assert told == ["fog, round 1", "contrast, round 1", "fog, round 2", "contrast, round 2"]
+    visits = [line.rpartition("  ")[0].strip() for line in lines[1:5]]
+    assert visits == ["fog, round 1", "contrast, round 1", "fog, round 2", "contrast, round 2"]
 
 
-def test_the_second_run_goes_no_stream(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_complete_run_is_read_back(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     execute([*arguments, "--json"])
     first = capsys.readouterr().out
     assert execute([*arguments, "--json"]) == 0
@@ -145,75 +144,62 @@ def test_the_second_run_goes_no_stream(arguments: list[str], capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("more", "sentence"),
+    ("more", "values"),
     [
-        (["--method", "tentt"], "unknown method 'tentt'; did you mean 'tent'?"),
-        (["--benchmark", "digit-c"], "unknown benchmark 'digit-c'; did you mean 'digits-c'?"),
-        (["--benchmark", "cifar10-c"], "cifar10-c needs a data folder with"),
-        (["--data", "nowhere"], "data folder nowhere does not exist"),
-        (["--set", "learning_rat=1"], "unknown setting 'learning_rat'; did you mean 'learning_rate'?"),
-        (["--set", "learning_rate=fast"], "learning_rate must be a number; got 'fast'"),
-        (["--set", "learning_rate=-1"], "learning_rate must be at least 0; got -1.0"),
-        (["--set", "steps"], "--set takes key=value; got 'steps'"),
-        (["--set", "learning_rate=inf"], "learning_rate must be finite; got inf"),
-        (["--seed", "9" * 30], "seed must be in [0, 4294967295]; got 999"),
-        (["--preset", "digit-c"], "unknown preset of tent 'digit-c'; did you mean 'digits-c'?"),
-        (["--domains", ","], "--domains must be a list of names; got nothing"),
-        (["--batch-size", "0"], "--batch-size must be a whole number of at least 1; got 0"),
-        (["--images", "0"], "--images must be a whole number of at least 1; got 0"),
-        (["--severity", "9"], "--severity must be a whole number from 1 to 5; got 9"),
-        (["--domains", "fogg"], "unknown corruption 'fogg'; did you mean 'fog'?"),
-        (["--protocol", "held-out"], "held-out tests on the last 5 domains; the stream has only 2"),
-        (["--protocol", "gradul"], "unknown protocol 'gradul'; did you mean 'gradual'?"),
-        (["--protocol", "cyclic,rounds=0"], "protocol cyclic: rounds must be a whole number from 1 to 10000; got 0"),
-        (["--protocol", "own.toml"], "protocol file own.toml cannot be read: No such file or directory"),
-        (["--protocol", "gradual", "--severity", "3"], "gradual chooses the severities itself: leave out --severity"),
-        (["--protocol", "order-1", "--domains", "spatter"], "order 1 is one of the fifteen corruptions; 'spatter'"),
-        (["--precision", "fp8"], "--precision must be one of fp32, bf16; got 'fp8'"),
-        (["--device", "gpu"], "--device must be one of auto, cpu, cuda, mps; got 'gpu'"),
-        (["--seed", "-1"], "--seed must be a whole number of at least 0 or a list of them; got '-1'"),
-        (["--protocol", "cyclic,mixed"], "run shows one stream: name one protocol, or use testdg bench"),
-        (["--method", ","], "--method names no method"),
-        (["--set", "seed=3"], "the seed is no setting here: use --seed 3, or seeds = 3 in a grid"),
-        (["--set", "cotta.steps=3"], "names none of the methods tent: write it as tent.steps=3"),
-        (["--method", "tent,t3a", "--set", "tent.precision=bf16"], "all methods of a run share one precision"),
-        (["--modell", "x"], "No such option: --modell"),
+        (["--method", "tentt"], ("'tentt'", "'tent'")),
+        (["--benchmark", "digit-c"], ("'digit-c'", "'digits-c'")),
+        (["--benchmark", "cifar10-c"], ("cifar10-c", "data folder")),
+        (["--data", "nowhere"], ("nowhere",)),
+        (["--set", "learning_rat=1"], ("'learning_rat'", "'learning_rate'")),
+        (["--set", "learning_rate=fast"], ("learning_rate", "number", "'fast'")),
+        (["--set", "learning_rate=-1"], ("learning_rate", "at least 0", "-1.0")),
+        (["--set", "learning_rate=inf"], ("learning_rate", "inf")),
+        (["--set", "steps"], ("key=value", "'steps'")),
+        (["--set", "seed=3"], ("--seed 3", "seeds = 3")),
+        (["--set", "cotta.steps=3"], ("cotta.steps=3", "tent.steps=3")),
+        (["--seed", "9" * 30], ("--seed", 2**32 - 1, "got 999")),
+        (["--seed", "-1"], ("--seed", "'-1'")),
+        (["--preset", "digit-c"], ("preset of tent", "'digit-c'", "'digits-c'")),
+        (["--domains", ","], ("--domains", "nothing")),
+        (["--domains", "fogg"], ("'fogg'", "'fog'")),
+        (["--batch-size", "0"], ("--batch-size", "at least 1", "got 0")),
+        (["--images", "0"], ("--images", "at least 1", "got 0")),
+        (["--severity", "9"], ("--severity", "1 to 5", "got 9")),
+        (["--protocol", "held-out"], ("held-out", 5, 2)),
+        (["--protocol", "gradul"], ("'gradul'", "'gradual'")),
+        (["--protocol", "cyclic,rounds=0"], ("cyclic", "rounds", "1 to 10000", "got 0")),
+        (["--protocol", "own.toml"], ("own.toml",)),
+        (["--protocol", "gradual", "--severity", "3"], ("gradual", "--severity")),
+        (["--protocol", "order-1", "--domains", "spatter"], ("order 1", "'spatter'")),
+        (["--protocol", "cyclic,mixed"], ("one protocol", "testdg bench")),
+        (["--precision", "fp8"], ("--precision", "fp32 or bf16", "'fp8'")),
+        (["--device", "gpu"], ("--device", "auto, cpu, cuda or mps", "'gpu'")),
+        (["--method", ","], ("--method",)),
+        (["--method", "tent,t3a", "--set", "tent.precision=bf16"], ("precision",)),
+        (["--modell", "x"], ("--modell",)),
     ],
 )
-def test_a_mistake_is_one_sentence_and_code_2(
-    arguments: list[str], more: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+def test_mistakes_are_refused(
+    arguments: list[str], more: list[str], values: tuple[object, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert execute([*arguments, *more]) == 2
-    told = capsys.readouterr().err
-    assert sentence in told
-    assert told.startswith("testdg: ")
-    assert told.count("\n") == 1
+    refuses(capsys, [*arguments, *more], *values)
 
 
-def test_a_mistake_is_told_before_anything_is_computed(
+def test_mistakes_are_refused_before_anything_is_computed(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = tmp_path / "own.toml"
     own.write_text('order = ["fogg"]')
-    bad_file = ["--protocol", str(own)]
-    for mistake in (
-        ["--set", "steps=0"],
-        ["--protocol", "held-out"],
-        bad_file,
-        ["--preset", "x"],
-        ["--precision", "fp8"],
-    ):
-        assert execute([*arguments, *mistake]) == 2
+    for option in ("--set=steps=0", "--protocol=held-out", f"--protocol={own}", "--preset=x", "--precision=fp8"):
+        assert refuses(capsys, [*arguments, option]).out == ""
     assert not (tmp_path / "runs").exists()
-    assert capsys.readouterr().out == ""
 
 
 def test_a_model_folder_without_weights_is_named(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty").mkdir()
-    assert execute([*arguments, "--model", str(tmp_path / "empty")]) == 2
-    assert "empty holds no weights" in capsys.readouterr().err
+    refuses(capsys, [*arguments, "--model", tmp_path / "empty"], tmp_path / "empty")
 
 
 def test_a_damaged_run_folder_is_named(
@@ -222,12 +208,10 @@ def test_a_damaged_run_folder_is_named(
     execute(arguments)
     (result,) = (tmp_path / "runs").glob("digits-c-tent-*/result.json")
     result.write_text("{")
-    capsys.readouterr()
-    assert execute(arguments) == 2
-    assert f"{result} is damaged" in capsys.readouterr().err
+    refuses(capsys, arguments, result)
 
 
-def test_an_interrupt_says_that_the_run_can_go_on(
+def test_an_interrupt_has_code_130_and_one_line(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: Any, **__: Any) -> None:
@@ -235,7 +219,7 @@ def test_an_interrupt_says_that_the_run_can_go_on(
 
     monkeypatch.setattr("testdg.methods.tent.Tent.step", interrupt)
     assert execute(arguments) == 130
-    assert capsys.readouterr().err == "testdg: interrupted; the same command goes on from the last saved state\n"
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_the_live_table_of_a_terminal(
@@ -276,11 +260,12 @@ def test_the_environment_is_set_before_torch_is_imported(options: list[str], lim
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_output_that_cannot_be_written_is_one_sentence() -> None:
+def test_output_that_cannot_be_written_is_refused() -> None:
     with open("/dev/full", "w") as full:
         start = [sys.executable, "-m", "testdg", "methods", "--json"]
         done = subprocess.run(start, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "testdg: standard output: No space left on device\n")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "No space left on device" in done.stderr
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -295,4 +280,4 @@ def test_the_command_itself(arguments: list[str]) -> None:
     assert json.loads(good.stdout)["protocol"]["benchmark"] == "digits-c"
     bad = command("run", "--method", "tnet")
     assert (bad.returncode, bad.stdout) == (2, "")
-    assert bad.stderr == "testdg: unknown method 'tnet'; did you mean 'tent'?\n"
+    assert "'tnet'" in bad.stderr

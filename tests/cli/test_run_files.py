@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from support.commands import refuses
 from testdg.cli.app import execute
 from testdg.models import Preprocessing, TinyViT, VisionModel
 
@@ -39,18 +40,21 @@ def test_a_subset_in_the_papers_input(arguments: list[str], tmp_path: Path, caps
 
 
 def test_unreadable_files_end_the_run_or_are_counted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(arguments) == 2
-    assert "0.JPEG cannot be read as an image" in capsys.readouterr().err
+    refuses(capsys, arguments, "0.JPEG")
     assert execute([*arguments, "--skip-unreadable", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["skipped"], found["protocol"]["images_per_domain"]) == (1, 5)
 
 
-def test_what_does_not_apply_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    for options, sentence in (
-        ([*arguments, "--preprocessing", "papper"], "preprocessing must be one of model, paper; got 'papper'"),
-        (["run", "--preprocessing", "paper"], "the paper has no digits-c: leave out --preprocessing paper"),
-        (["run", "--subset", "first:1"], "digits-c is not made of image files: leave out subset"),
-    ):
-        assert execute(options) == 2
-        assert sentence in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "values"),
+    [
+        (["--preprocessing", "papper"], ("--preprocessing", "model or paper", "'papper'")),
+        (["--preprocessing", "paper"], ("digits-c", "--preprocessing paper")),
+        (["--subset", "first:1"], ("digits-c", "subset")),
+    ],
+)
+def test_options_that_do_not_apply_are_refused(
+    options: list[str], values: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuses(capsys, ["run", *options], *values)

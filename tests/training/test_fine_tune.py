@@ -52,7 +52,9 @@ def test_training_learns_and_tells(tmp_path: Path) -> None:
     told: list[tuple[int, int, float, float]] = []
     recipe = ClassTuning(epochs=4, batch_size=50, learning_rate=1e-2, flip=False, colour=0.0)
     bench = load_benchmark("digits-c")
-    about = fine_tune(bench, TinyCNN(width=8), tmp_path / "out", recipe, device="cpu", tell=lambda *a: told.append(a))
+    about = fine_tune(
+        bench, TinyCNN(width=8), tmp_path / "out", recipe, device="cpu", on_progress=lambda *a: told.append(a)
+    )
     assert [(done, steps) for done, steps, _, _ in told] == [(20, 80), (40, 80), (60, 80), (80, 80)]
     assert told[-1][2] < told[0][2]
     assert told[-1][3] < told[0][3]
@@ -74,7 +76,7 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(start: Path, tmp
     before = torch.get_rng_state()
     for at in (5, 9):
         with pytest.raises(KeyboardInterrupt):
-            fine_tune(bench, start, tmp_path / "cut", SHORT, device="cpu", tell=stopping(at), save_every=0.0)
+            fine_tune(bench, start, tmp_path / "cut", SHORT, device="cpu", on_progress=stopping(at), save_every=0.0)
         assert not (tmp_path / "cut").exists()
     assert torch.equal(torch.get_rng_state(), before)
     found = fine_tune(bench, start, tmp_path / "cut", SHORT, device="cpu")
@@ -118,7 +120,7 @@ def test_dropout_does_not_spoil_repetition(tmp_path: Path) -> None:
     model = load_model(transformers.ViTForImageClassification(config))
     bench = load_benchmark("digits-c")
     with pytest.raises(KeyboardInterrupt):
-        fine_tune(bench, model, tmp_path / "a", SHORT, device="cpu", tell=stopping(7), save_every=0.0)
+        fine_tune(bench, model, tmp_path / "a", SHORT, device="cpu", on_progress=stopping(7), save_every=0.0)
     for name in ("a", "b"):
         fine_tune(bench, model, tmp_path / name, SHORT, device="cpu")
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
@@ -130,7 +132,7 @@ def test_dropout_does_not_spoil_repetition(tmp_path: Path) -> None:
 def test_a_complete_training_is_read_back(start: Path, tmp_path: Path) -> None:
     bench, told = load_benchmark("digits-c"), []
     first = fine_tune(bench, start, tmp_path / "out", SHORT, device="cpu")
-    again = fine_tune(bench, start, tmp_path / "out", SHORT, device="cpu", tell=lambda *a: told.append(a))
+    again = fine_tune(bench, start, tmp_path / "out", SHORT, device="cpu", on_progress=lambda *a: told.append(a))
     assert again == first
     assert told == []
 
@@ -138,7 +140,7 @@ def test_a_complete_training_is_read_back(start: Path, tmp_path: Path) -> None:
 def test_another_training_does_not_mix_in(start: Path, tmp_path: Path) -> None:
     bench, other = load_benchmark("digits-c"), ClassTuning(**{**vars(SHORT), "seed": 3})
     with pytest.raises(KeyboardInterrupt):
-        fine_tune(bench, start, tmp_path / "out", SHORT, device="cpu", tell=stopping(5), save_every=0.0)
+        fine_tune(bench, start, tmp_path / "out", SHORT, device="cpu", on_progress=stopping(5), save_every=0.0)
     with pytest.raises(UserError, match=r"out\.training holds a training with seed 0, not 3: choose another"):
         fine_tune(bench, start, tmp_path / "out", other, device="cpu")
     fine_tune(bench, start, tmp_path / "out", SHORT, device="cpu")
@@ -160,7 +162,7 @@ def test_a_folder_with_something_else_is_left_alone(start: Path, tmp_path: Path)
 def test_a_damaged_state_is_named(start: Path, tmp_path: Path) -> None:
     bench = load_benchmark("digits-c")
     with pytest.raises(KeyboardInterrupt):
-        fine_tune(bench, start, tmp_path / "out", SHORT, device="cpu", tell=stopping(5), save_every=0.0)
+        fine_tune(bench, start, tmp_path / "out", SHORT, device="cpu", on_progress=stopping(5), save_every=0.0)
     (tmp_path / "out.training" / "state" / "state.safetensors").write_bytes(b"short")
     with pytest.raises(UserError, match=r"is damaged: .*; delete .*out\.training to start again"):
         fine_tune(bench, start, tmp_path / "out", SHORT, device="cpu")

@@ -46,7 +46,7 @@ def generator(seed: int = 0) -> torch.Generator:
 def test_training_learns_and_writes_its_score(tmp_path: Path) -> None:
     told: list[tuple[int, int, float, float]] = []
     bench, recipe = Small(), MapTuning(epochs=20, batch_size=4, learning_rate=3e-3, scale_from=1.0, scale_to=1.2)
-    about = fine_tune(bench, "tiny", tmp_path / "out", recipe, device="cpu", tell=lambda *a: told.append(a))
+    about = fine_tune(bench, "tiny", tmp_path / "out", recipe, device="cpu", on_progress=lambda *a: told.append(a))
     assert [done for done, *_ in told] == [20, 40]
     assert told[-1][2] < 0.85 * told[0][2]
     assert told[-1][3] < told[0][3]
@@ -73,7 +73,7 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(tmp_path: Path) 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fine_tune(Small(), "tiny", tmp_path / "cut", SHORT, device="cpu", tell=stop, save_every=0.0)
+        fine_tune(Small(), "tiny", tmp_path / "cut", SHORT, device="cpu", on_progress=stop, save_every=0.0)
     assert (tmp_path / "cut.training" / "state").exists()
     found = [fine_tune(Small(), "tiny", tmp_path / name, SHORT, device="cpu") for name in ("cut", "whole")]
     one, other = (load_model(tmp_path / name).fingerprint() for name in ("cut", "whole"))

@@ -24,7 +24,7 @@ from testdg.report.pictures import draw_summary
 from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
 from testdg.runs.session import PictureOptions
-from testdg.runs.tally import Tally
+from testdg.runs.summary import Tally
 from testdg.studies.engine import Failed
 from testdg.studies.fleet import End, Ended, Lost, News, Noted, Seen, Stopped, adapt_fleet, find_streams
 

@@ -74,7 +74,9 @@ def train_command(
     with warnings.catch_warnings(), Bar(console) as bar:
         warnings.showwarning = lambda message, *_, **__: console.print(f"note   {message}", markup=False)
         recipe = make_recipe(find_benchmark(benchmark).task, values)
-        about = fine_tune(load_benchmark(benchmark, **options), model, out, recipe, device=device, tell=on_progress)
+        about = fine_tune(
+            load_benchmark(benchmark, **options), model, out, recipe, device=device, on_progress=on_progress
+        )
     if as_json:
         print(json.dumps(about, indent=2))
         return

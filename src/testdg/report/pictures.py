@@ -17,9 +17,8 @@ from testdg.errors import visible
 from testdg.models import VisionModel
 from testdg.report.style import GREY, PALETTE, SOURCE, new_figure, write_figure
 from testdg.runs.folder import load_adapted
-from testdg.runs.samples import Sample
 from testdg.runs.scores import Segmentation
-from testdg.runs.tally import Bin, Tally
+from testdg.runs.summary import Bin, Sample, Tally
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

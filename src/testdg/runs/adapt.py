@@ -1,4 +1,4 @@
-"""`adapt_frames`: a stream of pictures with a folder of its own, that goes on where it was stopped."""
+"""`adapt_frames`: a stream of pictures with a folder, which resumes where it was stopped."""
 
 import json
 import time
@@ -13,12 +13,10 @@ from testdg.data.frames import Frames, RemainingPictures, open_frames
 from testdg.errors import UserError, unknown
 from testdg.files import replace_text, writing
 from testdg.runs.loop import graceful_interrupt
-from testdg.runs.maps import Maps
 from testdg.runs.pictures import AdaptedStream, Answered
 from testdg.runs.prediction_folder import ROWS, PredictionFolder, require_pyarrow, write_parquet
-from testdg.runs.samples import Sample, Samples
 from testdg.runs.session import BATCH_SIZE, PictureOptions, Session, open_pictures
-from testdg.runs.tally import Tally
+from testdg.runs.summary import Maps, Sample, Samples, Tally
 
 SAVE_EVERY = 60.0  # seconds between two saved states
 FORMATS = ("csv", "parquet")
@@ -46,19 +44,19 @@ class Request:
 
 
 class Watcher:
-    """Hears of a stream's progress. Every method does nothing: override what you want to show."""
+    """Gets the progress of a stream. Every method does nothing: override what you want to show."""
 
     def note(self, text: str) -> None:
-        """Something that the user should know."""
+        """Called with something that the user should know."""
 
     def started(self, total: int | None, done: int) -> None:
-        """The first picture is about to be predicted; `done` were before."""
+        """Called before the first prediction; `done` pictures were predicted before the stream was resumed."""
 
     def answered(self, answered: Answered, tally: Tally) -> None:
-        """A batch was written."""
+        """Called after a batch was written."""
 
     def stopped(self) -> bool:
-        """Whether the stream should end here, with its state saved, as after Ctrl-C."""
+        """Return True to end the stream with its state saved, as after Ctrl-C."""
         return False
 
 
@@ -67,7 +65,7 @@ Draw = Callable[[Path, Tally, Sequence[Sample], str, str], Any]
 
 
 def adapt_frames(request: Request, watcher: Watcher | None = None, draw: Draw | None = None) -> dict[str, Any]:
-    """Predict and adapt to all pictures, write what comes of it, and give the summary."""
+    """Predict and adapt to all pictures, write the results, and return the summary."""
     watcher = watcher or Watcher()
     check_request(request)
     frames = open_frames(request.frames, request.order, follow=request.follow, idle=request.idle, without=request.out)
@@ -78,7 +76,7 @@ def adapt_frames(request: Request, watcher: Watcher | None = None, draw: Draw | 
 
 
 def check_request(request: Request) -> None:
-    """Refuse what cannot be, before anything is loaded."""
+    """Refuse options that contradict each other, before anything is loaded."""
     if request.format not in FORMATS:
         raise unknown("format", request.format, FORMATS)
     if request.format == "parquet":
@@ -98,7 +96,7 @@ def open_request(request: Request) -> Session:
 
 
 class _Run:
-    """One stream, from whatever its folder holds to its summary."""
+    """One stream, from the content of its folder to its summary."""
 
     def __init__(
         self, request: Request, session: Session, frames: Frames, watcher: Watcher, draw: Draw | None = None
@@ -128,7 +126,7 @@ class _Run:
         }
 
     def result(self) -> dict[str, Any]:
-        """Run to the end of the stream, or until somebody asks to stop."""
+        """Run to the end of the stream, or until a request to stop."""
         with self.out.open(), graceful_interrupt() as interrupted:
             done = self._resume()
 

@@ -56,9 +56,9 @@ def check_comparable(results: Sequence[Result], ignore: Collection[str] = ()) ->
     """Refuse results that cannot stand in one table, and name the fields by which they differ."""
     for result in results[1:]:
         if found := differences(results[0], result, ignore):
-            told = "; ".join(f"{key} is {_short(one)} and {_short(two)}" for key, (one, two) in found.items())
+            reasons = "; ".join(f"{key} is {_short(one)} and {_short(two)}" for key, (one, two) in found.items())
             folders = f"{results[0].folder} and {result.folder}"
-            message = f"{folders} cannot be compared: {told}; run both with the same protocol"
+            message = f"{folders} cannot be compared: {reasons}; run both with the same protocol"
             raise UserError(message, code="not-comparable")
 
 

@@ -78,26 +78,16 @@ class Folder:
     def open(self) -> Iterator[None]:
         """Lock the folder, and check that it belongs to the same configuration or is new."""
         with self.lock():
-            if (self.path / CONFIG).exists():
-                self.check_config()
-            else:
-                self.check_empty()
+            self.check_config()
+            if not (self.path / CONFIG).exists():
                 with self.writing():
                     replace_text(self.path / CONFIG, tomli_w.dumps(self.config))
             yield
 
     def check_config(self) -> None:
         """Refuse the folder of another configuration."""
-        if read_config(self.path) != self.config:
+        if (self.path / CONFIG).exists() and read_config(self.path) != self.config:
             raise self.damaged(CONFIG, "it belongs to another configuration")
-
-    def check_empty(self) -> None:
-        """Refuse a folder without a configuration that holds something of a run."""
-
-    def save_state(self, online: OnlineModel, note: Mapping[str, Any]) -> None:
-        """Save what the next batch depends on, and a note, in one step."""
-        with self.writing():
-            online.save(self.path / STATE, note)
 
     def restore_state(self, session: Session) -> dict[str, Any] | None:
         """Load the saved state into a session; returns its note, None without a state."""
@@ -168,7 +158,8 @@ class RunFolder(Folder):
     def save(self, online: OnlineModel, batches: int, seconds: float) -> None:
         """Save the state after some batches, whose entries are all in the log."""
         about = {"run": self.path.name, EVENTS: self._digest.hexdigest()}
-        self.save_state(online, {"batches": batches, "seconds": seconds, **about})
+        with self.writing():
+            online.save(self.path / STATE, {"batches": batches, "seconds": seconds, **about})
 
     def finish(self, result: Result) -> None:
         """Write the result; the run is complete."""

@@ -99,8 +99,8 @@ def _entry(batch: Batch, event: Event) -> Entry:
 
 def _complete(pending: list[_Pending], score: Score) -> list[Entry]:
     """Bring the numbers of some batches to the host in one transfer, and make their log entries."""
-    told = [(one.sums, *one.diagnostics.values(), one.skipped_updates) for one in pending]
-    tensors = [value for values in told for value in values if isinstance(value, Tensor)]
+    found = [(one.sums, *one.diagnostics.values(), one.skipped_updates) for one in pending]
+    tensors = [value for values in found for value in values if isinstance(value, Tensor)]
     kind = torch.float32 if tensors[0].device.type == "mps" else torch.float64  # MPS has no double precision
     flat = torch.cat([tensor.flatten().to(tensors[0].device, kind) for tensor in tensors]).cpu()
     numbers = (part.tolist() for part in torch.split(flat, [tensor.numel() for tensor in tensors]))
@@ -135,20 +135,20 @@ def graceful_interrupt() -> Iterator[Callable[[], bool]]:
     The first signal lets the current batch finish; a second one stops the process at once. Signals reach the main
     thread alone, so elsewhere the function always returns False. A signal that is ignored stays ignored.
     """
-    asked: list[int] = []
+    received: list[int] = []
     before: dict[int, Any] = {}
 
-    def handle(number: int, _: Any) -> None:
-        asked.append(number)
+    def handle(received_signal: int, _: Any) -> None:
+        received.append(received_signal)
         for other, handler in before.items():
             signal.signal(other, handler)
 
     if threading.current_thread() is threading.main_thread():
-        for wanted in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(wanted) not in (signal.SIG_IGN, None):
-                before[wanted] = signal.signal(wanted, handle)
+        for one in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(one) not in (signal.SIG_IGN, None):
+                before[one] = signal.signal(one, handle)
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(received)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

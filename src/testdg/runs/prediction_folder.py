@@ -20,7 +20,7 @@ from testdg.runs.folder import CONFIG, STATE, Folder, read_config
 from testdg.runs.pictures import Answered
 from testdg.runs.predictor import Prediction
 from testdg.runs.session import Session
-from testdg.runs.tally import Tally
+from testdg.runs.summary import Tally
 
 ROWS, SKIPPED, JOURNAL = "predictions.csv", "skipped.csv", ".batches.jsonl"
 COLUMNS = (
@@ -71,15 +71,13 @@ class PredictionFolder(Folder):
                     with suppress(OSError):  # it was reported already
                         file.close()
 
-    def check_empty(self) -> None:
-        """Refuse tables without a configuration."""
-        others = [one.name for one in self.path.iterdir() if one.name != ".lock"]
-        if ROWS in others or JOURNAL in others:
-            message = f"{self.path / CONFIG} is missing next to {ROWS}: choose another --out, or delete {self.path}"
-            raise UserError(message, code="damaged-folder")
-
     def check_config(self) -> None:
-        """Refuse the predictions of another model, method or stream."""
+        """Refuse the predictions of another model, method or stream, and tables without a configuration."""
+        if not (self.path / CONFIG).exists():
+            if any((self.path / name).exists() for name in (ROWS, JOURNAL)):
+                message = f"{self.path / CONFIG} is missing next to {ROWS}: choose another --out, or delete {self.path}"
+                raise UserError(message, code="damaged-folder")
+            return
         found = read_config(self.path)
         for key in sorted({*found, *self.config}):
             if found.get(key) != self.config.get(key):
@@ -106,14 +104,14 @@ class PredictionFolder(Folder):
             raise self.damaged(JOURNAL, f"{len(batches)} batches for a state of {saved}")
         late = batches[saved:]
         redo = all(exists(file) for one in late for file in one["files"] if file not in one["skipped"])
-        kept = batches[:saved] if redo else batches
-        self._cut(kept)
-        self.batches, self.tally = len(kept), Tally()
+        done = batches[:saved] if redo else batches
+        self._cut(done)
+        self.batches, self.tally = len(done), Tally()
         for row in read_rows(self.path / ROWS):
             self.tally.add(row)
         self.tally.skipped = sum(1 for _ in read_rows(self.path / SKIPPED))
         again = [file for one in late for file in one["files"]] if redo else []
-        return ResumePoint([file for one in kept for file in one["files"]], again, seconds)
+        return ResumePoint([file for one in done for file in one["files"]], again, seconds)
 
     def _journal(self) -> list[dict[str, Any]]:
         """The batches that were written completely."""
@@ -170,8 +168,8 @@ class PredictionFolder(Folder):
         with self.writing():
             for file in self.files.values():
                 os.fsync(file.fileno())
-        if session.adapter.learns:
-            self.save_state(session.online, {"seconds": seconds, "batches": self.batches})
+            if session.adapter.learns:
+                session.online.save(self.path / STATE, {"seconds": seconds, "batches": self.batches})
 
 
 def row_of(prediction: Prediction) -> dict[str, Any]:
@@ -182,8 +180,8 @@ def row_of(prediction: Prediction) -> dict[str, Any]:
         "class": csv_cell(prediction.class_name),
         "class_index": prediction.class_index,
         "confidence": f"{prediction.confidence:.4f}",
-        "source_class": csv_cell(prediction.source_name),
-        "source_class_index": prediction.source_index,
+        "source_class": csv_cell(prediction.source_class_name),
+        "source_class_index": prediction.source_class_index,
         "source_confidence": f"{prediction.source_confidence:.4f}",
         "differs": f"{prediction.differs:.4g}",
         "change": int(prediction.change),
@@ -223,7 +221,7 @@ def require_pyarrow() -> Any:
 
 
 def write_parquet(table: Path) -> Path:
-    """Write `predictions.csv` beside itself as Parquet, part by part, in one step."""
+    """Write `predictions.csv` as Parquet next to it, part by part, in one step."""
     arrow, target = require_pyarrow(), table.with_suffix(".parquet")
     kinds = dict.fromkeys(COLUMNS, arrow.string())
     kinds |= dict.fromkeys(("index", "class_index", "source_class_index", "change", "learnt"), arrow.int64())

@@ -1,4 +1,4 @@
-"""Predictions as plain values: what the adapted model says of a batch, and the source beside it."""
+"""Predictions as plain values: of the adapted model, with those of the source model for comparison."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,45 +17,45 @@ Map = NDArray[np.uint16]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was predicted for one picture."""
+    """The prediction for one picture."""
 
     index: int
-    """Number of the picture in the stream, from 0; those that could not be read count."""
+    """Number of the picture in the stream, from 0; unreadable pictures count."""
     file: str
     class_index: int
-    """The predicted class; of a segmentation, the one with the most pixels."""
+    """The predicted class; for segmentation, the one with the most pixels."""
     class_name: str
     confidence: float
-    """Probability of the predicted class; of a segmentation, the mean over pixels."""
-    source_index: int
-    source_name: str
+    """Probability of the predicted class; for segmentation, the mean over pixels."""
+    source_class_index: int
+    source_class_name: str
     source_confidence: float
     differs: float
-    """1 where adaptation changed the prediction, else 0; of a segmentation, the share of pixels that it changed."""
+    """1 if adaptation changed the prediction, else 0; for segmentation, the share of pixels that it changed."""
     change: bool
-    """Whether the method noticed here that the conditions have changed."""
+    """Whether the method detected a change of conditions here."""
     learnt: bool
     reason: str
-    """Why nothing was learnt from it, or what else the guard did; empty where there is nothing to say."""
+    """Why the guard did not learn from it, or what else it did; empty if it did not interfere."""
     map: Map | None = field(default=None, repr=False, compare=False)
-    """The class of every pixel, (H, W), of a segmentation."""
+    """For segmentation, the class of every pixel, (H, W)."""
     source_map: Map | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """A picture on its way through the stream: its number, its name, and the picture or why there is none."""
+    """A decoded picture with its number and name, or the reason why it cannot be read."""
 
     index: int
     file: str
     image: Tensor | None
     size: tuple[int, int] = (0, 0)
-    """Its own height and width."""
+    """Height and width of the file."""
     reason: str = ""
 
 
 class Answer(NamedTuple):
-    """What a model says of a picture."""
+    """The prediction of one model for one picture."""
 
     class_index: int
     confidence: float
@@ -63,12 +63,12 @@ class Answer(NamedTuple):
 
 
 class Both(NamedTuple):
-    """What the adapted model and the source say of a picture, and how far they differ."""
+    """The predictions of the adapted model and of the source, and how far they differ."""
 
     own: Answer
     source: Answer
     differs: float
-    """0 or 1; of maps, the share of pixels."""
+    """0 or 1; for segmentation, the share of pixels."""
 
 
 class Predictor:
@@ -95,8 +95,8 @@ class Predictor:
                 class_index=own.class_index,
                 class_name=names[own.class_index],
                 confidence=own.confidence,
-                source_index=source.class_index,
-                source_name=names[source.class_index],
+                source_class_index=source.class_index,
+                source_class_name=names[source.class_index],
                 source_confidence=source.confidence,
                 differs=differs,
                 change=change and place == 0,

@@ -115,28 +115,25 @@ class Protocol(Struct, frozen=True, kw_only=True):
         names = list(benchmark.order)
         if isinstance(self.order, int):
             if other := [name for name in names if name not in ORDERS[self.order]]:
-                told = f"order {self.order} is one of the fifteen corruptions; {other[0]!r} is not among them"
-                raise UserError(told, code="wrong-order")
+                message = f"order {self.order} is one of the fifteen corruptions; {other[0]!r} is not among them"
+                raise UserError(message, code="wrong-order")
             names = [name for name in ORDERS[self.order] if name in names]
-        tested = self._tested(names)
-        if len(tested) >= len(names):
-            which = f"the last {self.held_out} domains" if isinstance(self.held_out, int) else ", ".join(tested)
-            raise UserError(f"{self.name} tests on {which}; the stream has only {len(names)}", code="too-few-domains")
-        return tuple(name for name in names if self.then == "adapt" or name not in tested), tested
-
-    def _tested(self, names: Sequence[str]) -> tuple[str, ...]:
         if self.held_out == "each":
+            message = f"protocol {self.name} is {len(names)} runs, one for each domain"
             remedy = f"choose one, such as {self.name},held_out={names[0]}"
-            raise UserError(
-                f"protocol {self.name} is {len(names)} runs, one for each domain: {remedy}", code="several-runs"
-            )
+            raise UserError(f"{message}: {remedy}", code="several-runs")
         if isinstance(self.held_out, int):
-            return tuple(names[max(0, len(names) - self.held_out) :])  # of too many, all
-        tested = (self.held_out,) if isinstance(self.held_out, str) else self.held_out
+            tested = tuple(names[max(0, len(names) - self.held_out) :])  # of too many, all
+        else:
+            tested = (self.held_out,) if isinstance(self.held_out, str) else self.held_out
         for name in tested:
             if name not in names:
                 raise unknown("domain to hold out", name, names)
-        return tested
+        if len(tested) >= len(names):
+            which = f"the last {self.held_out} domains" if isinstance(self.held_out, int) else ", ".join(tested)
+            message = f"{self.name} tests on {which}; the stream has only {len(names)}"
+            raise UserError(message, code="too-few-domains")
+        return tuple(name for name in names if self.then == "adapt" or name not in tested), tested
 
     def levels(self, benchmark: Benchmark) -> Severity:
         """The severity, or the severities that every domain goes through."""
@@ -154,8 +151,8 @@ class Protocol(Struct, frozen=True, kw_only=True):
     def stream(self, benchmark: Benchmark, batch_size: int | None = None) -> Stream:
         """The stream of a benchmark under this protocol."""
         if self.sampling in ("dirichlet", "sorted") and benchmark.task != "classification":
-            told = f"sampling {self.sampling} needs one label per image"
-            raise UserError(f"{told}; {benchmark.name} is for {benchmark.task}", code="wrong-task")
+            message = f"sampling {self.sampling} needs one label per image"
+            raise UserError(f"{message}; {benchmark.name} is for {benchmark.task}", code="wrong-task")
         if not self.make_views().plain and benchmark.task != "segmentation":
             raise UserError(
                 f"views and windows are for segmentation; {benchmark.name} is for {benchmark.task}", code="wrong-task"
@@ -179,18 +176,15 @@ def make_visits(domains: Sequence[str], held_out: Sequence[str], severity: Sever
     stations = [(name, number, True) for number in range(1, rounds + 1) for name in domains]
     fork = next((place for place, (name, _, _) in enumerate(stations) if name in held_out), len(stations))
     stations[fork:fork] = [(name, 1, False) for name in held_out]
-    return [
-        Visit(name, level, number, learn)
-        for place, (name, number, learn) in enumerate(stations)
-        for level in _ramp(severity, place)
-    ]
-
-
-def _ramp(severity: Severity, place: int) -> Iterable[int | None]:
-    """Severities that the domain at a place of the stream goes through."""
-    if severity == "gradual":
-        return LATER_RAMP if place else FIRST_RAMP
-    return severity if isinstance(severity, tuple) else (severity,)
+    visits = []
+    for place, (name, number, learn) in enumerate(stations):
+        levels: Iterable[int | None] = severity if isinstance(severity, tuple) else ()
+        if severity == "gradual":
+            levels = LATER_RAMP if place else FIRST_RAMP
+        elif not isinstance(severity, tuple):
+            levels = (severity,)
+        visits += [Visit(name, level, number, learn) for level in levels]
+    return visits
 
 
 def read_protocols(text: str | Path | Protocol) -> list[Protocol]:

@@ -43,7 +43,7 @@ class DomainResult:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the values as plain JSON, scores beside the rest."""
+        """The values as plain JSON, with the scores on the same level."""
         about = {"name": self.name, "images": self.images, "severity": self.severity, "round": self.round}
         return {**about, **{key: self.scores.get(key) for key in metric_keys()}, "class_iou": self.class_iou}
 
@@ -84,7 +84,7 @@ class Result:
     source: str | None = None
     """The user's folder of source images; None where the benchmark's own were used, or none."""
     rows: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """What benches call its row, where that is kept with it and not in a folder; see `experiments.rows`."""
+    """What benches call its row, if that is stored with it instead of in a folder; see `studies`."""
 
     @property
     def stream(self) -> tuple[tuple[str, ...], ...]:

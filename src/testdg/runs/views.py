@@ -38,10 +38,10 @@ class Views:
     def describe(self) -> str:
         """Say the views in words: `one`, or their number and sizes, and the windows."""
         sizes = " ".join(f"{ratio:g}" for ratio in RATIOS_OF[self.count])
-        told = "one" if self.count == 1 else f"{self.count} (sizes {sizes}, each plain and mirrored)"
+        words = "one" if self.count == 1 else f"{self.count} (sizes {sizes}, each plain and mirrored)"
         if self.window is None or self.stride is None:
-            return told
-        return told + " in windows of {} x {} px, stride {} x {}".format(*self.window, *self.stride)
+            return words
+        return words + " in windows of {} x {} px, stride {} x {}".format(*self.window, *self.stride)
 
     def predict(self, adapter: Adapter, images: Tensor, size: Size) -> Tensor:
         """Predict a batch and change nothing.

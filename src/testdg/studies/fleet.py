@@ -25,7 +25,7 @@ from testdg.models.device import DEVICES
 from testdg.runs.adapt import Draw, Request, Watcher, adapt_frames, check_request, open_request
 from testdg.runs.loop import graceful_interrupt
 from testdg.runs.pictures import Answered
-from testdg.runs.tally import Tally
+from testdg.runs.summary import Tally
 from testdg.studies.engine import Failed, retry_while_busy
 from testdg.studies.ray import PATIENCE, POLL_INTERVAL, RETRIES, Cluster, import_ray
 

@@ -1,1 +1,1 @@
-"""Training of source models: recipes for classifiers and maps, models that are kept or fine-tuned; see `fitting`."""
+"""Training of source models: recipes for classifiers and maps, cached models, and fine-tuning; see `core.fitting`."""

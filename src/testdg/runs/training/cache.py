@@ -1,4 +1,4 @@
-"""Where what was trained once is kept for the next time."""
+"""The cache folder: source models and warm-ups that were computed once."""
 
 import os
 import tempfile
@@ -12,7 +12,7 @@ from testdg.errors import UserError
 
 
 def cache_folder() -> Path:
-    """Where trained source models are kept: $TESTDG_CACHE, or the user's cache folder."""
+    """$TESTDG_CACHE, or the user's cache folder."""
     if chosen := os.environ.get("TESTDG_CACHE"):
         return Path(chosen)
     base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
@@ -20,8 +20,8 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def kept(folder: Path) -> Iterator[Path]:
-    """Give a place beside a folder, made sure of before the work, and rename it after; whoever comes first wins."""
+def cached_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder next to `folder`, and rename it afterwards unless another process was faster."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=folder.name + "-", dir=folder.parent) as place:

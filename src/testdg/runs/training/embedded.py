@@ -1,4 +1,4 @@
-"""The source models of embedded benchmarks: small networks, trained on clean images, once, and kept."""
+"""The source models of embedded benchmarks: small networks, trained once on clean images, and cached."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from testdg.data.stream import Samples, to_float
 from testdg.errors import UserError
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.tiny import tiny_segformer
-from testdg.runs.training.cache import cache_folder, kept
+from testdg.runs.training.cache import cache_folder, cached_folder
 from testdg.runs.training.losses import class_weights
 from testdg.runs.training.recipe import Loss, Recipe
 from testdg.runs.training.views import map_view, turned_view
@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 
 class EmbeddedRecipe(Recipe):
-    """What the recipes of embedded models have in common; their fields, in order, give a kept model its name."""
+    """What the recipes of embedded models have in common; a hash of their fields, in order, names a cached model."""
 
     network: ClassVar[str]
     clip: ClassVar[float | None] = None
@@ -121,7 +121,7 @@ def trained_model(benchmark: Benchmark, recipe: EmbeddedRecipe, progress: Progre
     name = f"{benchmark.name}-{recipe.network}-{key}"
     folder = cache_folder() / name
     if not folder.exists():
-        with kept(folder) as fresh:
+        with cached_folder(folder) as fresh:
             train(benchmark, recipe, progress, name).save(fresh)
     try:
         return load_model(folder)

@@ -21,7 +21,7 @@ from testdg.models.transfer import with_classes, with_size
 from testdg.runs.scores import find_score
 from testdg.runs.training.folder import TrainingFolder
 from testdg.runs.training.recipe import ClassTuning, Tuning, make_recipe
-from testdg.runs.training.steps import Tell, Training
+from testdg.runs.training.steps import OnProgress, Training
 from testdg.version import versions
 
 SAVE_EVERY = 60.0  # seconds between two saved states
@@ -35,12 +35,12 @@ def fine_tune(
     recipe: Tuning | None = None,
     *,
     device: str = "auto",
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
     save_every: float = SAVE_EVERY,
 ) -> dict[str, Any]:
     """Train a model on a benchmark's clean images and give what `training.json` in the new folder says.
 
-    A training that was stopped goes on with the same call, and a complete folder of the same training is read back.
+    A training that was stopped resumes with the same call, and a complete folder of the same training is read back.
 
     Args:
         benchmark: What `load_benchmark` gives.
@@ -49,7 +49,7 @@ def fine_tune(
             `<out>.training`.
         recipe: Rates, epochs, views and all else that the weights depend on; left out, the recipe of the task.
         device: Where the model runs.
-        tell: Hears how far the training is.
+        on_progress: Called with the progress of the training.
         save_every: Seconds between two saved states.
     """
     recipe, place = recipe or make_recipe(benchmark.task, {}), find_device(device)
@@ -70,7 +70,7 @@ def fine_tune(
     if (found := folder.result()) is not None:
         return found
     with folder.lock():
-        seconds = Training(start, train, recipe, folder, tell or (lambda *_: None), save_every).run()
+        seconds = Training(start, train, recipe, folder, on_progress or (lambda *_: None), save_every).run()
         scores = clean_scores(start, test, benchmark.classes)
         outcome = {"test_images": len(test), **scores, "seconds": round(seconds, 1), "device": place.type}
         return folder.finish(start, {**about, **outcome, "versions": versions()})

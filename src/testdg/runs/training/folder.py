@@ -16,7 +16,7 @@ from testdg.runs.folder import Folder
 
 
 class TrainingFolder(Folder):
-    """The folder of a trained model, and the one beside it where its training is kept until it is complete."""
+    """The folder of a trained model, and the working folder next to it, which has the state until it is complete."""
 
     def __init__(self, out: Path, about: dict[str, Any]) -> None:
         self.out, self.about = out, about
@@ -73,14 +73,14 @@ class TrainingFolder(Folder):
             write_folder(self.work / "state", tensors, {"about": self.about, "step": step, "seconds": seconds})
 
     def finish(self, model: VisionModel, about: dict[str, Any]) -> dict[str, Any]:
-        """Write the model beside its place, force it to disk, and rename it; the working folder goes."""
+        """Write the model to the working folder, force it to disk, and rename it; the working folder is deleted."""
         fresh = self.work / "model"
         with self.writing():
             shutil.rmtree(fresh, ignore_errors=True)
             model.save(fresh)
             sums = {path.name: file_checksum(path) for path in sorted(fresh.iterdir())}
-            told = {**about, "checksums": {**sums, "training.json": checksum(about)}}
-            replace_text(fresh / "training.json", json.dumps(told, indent=2) + "\n")
+            content = {**about, "checksums": {**sums, "training.json": checksum(about)}}
+            replace_text(fresh / "training.json", json.dumps(content, indent=2) + "\n")
             for path in fresh.iterdir():
                 with path.open("r+b") as file:
                     os.fsync(file.fileno())
@@ -92,9 +92,9 @@ class TrainingFolder(Folder):
         return about
 
     def _check(self, found: dict[str, Any], place: Path) -> None:
-        """Refuse a training that differs from the one that is asked for."""
-        flat, asked = ({**values["recipe"], **values} for values in (found, self.about))
-        for key, value in asked.items():
+        """Refuse a training that differs from the requested one."""
+        flat, requested = ({**values["recipe"], **values} for values in (found, self.about))
+        for key, value in requested.items():
             if key != "recipe" and flat.get(key) != value:
                 remedy = "choose another --out, or delete the folder"
                 message = f"{place} holds a training with {key} {flat.get(key)}, not {value}: {remedy}"

@@ -121,8 +121,8 @@ class MapTuning(Tuning):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.1 <= self.scale_from <= self.scale_to <= 10:
-            asked = f"{self.scale_from} to {self.scale_to}"
-            message = f"scale_from must be at least 0.1, scale_to at most 10 and not smaller; got {asked}"
+            given = f"{self.scale_from} to {self.scale_to}"
+            message = f"scale_from must be at least 0.1, scale_to at most 10 and not smaller; got {given}"
             raise UserError(message, code="wrong-value")
 
     def groups(self, model: VisionModel) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The steps of a training that `fine_tune` makes: batches, loss, progress, and a state that it goes on from."""
+"""The steps of `fine_tune`: batches, loss, progress, and a state from which a training resumes."""
 
 import hashlib
 import math
@@ -18,7 +18,7 @@ from testdg.runs.training.folder import TrainingFolder
 from testdg.runs.training.losses import share_wrong
 from testdg.runs.training.recipe import Tuning
 
-Tell = Callable[[int, int, float, float], None]
+OnProgress = Callable[[int, int, float, float], None]
 """Hears the steps done and to do, and of the steps since the last time the mean loss and the error in percent."""
 
 _TELL_EVERY = 20  # steps whose scalars come to the host together
@@ -32,9 +32,15 @@ class Training:
     """
 
     def __init__(
-        self, model: VisionModel, samples: Samples, recipe: Tuning, folder: TrainingFolder, tell: Tell, pause: float
+        self,
+        model: VisionModel,
+        samples: Samples,
+        recipe: Tuning,
+        folder: TrainingFolder,
+        on_progress: OnProgress,
+        pause: float,
     ) -> None:
-        self.model, self.recipe, self.folder, self.tell = model, recipe, folder, tell
+        self.model, self.recipe, self.folder, self.on_progress = model, recipe, folder, on_progress
         self.pause, self.device = pause, model.device  # pause: seconds between two saved states
         self.samples = brought_near(samples, self.device)
         self.batch_size = min(recipe.batch_size, len(samples))
@@ -42,7 +48,7 @@ class Training:
         self.steps = recipe.epochs * self.epoch
         self.optimizer = torch.optim.AdamW(recipe.groups(model), recipe.learning_rate)
         self.loss = recipe.loss(self.samples.labels, model.classes, self.device)
-        self.scalars = torch.zeros(2, device=self.device)  # summed loss and share of errors; since they were told
+        self.scalars = torch.zeros(2, device=self.device)  # summed loss and share of errors since the last report
 
     def run(self) -> float:
         """Train to the end, leave the model in evaluation mode, and give the seconds that it took in all."""
@@ -100,7 +106,7 @@ class Training:
             rate = self.recipe.learning_rate
             message = f"the loss is {loss} after {done} steps: choose a smaller --learning-rate than {rate}"
             raise UserError(message, code="diverged")
-        self.tell(done, self.steps, loss, 100 * errors)
+        self.on_progress(done, self.steps, loss, 100 * errors)
         self.last_told = done
         self.scalars.zero_()
 

@@ -1,0 +1,223 @@
+"""What a stream of pictures amounts to: counts over time, maps of classes, and a few sample pictures."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from testdg.data.pictures import to_pil
+from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE, default_palette
+from testdg.files import replace_text, writing
+from testdg.runs.predictor import Map, Prediction
+
+_MOST_BINS = 256
+_MOST_CHANGES = 1000
+
+
+@dataclass
+class Bin:
+    """Sums over consecutive pictures."""
+
+    count: int = 0
+    confidence: float = 0.0
+    source_confidence: float = 0.0
+    differs: float = 0.0
+
+    def add(self, other: Bin) -> None:
+        """Add the sums of another bin."""
+        self.count += other.count
+        self.confidence += other.confidence
+        self.source_confidence += other.source_confidence
+        self.differs += other.differs
+
+    def mean(self, name: str) -> float:
+        """The mean of one of the sums; 0 without pictures."""
+        return float(getattr(self, name)) / self.count if self.count else 0.0
+
+
+@dataclass
+class Tally:
+    """Statistics of the rows of predictions as they are written, in bounded memory."""
+
+    all: Bin = field(default_factory=Bin)
+    bins: list[Bin] = field(default_factory=list)
+    width: int = 1
+    """Pictures in a bin; it doubles when there are too many bins."""
+    changes: int = 0
+    changed_at: list[int] = field(default_factory=list)
+    """Positions of the first thousand detected changes among the predictions."""
+    learnt: int = 0
+    skipped: int = 0
+    classes: Counter[str] = field(default_factory=Counter)
+    source_classes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count a row of `predictions.csv`."""
+        if int(row["change"]):
+            self.changes += 1
+            self.changed_at += [self.all.count] if len(self.changed_at) < _MOST_CHANGES else []
+        one = Bin(1, *(float(row[key]) for key in ("confidence", "source_confidence", "differs")))
+        self.all.add(one)
+        self._into_bin(one)
+        self.learnt += int(row["learnt"])
+        self.classes[str(row["class"])] += 1
+        self.source_classes[str(row["source_class"])] += 1
+
+    def _into_bin(self, one: Bin) -> None:
+        if not self.bins or self.bins[-1].count >= self.width:
+            if len(self.bins) == _MOST_BINS:
+                for left, right in zip(self.bins[::2], self.bins[1::2], strict=True):
+                    left.add(right)
+                self.bins, self.width = self.bins[::2], 2 * self.width
+            self.bins.append(Bin())
+        self.bins[-1].add(one)
+
+    def summary(self) -> dict[str, Any]:
+        """The statistics as plain values."""
+        return {
+            "predictions": self.all.count,
+            "skipped": self.skipped,
+            "confidence": round(self.all.mean("confidence"), 4),
+            "source_confidence": round(self.all.mean("source_confidence"), 4),
+            "changed_by_adaptation": round(self.all.mean("differs"), 4),
+            "changes": self.changes,
+            "learnt": self.learnt,
+            "classes": dict(self.classes.most_common(20)),
+            "source_classes": dict(self.source_classes.most_common(20)),
+        }
+
+
+_KNOWN = {CITYSCAPES: CITYSCAPES_PALETTE, CAMVID: CAMVID_PALETTE}
+
+
+class Maps:
+    """Writes `maps/` (numbers of classes) and `colours/` in the folder of a stream."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self.places = (folder / "maps", folder / "colours")
+        self.colours = np.array(_KNOWN.get(tuple(names)) or default_palette(len(names)), np.uint8)
+
+    def write(self, prediction: Prediction) -> None:
+        """Write both pictures of a prediction; called before its row is written, so that every row has its pictures."""
+        if prediction.map is None:
+            return
+        kind = np.uint8 if len(self.colours) <= 256 else np.uint16
+        for place, values in zip(self.places, (prediction.map.astype(kind), self.paint(prediction.map)), strict=True):
+            with writing(place):
+                place.mkdir(exist_ok=True)
+                Image.fromarray(values).save(place / map_name(prediction))
+
+    def paint(self, values: Map) -> Any:
+        """Class numbers as colours, (H, W, 3)."""
+        return self.colours[values]
+
+
+def map_name(prediction: Prediction) -> str:
+    """A file name that sorts in the order of the stream; nothing in the name of a picture can leave the folder."""
+    stem = re.sub(r"[^A-Za-z0-9._-]", "_", prediction.file.rpartition("/")[2].rpartition(".")[0])[:80]
+    return f"{prediction.index:06}-{stem}.png" if stem else f"{prediction.index:06}.png"
+
+
+FOLDER = "samples"
+_MOST = 12
+_SIDE = 160  # pixels of the longer side
+
+
+@dataclass
+class Sample:
+    """A small picture and what was predicted for it."""
+
+    picture: NDArray[np.uint8]
+    index: int
+    file: str
+    before: str
+    after: str
+    differs: float
+    strip: bool
+    """Whether two maps are next to the picture: the predictions of the source and of the adapted model."""
+
+
+class Samples:
+    """Stores up to a dozen pictures of each kind; the interval between them doubles, so that they cover the stream."""
+
+    def __init__(self, folder: Path, maps: Maps) -> None:
+        self.folder, self.maps = folder / FOLDER, maps
+        self.stored: dict[str, list[Sample]] = {"changed": [], "alike": []}
+        self.seen = {"changed": 0, "alike": 0}
+        self.every = {"changed": 1, "alike": 1}
+
+    def add(self, prediction: Prediction, image: Tensor) -> None:
+        """Store a prediction if it is its turn."""
+        changed = prediction.class_index != prediction.source_class_index or prediction.differs > 0.1
+        kind = "changed" if changed else "alike"
+        if self.seen[kind] % self.every[kind] == 0:
+            names = prediction.source_class_name, prediction.class_name
+            about = (prediction.index, prediction.file, *names, prediction.differs, prediction.map is not None)
+            self.stored[kind].append(Sample(self._picture(prediction, image), *about))
+            if len(self.stored[kind]) > _MOST:
+                self.stored[kind], self.every[kind] = self.stored[kind][::2], 2 * self.every[kind]
+        self.seen[kind] += 1
+
+    def chosen(self, most: int = _MOST) -> list[Sample]:
+        """The samples to show, in the order of the stream; changed predictions have priority."""
+        changed, alike = _spread(self.stored["changed"], most), self.stored["alike"]
+        return sorted([*changed, *_spread(alike, most - len(changed))], key=lambda sample: sample.index)
+
+    def _picture(self, prediction: Prediction, image: Tensor) -> NDArray[np.uint8]:
+        """The picture; for segmentation, with the predictions of the source and of the adapted model next to it."""
+        picture = to_pil(image)
+        picture.thumbnail((_SIDE, _SIDE))
+        if prediction.map is None or prediction.source_map is None:
+            return np.array(picture)
+        maps = (Image.fromarray(self.maps.paint(one)) for one in (prediction.source_map, prediction.map))
+        resized = [np.array(one.resize(picture.size, Image.Resampling.NEAREST)) for one in maps]
+        return np.hstack([np.array(picture), *resized])
+
+    def save(self) -> None:
+        """Write the pictures, for a stream that is resumed."""
+        with writing(self.folder):
+            self.folder.mkdir(exist_ok=True)
+            paths = {self._path(one.index): one for stored in self.stored.values() for one in stored}
+            for path, sample in paths.items():
+                if not path.exists():
+                    Image.fromarray(sample.picture).save(path)
+            about = {
+                kind: [[one.index, one.file, one.before, one.after, one.differs, one.strip] for one in stored]
+                for kind, stored in self.stored.items()
+            }
+            values = {"seen": self.seen, "every": self.every, "stored": about}
+            replace_text(self.folder / "samples.json", json.dumps(values) + "\n")
+        for path in self.folder.glob("*.png"):
+            if path not in paths:  # it was replaced by another one
+                path.unlink(missing_ok=True)
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"{index:06}.png"
+
+    def load(self) -> None:
+        """Read what `save` wrote; without it, the figure shows later pictures only."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            values: dict[str, Any] = json.loads((self.folder / "samples.json").read_text(encoding="utf-8"))
+            stored = {kind: [self._read(about) for about in values["stored"][kind]] for kind in self.stored}
+            self.seen, self.every, self.stored = values["seen"], values["every"], stored
+
+    def _read(self, about: list[Any]) -> Sample:
+        with Image.open(self._path(about[0]), formats=("PNG",)) as picture:
+            return Sample(np.array(picture), *about)
+
+
+def _spread(samples: list[Sample], most: int) -> list[Sample]:
+    """At most `most` samples, evenly spaced."""
+    count = min(most, len(samples))
+    return [samples[place * len(samples) // count] for place in range(count)]
