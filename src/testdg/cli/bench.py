@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 
 from testdg.cli.display import Bar, BenchDisplay, Training, print_failures, quieten
-from testdg.cli.options import BenchOptions, Chosen, ray_options
+from testdg.cli.options import BenchOptions, Chosen, uses_ray
 from testdg.errors import UserError
 from testdg.files import replace_text, writing
 from testdg.report.bench import Layout
@@ -80,7 +80,7 @@ def run_specs(
     specs: Sequence[RunSpec],
     places: BenchOptions,
     console: Console,
-    on_end: Callable[[Complete | Failed], Any] = lambda end: None,
+    on_end: Callable[[Complete | Failed], object] = lambda end: None,
 ) -> list[Complete | Failed]:
     """Prepare the source models, compute runs, and show the progress; `on_end` is called with each end."""
     engine = make_engine(places)
@@ -105,7 +105,7 @@ def drop_state(end: Complete | Failed) -> None:
 
 
 def make_engine(places: BenchOptions) -> Engine:
-    if ray_options(places.engine, address=places.address, gpus_per_cell=places.gpus_per_cell) is None:
+    if not uses_ray(places.engine, address=places.address, gpus_per_cell=places.gpus_per_cell):
         return Local(places.jobs)
     from testdg.studies.ray import Ray
 

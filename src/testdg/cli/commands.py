@@ -6,7 +6,7 @@ from typing import Annotated
 from typer import Argument, Context, Option
 
 from testdg.cli import options as given
-from testdg.cli.options import BenchOptions, Chosen, prepare_torch, ray_options, with_choices, with_options
+from testdg.cli.options import BenchOptions, Chosen, prepare_torch, uses_ray, with_choices, with_options
 from testdg.spec import CHOICES
 
 DEFAULT_METHOD = "testdg_aligned"
@@ -63,7 +63,7 @@ def adapt(
     from testdg.runs.session import PictureOptions
     from testdg.studies.grid import method_settings
 
-    places = ray_options(engine, address=address, cpus=cpus, gpus=gpus)
+    on_cluster = uses_ray(engine, address=address, cpus=cpus, gpus=gpus)
     chosen = PictureOptions(
         method=method, source=source, guard=guard, classes=classes, device=device, load_state=load_state
     )
@@ -82,8 +82,8 @@ def adapt(
         export=export,
         format=format,
     )
-    if places is not None:
-        return fleet_command(request, places, as_json=json)
+    if on_cluster:
+        return fleet_command(request, address, 1.0 if cpus is None else cpus, gpus, as_json=json)
     adapt_command(request, as_json=json)
     return True
 
@@ -118,8 +118,8 @@ def serve(
     from testdg.studies.grid import method_settings
 
     chosen = PictureOptions(method=method, source=source, classes=classes, device=device)
-    place = {"out": out, "host": host, "port": port, "token_file": token_file, "resident": resident}
-    serve_command(model, chosen, method_settings(method or DEFAULT_METHOD, pairs), place, demo=demo)
+    values = method_settings(method or DEFAULT_METHOD, pairs)
+    serve_command(model, chosen, values, out, host, port, token_file, resident, demo=demo)
 
 
 # Runs on benchmarks

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -147,7 +146,7 @@ class _Contest:
 def _write(
     runs: NamedRuns,
     costs: Costs,
-    failures: Sequence[Any] = (),
+    failures: Sequence[dict[str, str]] = (),
     *,
     folder: Path,
     places: BenchOptions,

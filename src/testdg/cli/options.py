@@ -190,15 +190,15 @@ def _place(parameter: inspect.Parameter) -> int:
     return 1 if parameter.name in keys() else {"settings": 2, "json": 4}.get(parameter.name, 3)
 
 
-def ray_options(engine: str, **places: Any) -> dict[str, Any] | None:
-    """The options of a Ray cluster; None for the local engine."""
-    given = {key: value for key, value in places.items() if value is not None}
+def uses_ray(engine: str, **options: object) -> bool:
+    """Whether runs go to a Ray cluster; `options` are those that are only for a cluster."""
+    given = [key for key, value in options.items() if value is not None]
     if engine not in ("local", "ray"):
         raise unknown("engine", engine, ("local", "ray"))
     if engine == "local" and given:
-        option = next(iter(given)).replace("_", "-")
+        option = given[0].replace("_", "-")
         raise UserError(f"--{option} is for a Ray cluster: add --engine ray, or leave it out", code="option-conflict")
-    return given if engine == "ray" else None
+    return engine == "ray"
 
 
 def prepare_torch(*, bf16: bool) -> None:

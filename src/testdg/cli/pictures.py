@@ -121,14 +121,14 @@ class StreamScreen(Watcher, Drawn):
 # Many streams on a Ray cluster
 
 
-def fleet_command(request: Request, places: Mapping[str, Any], *, as_json: bool) -> bool:
+def fleet_command(request: Request, address: str | None, cpus: float, gpus: float | None, *, as_json: bool) -> bool:
     """Run all streams, show their progress and print the totals; False if one failed."""
     quieten([str(request.model)])
     console = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
     names = list(find_streams(request))
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), FleetScreen(console, names) as screen:
         # Ray prints a page for a lost process; the screen shows a line
-        ends = adapt_fleet(request, notify=screen.notify, draw=draw_summary, **places)
+        ends = adapt_fleet(request, address=address, cpus=cpus, gpus=gpus, notify=screen.notify, draw=draw_summary)
     failed = [end for end in ends.values() if isinstance(end, Failed)]
     print_failures(names, failed)
     if any(isinstance(end, Stopped) for end in ends.values()):
@@ -220,7 +220,16 @@ def require_server() -> None:
 
 
 def serve_command(
-    model: str | None, choices: PictureOptions, settings: dict[str, Any], place: dict[str, Any], *, demo: bool
+    model: str | None,
+    choices: PictureOptions,
+    settings: dict[str, Any],
+    out: Path,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    resident: int,
+    *,
+    demo: bool,
 ) -> None:
     """Load the model, print the address, and serve until Ctrl-C or SIGTERM."""
     require_server()
@@ -235,8 +244,7 @@ def serve_command(
     if demo and (choices.source is not None or choices.classes is not None):
         message = "--demo has its own source pictures and classes: leave out --source and --classes"
         raise UserError(message, "option-conflict")
-    token = find_token(place.pop("token_file"))
-    where = Place(token=token, limits=Limits(resident=place.pop("resident")), **place)
+    where = Place(out=out, host=host, port=port, token=find_token(token_file), limits=Limits(resident=resident))
     where.check()
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
@@ -252,9 +260,9 @@ def serve_command(
         factory = Factory(model, choices, settings)
     for note in factory.notes:
         console.print(f"note      {visible(note)}", markup=False)
-    host = f"[{where.host}]" if ":" in where.host else where.host
+    shown = f"[{host}]" if ":" in host else host
     console.print(f"serving   {factory.method.name} on {factory.model.name}; states in {where.out}", markup=False)
-    console.print(f"page      http://{host}:{where.port}/{f'?stream={NAME}' if demo else ''}", markup=False)
+    console.print(f"page      http://{shown}:{port}/{f'?stream={NAME}' if demo else ''}", markup=False)
     lost = serve(factory, where, demo=demo)
     for sentence in lost or ["everything is saved"]:
         console.print(f"ended     {visible(sentence)}", markup=False)

@@ -161,7 +161,7 @@ _ALL = [
     ),
     Ablation(
         name="distance",
-        title="distance that the prototype update keeps",
+        title="distance that the prototype update preserves",
         rows=_sweep("distance", ("mmd", "hausdorff", "chamfer")),
         published=_errors(
             "table of distances", {"distance mmd": 8.2, "distance hausdorff": 8.1, "distance chamfer": 7.7}
@@ -169,7 +169,7 @@ _ALL = [
     ),
     Ablation(
         name="previous_domains",
-        title="previous domains whose prototypes are kept, on the stream and on held-out domains",
+        title="previous domains whose prototypes are stored, on the stream and on held-out domains",
         rows=_sweep("previous_domains", (1, 3, 5)),
         protocols=("continual", "held-out"),
         published=Published(
@@ -180,7 +180,7 @@ _ALL = [
     ),
     Ablation(
         name="selection",
-        title="how prototypes are chosen, and how well they stand for the queue",
+        title="how prototypes are chosen, and how well they represent the queue",
         rows=_sweep("selection", ("fifo", "random", "reservoir", "mmd")),
         columns=(CHANGES, MMD2),
         published=Published(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -93,7 +93,7 @@ def bench(
     out: str | Path = "runs",
     *,
     engine: Engine | None = None,
-    notify: Callable[[News], Any] | None = None,
+    notify: Callable[[News], object] | None = None,
 ) -> list[Complete | Failed]:
     """Compute runs, each in its own run folder under `out`, and return how each ended, in their order.
 

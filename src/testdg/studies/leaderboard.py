@@ -218,9 +218,9 @@ def _table(stream: str, runs: Sequence[tuple[str, Result]]) -> BenchTable:
     return make_table(stream, largest[0][1].record, by_key(largest).items())
 
 
-def row_entry(stream: str, place: int, name: str) -> dict[str, list[Any]]:
+def row_entry(stream: str, place: int, name: str) -> dict[str, tuple[int, str]]:
     """The entry that names the row of a stored run; `stored_runs` reads it."""
-    return {_PREFIX + stream: [place, name]}
+    return {_PREFIX + stream: (place, name)}
 
 
 def stored_runs(results: Iterable[Result]) -> list[tuple[str, str, Result]]:

@@ -21,6 +21,8 @@ from testdg.studies.engine import Complete, Failed
 
 ROWS = "rows.json"
 Row = list[Result]
+Name = tuple[str, int, str]
+"""Bench, place and name of a row."""
 Titled = list[tuple[str, Row]]
 _USUAL = "usual settings"
 _MOST_SETTINGS = 3  # settings that a row's name can hold
@@ -37,11 +39,11 @@ def store_names(bench: str, specs: Sequence[RunSpec], ends: Sequence[Complete | 
                 replace_text(end.result.folder / ROWS, json.dumps(names, indent=1) + "\n")
 
 
-def read_names(result: Result) -> dict[str, list[Any]]:
+def read_names(result: Result) -> dict[str, tuple[int, str]]:
     """Place and name of a run's row by bench; empty if no name can be read."""
     with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
         found = result.rows or json.loads((result.folder / ROWS).read_text(encoding="utf-8"))
-        return {str(bench): [int(place), str(name)] for bench, (place, name) in found.items()}
+        return {str(bench): (int(place), str(name)) for bench, (place, name) in found.items()}
     return {}
 
 
@@ -70,18 +72,18 @@ def titled_rows(rows: Sequence[Row]) -> Titled:
 
 def _titled(method: str, rows: Sequence[Row]) -> Titled:
     """The variants of one method."""
-    placed: list[tuple[tuple[int, Any, str], str, Row]] = []
+    placed: list[tuple[tuple[int, list[Name], str], str, Row]] = []
     for row, (text, differs) in zip(rows, _by_settings(method, rows), strict=True):
         if names := _names(row):
             called = "; ".join(dict.fromkeys(name for _, _, name in names))
             placed.append(((2, names, ""), f"{method_title(method)}: {called}", row))
         else:
-            placed.append(((differs, (), by_number(text)), text, row))
+            placed.append(((differs, [], by_number(text)), text, row))
     return _distinct([(name, row) for _, name, row in sorted(placed, key=lambda one: one[0])])
 
 
-def _names(row: Row) -> list[tuple[str, int, str]]:
-    """Bench, place and name of a row, for all its benches."""
+def _names(row: Row) -> list[Name]:
+    """The names that benches gave a row."""
     found = {bench: one for result in row for bench, one in read_names(result).items()}
     return sorted((bench, place, name) for bench, (place, name) in found.items())
 

@@ -71,7 +71,7 @@ def read_costs(folder: Path) -> Costs:
 
 
 def measure_costs(
-    runs: Sequence[tuple[RunSpec, Result]], folder: Path, notify: Callable[[str, int, int], Any] = lambda *_: None
+    runs: Sequence[tuple[RunSpec, Result]], folder: Path, notify: Callable[[str, int, int], object] = lambda *_: None
 ) -> Costs:
     """Measure what is not known yet, one after the other, and store it; nothing else should run meanwhile."""
     costs = read_costs(folder)
@@ -142,7 +142,7 @@ def memory(make: Make, stream: Stream) -> int:
     return state + max(peak_bytes(partial(adapter, images)) for images in others)
 
 
-def peak_bytes(work: Callable[[], Any]) -> int:
+def peak_bytes(work: Callable[[], object]) -> int:
     """Peak memory in bytes of the tensors that some work allocates."""
     with _Watch() as watch:
         work()

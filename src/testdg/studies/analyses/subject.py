@@ -35,7 +35,7 @@ class Subject:
     results: Sequence[Result | None]
     space: str = "embeddings"
     runs: Path = Path("runs")
-    notify: Callable[[str, int, int], Any] = lambda *_: None
+    notify: Callable[[str, int, int], object] = lambda *_: None
 
     def complete(self) -> list[tuple[RunSpec, Result]]:
         """Runs with a result."""
@@ -64,7 +64,7 @@ def adapted(session: RunSession, result: Result) -> Adapter:
     return load_adapted(result.folder, session.model).adapter
 
 
-def replay(session: RunSession, notify: Callable[[str, int, int], Any]) -> Iterator[Batch]:
+def replay(session: RunSession, notify: Callable[[str, int, int], object]) -> Iterator[Batch]:
     """Run the stream of a warmed-up session; each batch is yielded after the method has learnt from it."""
     stream, resets = session.stream, session.protocol.resets == "domain"
     learning = sum(-(-len(block) // stream.batch_size) for block in stream.blocks if block.learn)
