@@ -40,8 +40,7 @@ from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered
 from testdg.runs.session import PictureOptions
 from testdg.runs.summary import Tally
-from testdg.studies.camera import Seen
-from testdg.studies.fleet import News, adapt_fleet
+from testdg.studies.fleet import News, Seen, adapt_fleet
 
 BATCH, CLEAN = 32, 64
 METHODS = ("source", "align", "tent", "testdg_aligned")
@@ -174,7 +173,7 @@ def look_at_fleet(model: VisionModel, method: str, work: Path) -> dict[str, Any]
             found = [memory_of(one) for name in "abc" for one in process_of(out / name / ".lock")]
             last[:] = found if len(found) == 3 else last
 
-    adapt_fleet(request(model, method, method != "source", parent, out), cpus=0.3, tell=look)
+    adapt_fleet(request(model, method, method != "source", parent, out), cpus=0.3, notify=look)
     mean = {key: round(statistics.fmean(one[key] for one in last)) for key in MEASURED} if last else {}
     return {"model": model.name, "method": method, "streams": 3, "bytes_a_process": mean}
 

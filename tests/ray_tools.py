@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from testdg.studies import ray_cluster
+from testdg.studies import ray as ray_cluster
 
 NODE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 NOTICE = {  # a lost node is noticed soon
@@ -35,7 +35,7 @@ def real_cluster(cache: Path) -> Iterator[Any]:
         patch.setenv("TESTDG_CACHE", str(cache))
         patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # other processes of the test run may need much memory
         patch.setenv("RAY_worker_niceness", "0")  # and beside them, nice processes would hardly go on
-        patch.setattr(ray_cluster, "ANSWER", 120.0)
+        patch.setattr(ray_cluster, "ANSWER_TIMEOUT", 120.0)
         found = Cluster(initialize_head=True, head_node_args={**NODE, "_system_config": NOTICE})
         yield found
         found.shutdown()

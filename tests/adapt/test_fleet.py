@@ -22,10 +22,9 @@ from testdg.methods import find_method
 from testdg.models import load_model
 from testdg.runs.adapt import Request, adapt_frames
 from testdg.runs.session import PictureOptions
-from testdg.studies.camera import Ended, Seen, SharedModel, Stopped
 from testdg.studies.engine import Failed
-from testdg.studies.fleet import Lost, News, adapt_fleet, find_streams
-from testdg.studies.ray_cluster import Cluster
+from testdg.studies.fleet import Ended, Lost, News, Seen, SharedModel, Stopped, adapt_fleet, find_streams
+from testdg.studies.ray import Cluster
 
 CAMERAS = ("gate", "roof", "yard")
 PICTURES = 240
@@ -165,7 +164,7 @@ def test_the_weights_of_the_source_are_in_memory_once(cluster: Any, network: Pat
     found = Cluster(cluster.address)
     try:
         place = found.ray.put(SharedModel(model))
-        one, two = (found.ray.get(place).put_together() for _ in range(2))
+        one, two = (found.ray.get(place).model() for _ in range(2))
         for mine, other, own in zip(one.parameters(), two.parameters(), model.parameters(), strict=True):
             assert mine.data_ptr() == other.data_ptr() != own.data_ptr()
             assert mine.requires_grad == own.requires_grad
@@ -192,7 +191,7 @@ def test_tied_weights_stay_tied(network: Path) -> None:
     head = model.head_layer
     model.network.second = torch.nn.Linear(1, 1)
     model.network.second.weight = head.weight
-    found = SharedModel(model).put_together()
+    found = SharedModel(model).model()
     assert found.network.second.weight is found.head_layer.weight
     assert found.head_layer.weight is not head.weight
     assert found.head_layer.weight.data_ptr() == head.weight.data_ptr()

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from support.commands import refuses
 from testdg.cli.app import execute
-from testdg.cli.bench_progress import BenchDisplay, Forecast, duration
+from testdg.cli.display import BenchDisplay, Forecast, duration
 from testdg.runs import DomainResult, Result
 from testdg.studies import Complete, Failed, Grid, Running, RunSpec, expand
 
@@ -118,24 +118,24 @@ def test_the_time_left_comes_from_the_pace_of_each_method() -> None:
     now = 0.0
     forecast = Forecast(specs(), jobs=2, clock=lambda: now)
     assert forecast.seconds() is None
-    forecast.hear(Running(0, 0, None, ""))
+    forecast.update(Running(0, 0, None, ""))
     assert forecast.seconds() is None
     now = 4.0
-    forecast.hear(Running(0, 4, 50.0, "fog"))
+    forecast.update(Running(0, 4, 50.0, "fog"))
     assert forecast.seconds() == pytest.approx((6 + 10 + 10) * 1.0 / 2)  # others are taken to be as fast
-    forecast.hear(Complete(0, result(50.0)))
-    forecast.hear(Running(1, 2, None, ""))  # two batches were there before
+    forecast.update(Complete(0, result(50.0)))
+    forecast.update(Running(1, 2, None, ""))  # two batches were there before
     now = 10.0
-    forecast.hear(Running(1, 5, 40.0, "fog"))
+    forecast.update(Running(1, 5, 40.0, "fog"))
     assert forecast.seconds() == pytest.approx((5 * 2.0 + 10 * 1.5) / 2)
-    forecast.hear(Failed(1, "x"))
+    forecast.update(Failed(1, "x"))
     assert forecast.seconds() == pytest.approx(10 * 1.5)
     assert [duration(seconds) for seconds in (3.2, 119, 7200)] == ["3 s", "2 min", "2.0 h"]
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_display_shows_what_runs_and_what_ended(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("testdg.cli.screen.STATUS_EVERY", 0.0)
+    monkeypatch.setattr("testdg.cli.display.STATUS_EVERY", 0.0)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, highlight=False)
     with BenchDisplay(console, specs(), jobs=1) as display:
         display.notify(Running(0, 0, None, ""))

@@ -10,11 +10,10 @@ from rich.console import Console
 
 from ray_tools import need_ray
 from support.commands import refuses
-from testdg.cli.bench_progress import complain
-from testdg.cli.fleet import FleetScreen, plain
-from testdg.studies.camera import End, Ended, Seen, Stopped
+from testdg.cli.display import print_failures
+from testdg.cli.pictures import FleetScreen, totals_of
 from testdg.studies.engine import Failed
-from testdg.studies.fleet import Lost, Noted
+from testdg.studies.fleet import End, Ended, Lost, Noted, Seen, Stopped
 
 
 @pytest.fixture
@@ -85,8 +84,8 @@ def test_every_end_has_a_line_and_all_of_them_a_sum(capsys: pytest.CaptureFixtur
         "2 of 3  \\x1b[2Jroof: failed: no pictures",
         "3 of 3  yard: stopped; what it has done is saved",
     ]
-    complain(list(ends), [end for end in ends.values() if isinstance(end, Failed)])
+    print_failures(list(ends), [end for end in ends.values() if isinstance(end, Failed)])
     assert capsys.readouterr().err == "testdg: \\x1b[2Jroof: no pictures\n"
-    found = json.loads(json.dumps(plain(ends)))
+    found = json.loads(json.dumps(totals_of(ends)))
     assert found["totals"] == {"predictions": 30, "skipped": 2, "learnt": 20, "changes": 1}
     assert found["failed"] == {"\x1b[2Jroof": "no\npictures"}

@@ -6,7 +6,7 @@ import pytest
 
 from support.commands import refuses
 from testdg.cli.app import execute
-from testdg.studies.tuned import Chosen, Tuned
+from testdg.studies.variants import Chosen, Tuned
 
 
 def short_runs(model: Path, images: int) -> list[str]:

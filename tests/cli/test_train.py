@@ -49,7 +49,7 @@ def test_the_defaults_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch, 
         recipes.append(values[3])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("testdg.cli.train.fine_tune", record)
+    monkeypatch.setattr("testdg.cli.prepare.fine_tune", record)
     assert execute(["train", "--benchmark", "digits-c", "--model", "tiny", "--out", str(tmp_path / "out")]) == 130
     assert recipes == [ClassTuning()]
 

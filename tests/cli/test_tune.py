@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from support.commands import refuses
-from testdg.cli import bench_progress
+from testdg.cli import display
 from testdg.cli.app import execute
 from testdg.cli.options import TuneOptions
 from testdg.cli.tune import Tuning
 from testdg.data.corruptions import EXTRA
 from testdg.runs import Result
 from testdg.studies import News, Running
-from testdg.studies.tuned import Tuned
+from testdg.studies.variants import Tuned
 
 
 @pytest.fixture
@@ -54,14 +54,14 @@ def test_an_interrupted_tuning_chooses_for_complete_methods_and_another_adds_to_
 ) -> None:
     ended = 0
 
-    def notify(display: bench_progress.BenchDisplay, news: News) -> None:
+    def notify(display: display.BenchDisplay, news: News) -> None:
         nonlocal ended
         ended += not isinstance(news, Running)
         if ended == 16:  # Source and all of T3A are complete, of NEO some
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench_progress.BenchDisplay, "notify", notify)
+        patch.setattr(display.BenchDisplay, "notify", notify)
         assert execute(["tune", "t3a", "neo", *small]) == 130
     assert "neo" in capsys.readouterr().err.splitlines()[-2]
     assert "[rows.t3a]" in (tmp_path / "tuned.toml").read_text(encoding="utf-8")
@@ -148,13 +148,13 @@ def test_a_method_whose_search_is_being_widened_is_not_chosen_yet(
 ) -> None:
     ended = 0
 
-    def notify(display: bench_progress.BenchDisplay, news: News) -> None:
+    def notify(display: display.BenchDisplay, news: News) -> None:
         nonlocal ended
         ended += not isinstance(news, Running)
         if ended == 4:  # Source and two rates are complete
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench_progress.BenchDisplay, "notify", notify)
+    monkeypatch.setattr(display.BenchDisplay, "notify", notify)
     command = ["tune", "tent", *small, "--rates", "3e-4,1e-3", "--preset", "cifar10-c", "--widen", "1"]
     assert execute(command) == 130
     assert "tent" in capsys.readouterr().err.splitlines()[-2]

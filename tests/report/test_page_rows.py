@@ -11,7 +11,7 @@ from testdg.runs import Protocol, read_result
 from testdg.spec import RunSpec
 from testdg.studies import Complete
 from testdg.studies.ablations import find_ablation
-from testdg.studies.rows import keep_names
+from testdg.studies.rows import store_names
 
 
 def test_rows_of_one_method_are_sorted_by_their_numbers(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def spec(name: str, method: str = "testdg") -> RunSpec:
 def name_rows(bench: str, rows: dict[str, Path]) -> None:
     """Store the names that a bench gives to the rows of some runs."""
     ends = [Complete(number, read_result(folder)) for number, folder in enumerate(rows.values())]
-    keep_names(bench, [spec(name) for name in rows], ends)
+    store_names(bench, [spec(name) for name in rows], ends)
 
 
 def names_of(folder: Path) -> list[str]:

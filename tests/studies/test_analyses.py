@@ -21,11 +21,8 @@ from testdg.report.analyses import draw_analysis
 from testdg.runs.session import RunSession
 from testdg.studies import Grid, expand
 from testdg.studies.analyses import ANALYSES, find_analysis
-from testdg.studies.analyses.drift import distances
-from testdg.studies.analyses.embeddings import project
-from testdg.studies.analyses.gap import chamfer, gaps, total_variance
-from testdg.studies.analyses.probes import learnt_half, probe
-from testdg.studies.analyses.prototypes import Selection, images_at, places, random_mmd2, watch
+from testdg.studies.analyses.prototypes import Selection, distances, images_at, places, random_mmd2, watch
+from testdg.studies.analyses.spaces import chamfer, gaps, learnt_half, probe, project, total_variance
 from testdg.studies.analyses.subject import replay, spaced, warm_run
 
 POINTS = arrays(np.float64, st.tuples(st.integers(1, 6), st.just(3)), elements=st.floats(-9, 9, width=32))

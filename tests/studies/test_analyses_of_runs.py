@@ -17,9 +17,8 @@ from testdg.runs.events import rolling_scores, visit_spans
 from testdg.runs.scores import Classification
 from testdg.runs.session import open_run
 from testdg.studies.analyses import Numbers, Subject, find_analysis
-from testdg.studies.analyses.attention import attention_maps, check_model, entropy
-from testdg.studies.analyses.cost import last_images, peak_bytes
-from testdg.studies.analyses.overview import comparable_groups, read_runs
+from testdg.studies.analyses.cost import comparable_groups, last_images, peak_bytes, read_runs
+from testdg.studies.analyses.spaces import attention_maps, check_model, entropy
 from testdg.studies.analyses.stream import detections
 
 

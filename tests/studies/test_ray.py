@@ -14,7 +14,7 @@ from testdg.runs import read_result, run
 from testdg.runs.folder import read_events
 from testdg.studies import Complete, Grid, News, Ray, Running, bench, expand, ray_cluster
 from testdg.studies.engine import run_one
-from testdg.studies.ray_cluster import knock
+from testdg.studies.ray import check_address
 
 
 @pytest.fixture
@@ -124,18 +124,18 @@ def test_values_are_checked_before_a_cluster_is_contacted(values: dict[str, Any]
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":6379", "host:port", "host:99999", "ray://host"])
 def test_an_address_has_a_host_and_a_port(address: str) -> None:
     with refused("wrong-address", repr(address)):
-        knock(address)
+        check_address(address)
 
 
 def test_an_address_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     need_ray()
-    monkeypatch.setattr(ray_cluster, "ANSWER", 0.5)
+    monkeypatch.setattr(ray_cluster, "ANSWER_TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         port = deaf.getsockname()[1]
         with refused("no-cluster", f"127.0.0.1:{port}"):
-            knock(f"127.0.0.1:{port}")
+            check_address(f"127.0.0.1:{port}")
     with refused("no-cluster", f"127.0.0.1:{port}", os.strerror(111)):
-        knock(f"127.0.0.1:{port}")
+        check_address(f"127.0.0.1:{port}")
 
 
 def test_ray_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

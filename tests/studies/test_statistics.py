@@ -9,14 +9,13 @@ from hypothesis.extra.numpy import arrays
 
 from testdg.runs import DomainResult
 from testdg.runs.scores import Segmentation
-from testdg.studies.statistics import (
+from testdg.studies.rows import settings_of, unusual
+from testdg.studies.summary import (
     Gain,
     Matrix,
     bootstrap_interval,
     paired_gain,
-    settings_of,
     spread,
-    unusual,
 )
 
 DIFFERENCES = arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 5)), elements=st.floats(-50, 50, width=32))

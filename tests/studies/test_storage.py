@@ -9,7 +9,7 @@ import pytest
 from support.errors import refused
 from testdg.studies import Complete, Failed, Grid, Running, RunSpec, bench, expand
 from testdg.studies.engine import run_one
-from testdg.studies.ray_engine import pack_model, unpacked
+from testdg.studies.ray import pack_model
 from testdg.studies.storage import Remote, find_out
 
 
@@ -85,7 +85,8 @@ def test_a_model_is_the_same_after_the_transfer(spec: RunSpec, model: Path, kind
     weights.write_bytes((model / "model.safetensors").read_bytes())
     source = model if kind == "folder" else weights
     sent = pack_model(msgspec.structs.replace(spec.setup, model=str(source)))
-    there = Path(unpacked(spec, sent).model or "")
+    assert sent is not None
+    there = sent.unpack()
     assert there.name == source.name
     assert there.is_relative_to(tmp_path / "cache")
     pairs: list[tuple[Any, Any]] = [(there, source)]
@@ -93,5 +94,5 @@ def test_a_model_is_the_same_after_the_transfer(spec: RunSpec, model: Path, kind
         assert sorted(path.name for path in there.iterdir()) == sorted(path.name for path in model.iterdir())
         pairs = [(there / path.name, path) for path in model.iterdir()]
     assert all(one.read_bytes() == other.read_bytes() for one, other in pairs)
-    assert unpacked(spec, sent).model == str(there)  # unpacked before
+    assert sent.unpack() == there  # unpacked before
     assert pack_model(msgspec.structs.replace(spec.setup, model="google/vit-base-patch16-224")) is None

@@ -9,9 +9,8 @@ from testdg.methods import find_method
 from testdg.report.bench import remarks, summary_table, tuning_csv
 from testdg.runs.scores import Classification, Segmentation
 from testdg.studies import Grid, expand
-from testdg.studies.tuned import Chosen, Tuned
 from testdg.studies.tuning import Choice, Tried, configurations
-from testdg.studies.variants import find_variant, find_variants
+from testdg.studies.variants import Chosen, Tuned, find_variant, find_variants
 
 RATES = ("1e-06", "1e-05", "3e-05", "0.0001", "0.0003", "0.001")
 

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import testdg
-from testdg.cli import data_commands, experiment_commands, stream_commands
+from testdg.cli import commands
 from testdg.cli.options import prepare_torch
 from testdg.errors import UserError, visible
 from testdg.registry import add_plugin
@@ -17,10 +17,9 @@ INTERRUPTED = 130
 
 
 class Plain:
-    """What shows a switch without a type: it takes no value."""
+    """Help texts without a type for switches, which take no value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters of a command, `--help` among them."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False) and param.metavar is None:
@@ -29,11 +28,11 @@ class Plain:
 
 
 class Command(Plain, TyperCommand):
-    """A command."""
+    """A command with its options."""
 
 
 class Commands(Plain, TyperGroup):
-    """The command with all the others in it."""
+    """The command that contains all others."""
 
 
 app = typer.Typer(
@@ -46,70 +45,57 @@ app = typer.Typer(
 
 
 def execute(arguments: list[str] | None = None) -> int:
-    """Run a command; mistakes of the user become one sentence on stderr."""
-    try:
-        code = app(args=_add_plugins(arguments), prog_name="testdg", standalone_mode=False)
-        sys.stdout.flush()
-    except UserError as error:
-        return _complain(str(error), 2)
-    except BrokenPipeError:
-        return _drop_output()
-    except OSError as error:
-        where = "standard output" if error.filename is None else error.filename
-        _drop_output()
-        return _complain(f"{where}: {error.strerror or error}", 2)
-    except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # what typer raises for wrong usage has one
-            raise
-        return _complain(error.format_message(), 2)
-    if code == INTERRUPTED:
-        return _complain("interrupted; the same command goes on from the last saved state", INTERRUPTED)
-    if isinstance(code, bool):  # whether all went well
-        return int(not code)
-    return code or 0
-
-
-def _add_plugins(arguments: list[str] | None) -> list[str]:
-    """Load the plugins that are named anywhere on the line; the other words are left."""
+    """Run a command and return its exit code; plugins may be named anywhere on the line."""
     words, others = list(sys.argv[1:] if arguments is None else arguments), []
-    while words:
-        word = words.pop(0)
-        name, equals, file = word.partition("=")
-        if name != "--plugin":
-            others.append(word)
-        elif equals or words:
-            prepare_torch(bf16=False)  # a plugin imports torch before its command does
-            add_plugin(file if equals else words.pop(0))
-        else:
-            raise UserError("--plugin takes a Python file, as in --plugin my_method.py", code="wrong-option")
-    return others
+    try:
+        while words:
+            word = words.pop(0)
+            name, equals, file = word.partition("=")
+            if name != "--plugin":
+                others.append(word)
+            elif equals or words:
+                prepare_torch(bf16=False)  # a plugin imports torch before its command does
+                add_plugin(file if equals else words.pop(0))
+            else:
+                raise UserError("--plugin takes a Python file, as in --plugin my_method.py", code="wrong-option")
+        code = app(args=others, prog_name="testdg", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, Exception) as error:
+        return _exit_code(error)
+    if isinstance(code, bool):  # whether there was no failure
+        return int(not code)
+    return _exit_code(KeyboardInterrupt()) if code == INTERRUPTED else code or 0
 
 
-def _complain(sentence: str, code: int) -> int:
+def _exit_code(error: BaseException) -> int:
+    """The exit code of an error, of which a mistake of the user is one sentence on stderr."""
+    code, sentence = 2, str(error)
+    if isinstance(error, BrokenPipeError):
+        return _drop_output()
+    if isinstance(error, OSError):
+        where = "standard output" if error.filename is None else error.filename
+        sentence = f"{where}: {error.strerror or error}"
+        _drop_output()
+    elif isinstance(error, KeyboardInterrupt | typer.Abort):
+        code, sentence = INTERRUPTED, "interrupted; the same command resumes from the last saved state"
+    elif hasattr(error, "format_message"):  # typer's errors about wrong usage
+        sentence = error.format_message()
+    elif not isinstance(error, UserError):
+        raise error
     print(f"testdg: {visible(' '.join(sentence.split()))}", file=sys.stderr)
     return code
 
 
 def _drop_output() -> int:
-    """Send what is still unwritten nowhere, so that Python does not complain at its end; 1, as other tools give."""
+    """Discard buffered output, so that Python does not complain at exit; returns 1, the exit code of other tools."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"testdg {testdg.__version__}")
-        raise typer.Exit
 
 
 @app.callback()
 def _root(
     context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
     plugin: Annotated[
         list[str] | None,
         typer.Option(
@@ -118,26 +104,29 @@ def _root(
     ] = None,
 ) -> None:
     """Continual test-time adaptation of vision models."""
+    if version:
+        typer.echo(f"testdg {testdg.__version__}")
+        raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
 
 
 for command in (
-    stream_commands.adapt,
-    stream_commands.serve,
-    experiment_commands.run,
-    experiment_commands.bench,
-    experiment_commands.tune,
-    experiment_commands.leaderboard,
-    experiment_commands.ablate,
-    experiment_commands.analyze,
-    experiment_commands.report,
-    data_commands.methods,
-    data_commands.check_method,
-    data_commands.benchmarks,
-    data_commands.corrupt,
-    data_commands.train,
-    data_commands.convert,
+    commands.adapt,
+    commands.serve,
+    commands.run,
+    commands.bench,
+    commands.tune,
+    commands.leaderboard,
+    commands.ablate,
+    commands.analyze,
+    commands.report,
+    commands.methods,
+    commands.check_method,
+    commands.benchmarks,
+    commands.corrupt,
+    commands.train,
+    commands.convert,
 ):
     app.command(cls=Command)(command)

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import check_places, drop_state, run_specs, told_failures, write_texts
-from testdg.cli.bench_progress import complain
+from testdg.cli.bench import check_places, drop_state, failure_records, run_specs, write_texts
+from testdg.cli.display import Bar, print_failures
 from testdg.cli.options import BenchOptions, BoardOptions, Chosen
-from testdg.cli.screen import Bar
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
 from testdg.files import write_files
@@ -27,65 +25,75 @@ from testdg.runs.stored import RUNS, read_lines, to_line
 from testdg.studies import Complete, Failed, RunSpec
 from testdg.studies.analyses.cost import Costs, measure_costs, read_costs
 from testdg.studies.grid import read_settings
-from testdg.studies.leaderboard import FIRST, Entered, best_of, enter, find_streams, make_board, named, stored_runs
-from testdg.studies.tuned import Tuned
-from testdg.studies.variants import Variant, compatible_variants, find_variants
+from testdg.studies.leaderboard import (
+    FIRST,
+    StreamRun,
+    best_of,
+    find_streams,
+    leaderboard_runs,
+    make_board,
+    row_entry,
+    stored_runs,
+)
+from testdg.studies.variants import Tuned, Variant, compatible_variants, find_variants
 
 NamedRuns = list[tuple[str, str, Result]]
 
 
-def leaderboard_command(asked: BoardOptions, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
-    """Run what is missing and write the leaderboard, or show one that was kept; False where a run failed."""
+def leaderboard_command(request: BoardOptions, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
+    """Compute the missing runs and write the leaderboard, or show stored ones; False if a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    write = partial(_write, folder=asked.report, places=places, console=console, as_json=as_json)
-    check_folder(asked.report, "--report")
+    write = partial(_write, folder=request.report, places=places, console=console, as_json=as_json)
+    check_folder(request.report, "--report")
     check_places(places)
-    if asked.show:
-        results = [run for folder in asked.show for run in read_lines(folder / RUNS) if isinstance(run, Result)]
-        costs = {name: cost for folder in asked.show for name, cost in read_costs(folder).items()}
+    if request.show:
+        results = [run for folder in request.show for run in read_lines(folder / RUNS) if isinstance(run, Result)]
+        costs = {name: cost for folder in request.show for name, cost in read_costs(folder).items()}
         write(stored_runs(results), costs)
         return True
-    contest = _Contest(asked, chosen, places, console)
+    contest = _Contest(request, chosen, places, console)
     try:
         contest.run()
-        costs = contest.costs() if asked.cost else read_costs(asked.report)
-    except KeyboardInterrupt:  # what is complete is told all the same
+        costs = contest.costs() if request.cost else read_costs(request.report)
+    except KeyboardInterrupt:  # the runs that are complete
         if contest.named_runs():
-            write(contest.named_runs(), read_costs(asked.report))
+            write(contest.named_runs(), read_costs(request.report))
         raise
-    write(contest.named_runs(), costs, told_failures(contest.specs, contest.failed))
-    complain(contest.specs, contest.failed)
+    write(contest.named_runs(), costs, failure_records(contest.specs, contest.failed))
+    print_failures(contest.specs, contest.failed)
     return not contest.failed
 
 
 class _Contest:
     """The runs of a leaderboard: all methods with the first seed, then the best with all seeds and longer."""
 
-    def __init__(self, asked: BoardOptions, chosen: Chosen, places: BenchOptions, console: Console) -> None:
-        self.asked, self.values, self.places, self.console = asked, chosen.values, places, console
-        self.entered: list[Entered] = []
+    def __init__(self, request: BoardOptions, chosen: Chosen, places: BenchOptions, console: Console) -> None:
+        self.request, self.values, self.places, self.console = request, chosen.values, places, console
+        self.entered: list[StreamRun] = []
         self.ends: list[Complete | Failed] = []
         names = self.values["benchmark"]
         if len(names) != 1:
             raise UserError("a leaderboard is for one benchmark: name one with --benchmark", code="several-benchmarks")
         options = {key: value for key, value in self.values.items() if key == "domains"}
         self.benchmark = load_benchmark(names[0], self.values.get("data"), **options)
-        self.streams = find_streams(asked.streams, self.benchmark)
+        self.streams = find_streams(request.streams, self.benchmark)
         self.variants = self._variants()
         self.settings = read_settings(chosen.pairs, [variant.method for variant in self.variants])
 
     def _variants(self) -> list[Variant]:
-        """Those that were asked for; all in the file of chosen settings; or all there are."""
+        """The named variants; otherwise all in the file of chosen settings; otherwise all."""
         file = self.values.get("tuned")
         rows = [] if file is None else [*Tuned.read(file).rows]
-        keys = self.asked.methods or rows
+        keys = self.request.methods or rows
         variants = find_variants(keys, self.benchmark.task)
         if rows and (lacking := [one.key for one in variants if one.key not in rows]):
             message = f"{file} has nothing for {lacking[0]}: choose with `testdg tune {lacking[0]}` first"
             raise UserError(message, code="not-tuned")
         if keys:
             return variants
-        return compatible_variants(variants, enter(variants, self.benchmark, self.streams, self.values)[0].spec)
+        return compatible_variants(
+            variants, leaderboard_runs(variants, self.benchmark, self.streams, self.values)[0].spec
+        )
 
     @property
     def specs(self) -> list[RunSpec]:
@@ -96,51 +104,49 @@ class _Contest:
         return [end for end in self.ends if isinstance(end, Failed)]
 
     def run(self) -> None:
-        """Run both parts."""
         seeds = self.values.get("seed", [0])
         self._run(self.variants, seeds[:1], best=False)
-        if self.asked.best and self.named_runs():
-            names = best_of(make_board(self.named_runs()), self.asked.best)
+        if self.request.best and self.named_runs():
+            names = best_of(make_board(self.named_runs()), self.request.best)
             self._run([one for one in self.variants if one.title in names], seeds, best=True)
 
     def _run(self, variants: Sequence[Variant], seeds: Sequence[int], *, best: bool) -> None:
-        """Run what was not run before."""
+        """Compute the runs that are new."""
         mine = {variant.method for variant in variants}
         settings = {method: given for method, given in self.settings.items() if method in mine}
         values = {**self.values, "seed": list(seeds), "settings": settings}
-        found = enter(variants, self.benchmark, self.streams, values, best=best)
+        found = leaderboard_runs(variants, self.benchmark, self.streams, values, best=best)
         known = set(self.entered)
         fresh = [one for one in found if one not in known]
         start = len(self.entered)
         self.entered += fresh
 
-        def hear(end: Complete | Failed) -> None:
+        def on_end(end: Complete | Failed) -> None:
             self.ends.append(replace(end, number=start + end.number))
-            if self.entered[start + end.number].stream != FIRST:  # of those, the cost is measured
+            if self.entered[start + end.number].stream != FIRST:  # the cost of those is measured
                 drop_state(end)
 
-        run_specs([one.spec for one in fresh], self.places, self.console, hear)
+        run_specs([one.spec for one in fresh], self.places, self.console, on_end)
 
-    def complete(self) -> list[tuple[Entered, Result]]:
-        """Runs that have a result, in the order of the declaration."""
+    def complete(self) -> list[tuple[StreamRun, Result]]:
+        """Runs with a result, in the order of the declaration."""
         ended = sorted(self.ends, key=lambda end: end.number)
         return [(self.entered[end.number], end.result) for end in ended if isinstance(end, Complete)]
 
     def named_runs(self) -> NamedRuns:
-        """The same with names."""
         return [(one.stream, one.spec.name, result) for one, result in self.complete()]
 
     def costs(self) -> Costs:
-        """What the first run of each row costs, measured one after the other."""
+        """The costs of the first run of each row, measured one after the other."""
         firsts = {one.spec.name: (one.spec, run) for one, run in reversed(self.complete()) if one.stream == FIRST}
         with Bar(self.console) as bar:
-            return measure_costs(list(firsts.values()), self.asked.report, bar.update)
+            return measure_costs(list(firsts.values()), self.request.report, bar.update)
 
 
 def _write(
     runs: NamedRuns,
     costs: Costs,
-    failures: Sequence[Any] = (),
+    failures: Sequence[dict[str, str]] = (),
     *,
     folder: Path,
     places: BenchOptions,
@@ -152,7 +158,7 @@ def _write(
         raise UserError("no run is complete: there is nothing to show", code="no-runs")
     board = make_board(runs)
     pictures, tables = board_pictures(board, costs), list(board.tables.values())
-    lines = "".join(to_line(run, named(stream, place, row)) for place, (stream, row, run) in enumerate(runs))
+    lines = "".join(to_line(run, row_entry(stream, place, row)) for place, (stream, row, run) in enumerate(runs))
 
     def text(path: Path) -> str:
         figures = Path(os.path.relpath(folder / "figures", path.parent)).as_posix()

@@ -17,7 +17,7 @@ from testdg.methods import Adapter, describe_settings, find_method, methods, ord
 
 
 def list_methods(as_json: bool) -> None:
-    """Every method: what it is for and what it needs; as JSON with all that is known of it."""
+    """Print every method with its tasks and needs; as JSON with its whole description."""
     about = [_about(method) for method in methods().values()]
     if as_json:
         print(json.dumps(about, indent=2))
@@ -29,7 +29,7 @@ def list_methods(as_json: bool) -> None:
 
 
 def list_benchmarks(as_json: bool) -> None:
-    """Name, task, classes, batch size, the paper's input and needs of every benchmark."""
+    """Print name, task, classes, batch size, the paper's input and needs of every benchmark."""
     entries = [
         {
             "name": one.name,
@@ -59,7 +59,7 @@ def _paper_input(paper: Mapping[str, Any]) -> str:
 
 
 def check_data(folders: Sequence[Path], as_json: bool) -> bool:
-    """Show what data folders hold and what is wrong with them; False where something is."""
+    """Print the contents and the problems of data folders; False if there are problems."""
     from testdg.data.check import check_folder, looked_for
 
     by_folder = {folder: check_folder(folder) for folder in folders}
@@ -70,7 +70,7 @@ def check_data(folders: Sequence[Path], as_json: bool) -> bool:
         return fine
     console = Console(soft_wrap=True, highlight=False, markup=False)
     for folder in (folder for folder, several in by_folder.items() if not several):
-        console.print(f"{folder} holds no known data set: looked for {looked_for()}")
+        console.print(f"{folder} has no known data set: looked for {looked_for()}")
     if not checks:
         return fine
     states = [(one, "wrong" if one.problems else "fine") for one in checks]
@@ -83,7 +83,7 @@ def check_data(folders: Sequence[Path], as_json: bool) -> bool:
 
 
 def show_method(name: str, as_json: bool) -> None:
-    """One method with its settings and presets."""
+    """Print a method with its settings and presets."""
     method = find_method(name)
     presets = {benchmark: dict(values) for benchmark, values in method.presets.items()}
     settings = describe_settings(method.Settings)
@@ -99,7 +99,7 @@ def show_method(name: str, as_json: bool) -> None:
         console.print(f"a reconstruction for {' and '.join(method.reconstructed())}: no code of the authors exists")
     _show([{**one, "default": _plain(one["default"])} for one in order_for_display(method.Settings)])
     for preset, values in presets.items():
-        applied = " (applied by itself)" if preset in benchmarks() and benchmarks()[preset].embedded else ""
+        applied = " (applied automatically)" if preset in benchmarks() and benchmarks()[preset].embedded else ""
         console.print(f"preset {preset}{applied}: {', '.join(f'{key}={value}' for key, value in values.items())}")
 
 
@@ -130,5 +130,5 @@ def _show(entries: list[dict[str, Any]]) -> None:
 
 
 def _width() -> int | None:
-    """That of the terminal, or what COLUMNS says; a file or a pipe has none to keep to."""
+    """The width of the terminal or of COLUMNS; 200 for a file or a pipe."""
     return None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200

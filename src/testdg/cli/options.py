@@ -1,4 +1,4 @@
-"""What commands share: options, most of them of runs, and what torch must know before it is imported."""
+"""Options that commands share, most of them derived from `RunSpec`, and the environment of torch."""
 
 import inspect
 import os
@@ -30,64 +30,72 @@ Gpus = Annotated[
     float | None, Option(metavar="SHARE", help="Share of a GPU that a stream takes on a Ray cluster, as in 0.1.")
 ]
 Out = Annotated[str, Option(metavar="FOLDER|URL", help="Parent of the run folders; s3://... for complete runs.")]
-Track = Annotated[str | None, Option(metavar="tensorboard", help="Write the numbers of every batch for it, too.")]
+Track = Annotated[
+    str | None, Option(metavar="tensorboard", help="Also write the numbers of every batch for this program.")
+]
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Where the runs of a grid go, and what is written about them."""
+    """Where the runs of a grid are computed and stored, and which tables are written."""
 
     jobs: Jobs = 1
-    engine: Annotated[str, Option(metavar="local|ray", help="Where runs go: this machine, or a Ray cluster.")] = "local"
+    engine: Annotated[
+        str, Option(metavar="local|ray", help="Where runs are computed: on this machine, or on a Ray cluster.")
+    ] = "local"
     address: Address = None
     gpus_per_cell: Annotated[
         float | None, Option(metavar="SHARE", help="Share of a GPU that a run takes on a Ray cluster, as in 0.1.")
     ] = None
     out: Out = "runs"
     track: Track = None
-    csv: Annotated[Path | None, Option(metavar="FILE", help="Write the tables as CSV, too.")] = None
-    markdown: Annotated[Path | None, Option(metavar="FILE", help="Write the tables as Markdown, too.")] = None
-    jsonl: Annotated[Path | None, Option(metavar="FILE", help="Write every run as a line of JSON, too.")] = None
+    csv: Annotated[Path | None, Option(metavar="FILE", help="Also write the tables as CSV.")] = None
+    markdown: Annotated[Path | None, Option(metavar="FILE", help="Also write the tables as Markdown.")] = None
+    jsonl: Annotated[Path | None, Option(metavar="FILE", help="Also write every run as a line of JSON.")] = None
 
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """What a tuning tries, and where the choice goes."""
+    """The search of a tuning, and the file of the choice."""
 
     methods: Annotated[
         list[str] | None, Argument(metavar="METHOD...", help="As in tent sar:come; all methods if left out.")
     ] = None
-    write: Annotated[Path, Option(metavar="FILE", help="The choice; rows of an earlier one stay.")] = Path("tuned.toml")
+    write: Annotated[Path, Option(metavar="FILE", help="File of the choice; rows of other methods in it stay.")] = Path(
+        "tuned.toml"
+    )
     rates: Annotated[str | None, Option(help="Learning rates to try for every method, in place of its own search.")] = (
         None
     )
     widen: Annotated[
-        int, Option(min=0, max=3, help="How often a search whose choice lies at its edge is widened there.")
+        int, Option(min=0, max=3, help="How often a search is widened where its choice lies at the edge.")
     ] = 0
 
 
 @dataclass(frozen=True)
 class BoardOptions:
-    """What a leaderboard is made of, and where it goes."""
+    """The runs of a leaderboard, and its folder."""
 
     methods: Annotated[
         list[str] | None, Argument(metavar="METHOD...", help="As in tent sar:come; all of --tuned if left out.")
     ] = None
-    best: Annotated[int, Option(min=0, help="Methods that get all seeds and the longest stream.")] = 8
+    best: Annotated[int, Option(min=0, help="Methods that run with all seeds and on the longest stream.")] = 8
     streams: Annotated[
         str | None, Option(metavar="NAMES", help="Streams, separated by commas, or all; the standard ones if left out.")
     ] = None
-    report: Annotated[Path, Option(help="Folder of table, page, figures and runs.")] = Path("leaderboard")
+    report: Annotated[Path, Option(help="Folder of the table, the page, the figures and the runs.")] = Path(
+        "leaderboard"
+    )
     cost: Annotated[bool, Option(help="Measure time and memory of a batch, after the runs.")] = True
     show: Annotated[
         list[Path] | None,
-        Option(metavar="FOLDER", help="Run nothing: write what earlier leaderboards hold, as one; repeatable."),
+        Option(metavar="FOLDER", help="Run nothing: merge the runs of earlier leaderboards into one; repeatable."),
     ] = None
 
 
 @dataclass(frozen=True)
 class AnalyzeOptions:
-    """Which analysis is made, of what, and where it goes."""
+    """An analysis, its runs and its files."""
 
     name: Annotated[str, Argument(metavar="NAME|list", help="Analysis; `list` shows all.")] = "list"
     jobs: Jobs = 1
@@ -100,7 +108,7 @@ class AnalyzeOptions:
 
 
 class Chosen(NamedTuple):
-    """What was chosen about runs: values of a grid, and the settings of methods, as `--set` has them."""
+    """The choices of a user about runs: values of a grid, and settings of methods as `--set` has them."""
 
     values: dict[str, Any]
     pairs: list[str]
@@ -112,7 +120,7 @@ _SECOND = "second_"  # a second name of an option is an option of its own, which
 
 
 def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Callable[[Command], Command]:
-    """Give a command an option for every field of `RunSpec` that a user chooses, and `--set`; it gets them as `chosen`.
+    """Give a command an option for every choice of `RunSpec`, and `--set`; it gets them as `chosen`.
 
     If it takes `several` benchmarks, protocols or seeds, the help shows names in the plural; both are accepted.
     """
@@ -123,31 +131,36 @@ def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Calla
             names = [f"{names[0]}s", *names]
         options.append(_parameter(key, names[0], defaults.get(key)))
         options += [_parameter(_SECOND + key, name, None, hidden=True) for name in names[1:]]
-    options.append(inspect.Parameter("settings", _KIND, default=None, annotation=Settings))
-    return lambda command: _spread(command, "chosen", options, _gather)
 
+    def decorate(command: Command) -> Command:
+        def run(settings: list[str] | None, **given: Any) -> bool | None:
+            values = {option.name: given.pop(option.name) for option in options}
+            for key in [key for key in values if key.startswith(_SECOND)]:
+                if (second := values.pop(key)) is not None:
+                    values[key.removeprefix(_SECOND)] = second
+            return command(chosen=Chosen(chosen(values), settings or []), **given)
 
-def _gather(given: dict[str, Any]) -> Chosen:
-    """What was chosen, by whichever name."""
-    pairs = given.pop("settings") or []
-    seconds = {key.removeprefix(_SECOND): given.pop(key) for key in list(given) if key.startswith(_SECOND)}
-    return Chosen(chosen({**given, **{key: value for key, value in seconds.items() if value is not None}}), pairs)
+        parameter = inspect.Parameter("settings", _KIND, default=None, annotation=Settings)
+        return _with_parameters(run, command, "chosen", [*options, parameter])
+
+    return decorate
 
 
 def with_options(name: str, kind: type) -> Callable[[Command], Command]:
-    """Give a command an option for every field of a class; it gets a value of that class under a name."""
+    """Give a command an option for every field of a class; the command gets a value of that class under a name."""
     options = list(inspect.signature(kind).parameters.values())
-    return lambda command: _spread(command, name, options, lambda values: kind(**values))
+
+    def decorate(command: Command) -> Command:
+        def run(**given: Any) -> bool | None:
+            return command(**{name: kind(**{option.name: given.pop(option.name) for option in options})}, **given)
+
+        return _with_parameters(run, command, name, options)
+
+    return decorate
 
 
-def _spread(
-    command: Command, name: str, options: list[inspect.Parameter], gather: Callable[[dict[str, Any]], Any]
-) -> Command:
-    """The command with options in place of one parameter, which gets all of them gathered."""
-
-    def run(**given: Any) -> bool | None:
-        return command(**{name: gather({option.name: given.pop(option.name) for option in options})}, **given)
-
+def _with_parameters(run: Command, command: Command, name: str, options: list[inspect.Parameter]) -> Command:
+    """`run` with the name, the help and the parameters of a command, but with options in place of one parameter."""
     own = inspect.signature(command, eval_str=True).parameters
     parameters = sorted([*(own[key] for key in own if key != name), *options], key=_place)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -157,7 +170,7 @@ def _spread(
 
 
 def _parameter(key: str, name: str, default: str | None, *, hidden: bool = False) -> inspect.Parameter:
-    """The option of a field: text, except for switches and single numbers."""
+    """The option of a field: a text, except for switches and single numbers."""
     choice = CHOICES[key.removeprefix(_SECOND)]
     words = rule_of(choice.type)
     number = int if words.startswith("a whole number") else float if words.startswith("a number") else str
@@ -168,8 +181,8 @@ def _parameter(key: str, name: str, default: str | None, *, hidden: bool = False
 
 
 def _place(parameter: inspect.Parameter) -> int:
-    """Arguments first, then what is run and how it is set, then where it goes and how it is shown."""
-    if parameter.default is inspect.Parameter.empty:  # not an option yet
+    """Order of parameters: arguments, choices of runs, settings, files, JSON."""
+    if parameter.default is inspect.Parameter.empty:  # another decorator replaces it
         return -1
     kinds = [type(note).__name__ for note in getattr(parameter.annotation, "__metadata__", ())]
     if "ArgumentInfo" in kinds:
@@ -177,20 +190,20 @@ def _place(parameter: inspect.Parameter) -> int:
     return 1 if parameter.name in keys() else {"settings": 2, "json": 4}.get(parameter.name, 3)
 
 
-def ray_options(engine: str, **places: Any) -> dict[str, Any] | None:
-    """What was asked of a Ray cluster; None where everything stays on this machine."""
-    given = {key: value for key, value in places.items() if value is not None}
+def uses_ray(engine: str, **options: object) -> bool:
+    """Whether runs go to a Ray cluster; `options` are those that are only for a cluster."""
+    given = [key for key, value in options.items() if value is not None]
     if engine not in ("local", "ray"):
         raise unknown("engine", engine, ("local", "ray"))
     if engine == "local" and given:
-        option = next(iter(given)).replace("_", "-")
+        option = given[0].replace("_", "-")
         raise UserError(f"--{option} is for a Ray cluster: add --engine ray, or leave it out", code="option-conflict")
-    return given if engine == "ray" else None
+    return engine == "ray"
 
 
 def prepare_torch(*, bf16: bool) -> None:
-    """Set what torch reads when it is imported; the user's own environment wins."""
-    # Threads that wait by spinning take the cores from each other: beside another job, a run is many times slower.
+    """Set the variables that torch reads when it is imported; those of the user's environment win."""
+    # Spinning threads occupy the cores that other jobs need: next to another job, a run is many times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if bf16:  # some virtual machines announce AMX and then kill the process that uses it: keep to plain AVX-512
+    if bf16:  # some virtual machines announce AMX and kill a process that uses it: use plain AVX-512
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")

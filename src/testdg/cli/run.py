@@ -2,16 +2,15 @@
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from testdg.cli.display import LiveDisplay, PlainDisplay, quieten
 from testdg.cli.options import Chosen
-from testdg.cli.progress import Display, make_display
-from testdg.cli.screen import quieten
 from testdg.errors import UserError
 from testdg.methods import find_method
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
@@ -28,29 +27,32 @@ from testdg.studies.summary import leaves_one_out, run_names
 
 
 def run_command(chosen: Chosen, out: Path, track: str | None, *, as_json: bool) -> None:
-    """Run Source and the methods, and show them; a protocol of several orders is one run of all for each."""
+    """Run Source and the methods and show the results; a protocol of several orders is one run of all for each."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_tracker(track)
     check_choices(chosen.values)
-    settings = read_settings(chosen.pairs, chosen.values["method"])
-    specs = expand(Grid({**chosen.values, "settings": settings}, title=""))
+    methods = list(dict.fromkeys(chosen.values["method"]))
+    specs = expand(Grid({**chosen.values, "settings": read_settings(chosen.pairs, methods)}, title=""))
     if len({(spec.stream, spec.precision) for spec in specs}) > len({spec.stream for spec in specs}):
         message = "all methods of a run share one precision: use --precision, or a run for each"
         raise UserError(message, code="option-conflict")
     quieten(spec.model for spec in specs)
-    with make_display(console) as display:
-        streams = [list(some) for _, some in groupby(specs, lambda spec: spec.stream)]
-        runs = [run_specs(stream, out, display, track) for stream in streams]
+    titles = {spec.method: find_method(spec.method).title for spec in specs}
+    results: list[list[Result]] = []
+    with (LiveDisplay if console.is_terminal else PlainDisplay)(console, titles) as display:
+        for _, group in groupby(specs, lambda spec: spec.stream):
+            with tracked(display, track) as observer:
+                results.append([run_session(open_run(spec, observer), out, observer) for spec in group])
     if as_json:
-        print(json.dumps(as_json_values(list(dict.fromkeys(chosen.values["method"])), runs), indent=2))
-    elif len(runs) == 1:
-        show(console, runs[0], specs[-1])
+        print(json.dumps(as_json_values(methods, results), indent=2))
+    elif len(results) == 1:
+        show(console, results[0], list(titles.values()), specs[-1])
     else:
-        show_orders(console, runs)
+        show_orders(console, results, list(titles.values()))
 
 
 def check_choices(values: Mapping[str, Any]) -> None:
-    """Refuse values that are for grids, or that have no effect."""
+    """Refuse values that have no effect, and those that are for grids."""
     if not values["method"]:
         raise UserError("--method names no method: see `testdg methods`", code="no-method")
     if values.get("guard") and {*values["method"]} == {SOURCE}:
@@ -61,23 +63,16 @@ def check_choices(values: Mapping[str, Any]) -> None:
             raise UserError(f"run shows one stream: name one {key}, or use testdg bench", code="several-runs")
 
 
-def run_specs(specs: Sequence[RunSpec], out: Path, display: Display, track: str | None) -> list[Result]:
-    """Run specs of one stream one after the other, and show how it goes."""
-    display.expect({spec.method: find_method(spec.method).title for spec in specs})
-    with tracked(display, track) as observer:
-        return [run_session(open_run(spec, observer), out, observer) for spec in specs]
-
-
-def as_json_values(methods: list[str], runs: list[list[Result]]) -> Any:
+def as_json_values(methods: list[str], runs: list[list[Result]]) -> dict[str, Any] | list[dict[str, Any]]:
     """The result of the method, or its spread over several streams; of several methods, a list."""
     by_method = {name: [one for results in runs for one in results if one.method["name"] == name] for name in methods}
     found = [column[0].to_dict() if len(column) == 1 else spread(column) for column in by_method.values()]
     return found[0] if len(found) == 1 else found
 
 
-def show(console: Console, results: list[Result], spec: RunSpec) -> None:
-    """Print record, tables and the places of the figures."""
-    titles, result = _titles(results), results[-1]
+def show(console: Console, results: list[Result], titles: list[str], spec: RunSpec) -> None:
+    """Print the record, the tables and the paths of the figures."""
+    result = results[-1]
     heading = f"{titles[-1]} on {result.record['benchmark']}"
     console.print("\n".join(record_lines(result.record)), markup=False)
     _show_tables(console, result_tables(titles, results))
@@ -92,40 +87,40 @@ def show(console: Console, results: list[Result], spec: RunSpec) -> None:
     for one in results[1:] or results:
         console.print(f"run     {one.folder} ({one.seconds:.0f} s)", markup=False)
     console.print(f"figure  {figure}", markup=False)
-    if len(results) == 2 and (panel := _make_panel(result, titles, heading, spec)) is not None:
-        console.print(f"panel   {panel}", markup=False)
+    if len(results) == 2 and result.record["task"] == "segmentation":
+        show_panel(console, result, titles, heading, spec)
 
 
 def caution_lines(title: str, result: Result) -> list[str]:
-    """What a run did to keep a model from harm, and what went wrong in it, in words."""
+    """Updates that were left out, and interventions of the guard."""
     lines = []
     if result.skipped_updates:
         lines.append(f"{title}: {result.skipped_updates} updates were left out, their loss or gradient was not finite")
     if result.guard is not None:
         skipped, back, source = (result.guard.get(key, 0) for key in ("skip", "roll_back", "fall_back"))
-        told = f"{skipped} batches predicted without learning, {back} times back to a healthy state"
-        lines.append(f"{title}: guard: {told}, {source} times back to the source")
+        counts = f"{skipped} batches predicted without learning, {back} times back to a healthy state"
+        lines.append(f"{title}: guard: {counts}, {source} times back to the source")
     return lines
 
 
-def _make_panel(result: Result, titles: list[str], heading: str, spec: RunSpec) -> Path | None:
-    """Draw what the run did to pictures; None for classification, and if the adapted state was deleted."""
+def show_panel(console: Console, result: Result, titles: list[str], heading: str, spec: RunSpec) -> None:
+    """Draw the predicted maps of a run and print the path; nothing if the adapted state was deleted."""
     panel = result.folder / "panel.png"
-    segmentation = result.record["task"] == "segmentation"
-    if segmentation and not panel.exists() and (result.folder / "state").exists():
+    if not panel.exists() and (result.folder / "state").exists():
         session, headings = open_run(spec), [titles[0], f"{titles[1]}, after the stream"]
         samples = take_samples(result.folder, session.benchmark, session.model)
-        note = record_note({**result.record, "views": "one"})  # whatever the views of the run
+        note = record_note({**result.record, "views": "one"})  # the maps of the panel come from one view
         draw_panel(panel, samples, headings, session.benchmark.classes, session.benchmark.palette, heading, note)
-    return panel if panel.exists() else None
+    if panel.exists():
+        console.print(f"panel   {panel}", markup=False)
 
 
-def show_orders(console: Console, runs: list[list[Result]]) -> None:
+def show_orders(console: Console, runs: list[list[Result]], titles: list[str]) -> None:
     """Print the record of the first order (or left-out domain), the table of all, and the run folders."""
-    told = "runs       {}, one for each domain" if leaves_one_out(runs) else "orders     {}, one run each"
+    heading = "runs       {}, one for each domain" if leaves_one_out(runs) else "orders     {}, one run each"
     console.print("\n".join(record_lines(runs[0][-1].record)), markup=False)
-    console.print(f"{told.format(len(runs))}; the first is described above", markup=False)
-    _show_tables(console, [orders_table(_titles(runs[0]), runs)])
+    console.print(f"{heading.format(len(runs))}; the first is described above", markup=False)
+    _show_tables(console, [orders_table(titles, runs)])
     for name, results in zip(run_names(runs), runs, strict=True):
         console.print(f"{name}  {results[-1].folder}", markup=False)
 
@@ -143,10 +138,6 @@ def spread(results: list[Result]) -> dict[str, Any]:
         "deviation": statistics.stdev(scores),
         "runs" if left_out else "orders": [result.to_dict() for result in results],
     }
-
-
-def _titles(results: list[Result]) -> list[str]:
-    return [find_method(result.method["name"]).title for result in results]
 
 
 def _show_tables(console: Console, tables: list[Table]) -> None:

@@ -9,38 +9,36 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import Training, check_places, drop_state, run_lines, run_specs, told_failures, write_texts
-from testdg.cli.bench_progress import complain
+from testdg.cli.bench import check_places, drop_state, failure_records, run_lines, run_specs, write_texts
+from testdg.cli.display import Bar, Training, print_failures, quieten
 from testdg.cli.options import BenchOptions, Chosen, TuneOptions
-from testdg.cli.screen import Bar, quieten
 from testdg.core.settings import BUDGET
 from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.report.bench import tuning_csv, tuning_markdown, tuning_plain, tuning_text
 from testdg.studies import Complete, Failed, RunSpec, expand
 from testdg.studies.grid import read_settings
-from testdg.studies.tuned import Tuned
 from testdg.studies.tuning import (
     Choice,
     Configuration,
     check_given,
     choose,
+    chosen_preset,
     conditions,
     configurations,
-    in_turn,
-    preset_of,
+    order_by_method,
     tuning_grid,
     usual_values,
 )
-from testdg.studies.variants import Variant, compatible_variants, find_variants
+from testdg.studies.variants import Tuned, Variant, compatible_variants, find_variants
 
 
-def tune_command(asked: TuneOptions, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
-    """Try all configurations of some methods, choose, and write the choice; False where a run failed."""
+def tune_command(request: TuneOptions, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
+    """Try all configurations of some methods, choose, and write the choice; False if a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    check_places(places, asked.write)
-    earlier = Tuned.read(asked.write) if asked.write.exists() else None
-    tuning = Tuning(asked, *chosen)
+    check_places(places, request.write)
+    earlier = Tuned.read(request.write) if request.write.exists() else None
+    tuning = Tuning(request, *chosen)
     tuning.describe(console, earlier)
     try:
         tuning.run(places, console)
@@ -52,22 +50,22 @@ def tune_command(asked: TuneOptions, chosen: Chosen, places: BenchOptions, *, as
 
 
 class Tuning:
-    """What is tried, its runs, and how they ended; a search that is widened adds to all of them."""
+    """Configurations, their runs, and the ends of these; a search that is widened adds to all three."""
 
-    def __init__(self, asked: TuneOptions, values: Mapping[str, Any], pairs: Sequence[str]) -> None:
+    def __init__(self, request: TuneOptions, values: Mapping[str, Any], pairs: Sequence[str]) -> None:
         names = values["benchmark"]
         if len(names) != 1:
             message = "settings are chosen on one benchmark: name one with --benchmark"
             raise UserError(message, code="several-benchmarks")
-        rates = read_rates(asked.rates)
-        self.file, self.limit, self.rule = asked.write, asked.widen, tuning_rule(rates, asked.widen)
-        variants = find_variants(asked.methods or [], find_benchmark(names[0]).task)
+        rates = read_rates(request.rates)
+        self.file, self.limit, self.rule = request.write, request.widen, tuning_rule(rates, request.widen)
+        variants = find_variants(request.methods or [], find_benchmark(names[0]).task)
         self.values = usual_values(load_benchmark(names[0], values.get("data")), values)
-        presets = [preset_of(variant, names[0], self.values) for variant in variants]
+        presets = [chosen_preset(variant, names[0], self.values) for variant in variants]
         tried = [one for pair in zip(variants, presets, strict=True) for one in configurations(*pair, rates)]
         self.settings = read_settings(pairs, [variant.method for variant in variants])
         check_given(tried, self.settings)
-        if not asked.methods:
+        if not request.methods:
             able = compatible_variants(variants, self._runs(tried)[0])
             tried = [one for one in tried if one.variant in able]
         self.tried = tried
@@ -75,15 +73,14 @@ class Tuning:
         self.ends: list[Complete | Failed] = []
 
     def _runs(self, tried: Sequence[Configuration]) -> list[RunSpec]:
-        return in_turn(expand(tuning_grid(tried, self.values, self.settings)), tried)
+        return order_by_method(expand(tuning_grid(tried, self.values, self.settings)), tried)
 
     @property
     def failed(self) -> list[Failed]:
-        """Runs that failed."""
         return [end for end in self.ends if isinstance(end, Failed)]
 
     def describe(self, console: Console, earlier: Tuned | None) -> None:
-        """Note what the choice depends on, and refuse a file of other conditions before anything runs."""
+        """Find the conditions of the choice, and refuse a file with other conditions before anything runs."""
         quieten(spec.model for spec in self.specs)
         with Bar(console) as bar:
             self.conditions = conditions(self.rule, self.specs, Training(bar))
@@ -91,7 +88,7 @@ class Tuning:
             Tuned(self.conditions).joined(earlier, self.file)
 
     def run(self, places: BenchOptions, console: Console) -> None:
-        """Run everything, then what wider searches add, as long as there is something."""
+        """Compute all runs, then those that wider searches add, until they add none."""
         self._run(self.specs, places, console)
         while more := self._wider():
             rows = ", ".join(dict.fromkeys(one.variant.key for one in more))
@@ -105,18 +102,18 @@ class Tuning:
     def _run(self, specs: Sequence[RunSpec], places: BenchOptions, console: Console) -> None:
         start = len(self.specs) - len(specs)
 
-        def hear(end: Complete | Failed) -> None:
+        def on_end(end: Complete | Failed) -> None:
             self.ends.append(replace(end, number=start + end.number))
             drop_state(end)
 
-        run_specs(specs, places, console, hear)
+        run_specs(specs, places, console, on_end)
 
     def _wider(self) -> list[Configuration]:
         choices, _ = choose(self.tried, self.specs, self.ends)
         return [one for choice in choices if choice.widened < self.limit for one in choice.wider()]
 
     def choose(self) -> tuple[list[Choice], list[Variant]]:
-        """The choice of each variant that is complete, with all widenings of its search; and the other variants."""
+        """The choice of each variant whose search is complete, and the other variants."""
         choices, waiting = choose(self.tried, self.specs, self.ends)
         wider = {one.variant.key for one in self._wider()}
         waiting += [choice.variant for choice in choices if choice.variant.key in wider]
@@ -124,7 +121,6 @@ class Tuning:
 
 
 def read_rates(text: str | None) -> list[float]:
-    """Learning rates, separated by commas."""
     try:
         rates = [float(part) for part in text.split(",")] if text is not None else []
     except ValueError:
@@ -148,14 +144,14 @@ def tuning_rule(rates: Sequence[float], widen: int = 0) -> str:
 
 
 def _write(tuning: Tuning, places: BenchOptions, earlier: Tuned | None, console: Console, *, as_json: bool) -> None:
-    """Choose among what is complete, write and show it."""
+    """Write and show the choices of all complete variants."""
     specs, ends = tuning.specs, sorted(tuning.ends, key=lambda end: end.number)
     choices, waiting = tuning.choose()
     write_texts({places.jsonl: lambda: run_lines(specs, ends)})
     if choices:
         about = tuning.conditions
-        told = {key: ", ".join(map(str, one)) if isinstance(one, list) else one for key, one in about.items()}
-        lines = [f"{key.replace('_', ' '):<18} {text}" for key, text in told.items()]
+        values = {key: ", ".join(map(str, one)) if isinstance(one, list) else one for key, one in about.items()}
+        lines = [f"{key.replace('_', ' '):<18} {text}" for key, text in values.items()]
         tuned = Tuned(about, {choice.variant.key: choice.chosen() for choice in choices})
         (tuned if earlier is None else tuned.joined(earlier, tuning.file)).write(tuning.file)
         texts = {places.csv: lambda: tuning_csv(choices), places.markdown: lambda: tuning_markdown(choices, lines)}
@@ -163,8 +159,8 @@ def _write(tuning: Tuning, places: BenchOptions, earlier: Tuned | None, console:
         if not as_json:
             console.print(f"\n{tuning_text(choices, lines)}\n\nchoice  {tuning.file}", markup=False)
     if as_json:
-        failed = told_failures(specs, tuning.failed)
+        failed = failure_records(specs, tuning.failed)
         print(json.dumps({"choices": tuning_plain(choices), "file": str(tuning.file), "failed": failed}, indent=2))
     if waiting:
         print(f"not chosen yet: {', '.join(one.key for one in waiting)}", file=sys.stderr)
-    complain(specs, tuning.failed)
+    print_failures(specs, tuning.failed)

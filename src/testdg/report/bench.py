@@ -11,8 +11,7 @@ from testdg.report.table import Column, Entry, Table, plain_table
 from testdg.studies import BenchRow, BenchTable
 from testdg.studies.ablations import Column as Measured
 from testdg.studies.ablations import Published
-from testdg.studies.statistics import Gain
-from testdg.studies.summary import Score
+from testdg.studies.summary import Gain, Score
 from testdg.studies.tuning import Choice
 
 INTERVAL = "95 % interval"
@@ -174,7 +173,7 @@ def tuning_csv(choices: Iterable[Choice]) -> str:
         for one in choice.tried:
             about = [choice.variant.key, one.configuration.described, choice.metric.key, one.score]
             flags = [one.configuration.published, one is choice.best]
-            rows.append([*about, choice.behind(one), *flags, round(one.seconds, 3)])
+            rows.append([*about, choice.gap_to_best(one), *flags, round(one.seconds, 3)])
     return csv_text(rows)
 
 
@@ -207,7 +206,7 @@ def choice_table(choice: Choice) -> Table:
         tied = one is not choice.best and one in choice.ties
         marks = {"chosen": one is choice.best, "tied": tied, "published": one.configuration.published}
         mark = ", ".join(mark for mark, holds in marks.items() if holds)
-        rows.append((f"{number}", [*values, score, Entry(choice.behind(one)), Entry(text=mark)]))
+        rows.append((f"{number}", [*values, score, Entry(choice.gap_to_best(one)), Entry(text=mark)]))
     source = "" if choice.source is None else f", Source {choice.source:.{_DIGITS}f}"
     return Table(f"{choice.variant.title}{source}", "", columns, rows, corner="")
 
@@ -217,7 +216,7 @@ def remarks(choice: Choice) -> list[str]:
     lines = [f"chosen: {choice.best.configuration.described}"]
     if ties := len(choice.ties) - 1:
         lines.append(f"tied with {ties} more: of ties, the published settings are taken, then the smallest rate")
-    near = [behind for one in choice.neighbours() if (behind := choice.behind(one)) is not None]
+    near = [gap for one in choice.neighbours() if (gap := choice.gap_to_best(one)) is not None]
     if near:
         lines.append(f"neighbours are {min(near):+.{_DIGITS}f} to {max(near):+.{_DIGITS}f} behind")
     if choice.widened:

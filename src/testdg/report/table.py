@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from testdg.errors import visible
 from testdg.runs.scores import Metric
-from testdg.studies.statistics import Spread
+from testdg.studies.summary import Spread
 
 
 class Entry(NamedTuple):

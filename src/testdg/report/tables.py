@@ -17,8 +17,7 @@ from testdg.runs.result import mean_of
 from testdg.runs.scores import Classification, Metric, Segmentation, other_metrics
 from testdg.spec import SOURCE
 from testdg.studies import BenchTable
-from testdg.studies.statistics import spread
-from testdg.studies.summary import Score, leaves_one_out, run_names
+from testdg.studies.summary import Score, leaves_one_out, run_names, spread
 
 _IOU = "IoU of "
 _HELD_OUT = " (held out)"

@@ -8,15 +8,14 @@ from testdg.errors import UserError, look_up
 from testdg.runs.events import Entry, count_changes, mean_diagnostic
 from testdg.runs.folder import read_events
 from testdg.studies.grid import Grid
-from testdg.studies.statistics import Spread, spread
-from testdg.studies.summary import BenchRow
+from testdg.studies.summary import BenchRow, Spread, spread
 
 Values = Mapping[str, Any]
 METHOD = "testdg"
 
 
 class Column(NamedTuple):
-    """One more column of an ablation's table: a number that comes from the events of each run."""
+    """An additional column of an ablation's table: a number from the events of each run."""
 
     title: str
     key: str
@@ -24,7 +23,7 @@ class Column(NamedTuple):
     digits: int
 
     def value(self, row: BenchRow) -> Spread | None:
-        """The mean over the runs of a row, and its spread; None where a run has no such number."""
+        """The mean over the runs of a row, and its spread; None if a run has no such number."""
         values = [self.measure(read_events(result.folder)) for result in row.results]
         known = [value for value in values if value is not None]
         return spread(known) if len(known) == len(values) else None
@@ -35,7 +34,7 @@ MMD2 = Column("MMD²", "prototype_mmd2", lambda events: mean_diagnostic(events, 
 
 
 class Published(NamedTuple):
-    """Numbers of the paper, in its own rows: another model and another stream, so never beside ours."""
+    """Numbers of the paper, in a table of their own, as they are of another model and another stream."""
 
     where: str
     columns: tuple[str, ...]
@@ -43,7 +42,6 @@ class Published(NamedTuple):
 
     @property
     def heading(self) -> str:
-        """What stands above them."""
         return f"published, ViT-B/16 on CIFAR-10-C: other model, other stream ({self.where})"
 
     def cells(self) -> list[list[str]]:
@@ -60,7 +58,7 @@ class Ablation:
     title: str
     rows: Mapping[str, Values]
     protocols: tuple[str, ...] = ()
-    """Protocols where the user names none; empty for the benchmark's own."""
+    """Default protocols; empty for the benchmark's own."""
     columns: tuple[Column, ...] = (CHANGES,)
     published: Published | None = None
 
@@ -68,7 +66,7 @@ class Ablation:
         """The grid of all rows; `values` are those of a grid, `settings` hold for every row."""
         varied = {key for row in self.rows.values() for key in row}
         if taken := sorted(varied & settings.keys()):
-            message = f"ablation {self.name} varies {taken[0]} itself: leave out --set {taken[0]}"
+            message = f"ablation {self.name} varies {taken[0]}: leave out --set {taken[0]}"
             raise UserError(message, code="setting-varied")
         runs = tuple({"name": name, "settings": dict(row)} for name, row in self.rows.items())
         default = {"protocol": list(self.protocols)} if self.protocols else {}
@@ -77,12 +75,10 @@ class Ablation:
 
 
 def find_ablation(name: str) -> Ablation:
-    """An ablation by name."""
     return look_up("ablation", name, ABLATIONS)
 
 
 def _sweep(key: str, values: Iterable[Any]) -> dict[str, Values]:
-    """A row for each value of one setting."""
     return {f"{key} {value}": {key: value} for value in values}
 
 
@@ -104,12 +100,12 @@ _STEPS: list[tuple[str, Values]] = [
 
 
 def _errors(where: str, errors: Mapping[str, float]) -> Published:
-    """A table of the paper that has errors alone."""
+    """A table of the paper that has only errors."""
     return Published(where, ("error, %",), {name: (error,) for name, error in errors.items()})
 
 
 def _cumulative() -> dict[str, Values]:
-    """Each row has all that the rows above it have."""
+    """Rows that each add one change to the row above."""
     rows: dict[str, Values] = {}
     now: dict[str, Any] = dict(_NOTHING)
     for name, change in _STEPS:
@@ -121,7 +117,7 @@ def _cumulative() -> dict[str, Values]:
 _ALL = [
     Ablation(
         name="components",
-        title="losses, selection and update added one by one; then the amplifier taken away",
+        title="losses, selection and update added one by one; then the amplifier removed",
         rows=_cumulative(),
         published=_errors(
             "table of components",
@@ -165,7 +161,7 @@ _ALL = [
     ),
     Ablation(
         name="distance",
-        title="distance that the prototype update keeps",
+        title="distance that the prototype update preserves",
         rows=_sweep("distance", ("mmd", "hausdorff", "chamfer")),
         published=_errors(
             "table of distances", {"distance mmd": 8.2, "distance hausdorff": 8.1, "distance chamfer": 7.7}
@@ -173,7 +169,7 @@ _ALL = [
     ),
     Ablation(
         name="previous_domains",
-        title="previous domains whose prototypes are kept, on the stream and on held-out domains",
+        title="previous domains whose prototypes are stored, on the stream and on held-out domains",
         rows=_sweep("previous_domains", (1, 3, 5)),
         protocols=("continual", "held-out"),
         published=Published(
@@ -184,7 +180,7 @@ _ALL = [
     ),
     Ablation(
         name="selection",
-        title="how prototypes are chosen, and how well they stand for the queue",
+        title="how prototypes are chosen, and how well they represent the queue",
         rows=_sweep("selection", ("fifo", "random", "reservoir", "mmd")),
         columns=(CHANGES, MMD2),
         published=Published(

@@ -1,4 +1,4 @@
-"""Engines run many runs somewhere and report what becomes of them; `bench` is the loop around one."""
+"""Engines compute many runs somewhere and report news about them; `bench` is the loop around an engine."""
 
 import gc
 import statistics
@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -22,14 +22,14 @@ from testdg.runs.result import Result
 from testdg.runs.run import run_session
 from testdg.runs.session import free_cache, open_model, open_run
 from testdg.spec import RunSpec
-from testdg.studies.storage import Fetching, Out, find_out
+from testdg.studies.storage import Download, Out, find_out
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Running:
-    """A run is under way: batches done, and the mean score of its visits so far, of which `metric` is the title."""
+    """Progress of a run: batches done, and the mean score of its visits so far, whose title is `metric`."""
 
     number: int
     done: int
@@ -40,7 +40,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Complete:
-    """A run has its result."""
+    """A run is complete."""
 
     number: int
     result: Result
@@ -48,33 +48,33 @@ class Complete:
 
 @dataclass(frozen=True)
 class Failed:
-    """A run has no result: the reason in a sentence, and a traceback if the mistake is ours."""
+    """A run has no result: the reason in a sentence, and a traceback of an error in this program."""
 
     number: int
     sentence: str
     trace: str = ""
     busy: bool = False
-    """Whether another process works on the same run: it can be tried again later."""
+    """Whether another process has locked the run, so that a later attempt may succeed."""
 
 
 News = Running | Complete | Failed
 
 
 class Engine(Protocol):
-    """Runs specs; `number` of its news is a run's place in the list. Every run ends as Complete or Failed."""
+    """Computes runs. `number` of its news is the place of a run in the list; every run ends as Complete or Failed."""
 
     @property
     def jobs(self) -> int:
-        """Runs at the same time."""
+        """Number of runs at the same time."""
 
     def run(self, specs: Sequence[RunSpec], out: Out) -> Generator[News, None, None]:
-        """Run all specs, each into its folder under `out`; closing the generator stops what runs."""
+        """Compute all runs, each in its folder under `out`; closing the generator stops them."""
 
 
 def prepare(specs: Sequence[RunSpec], observer: Observer | None = None, *, devices: bool = True) -> None:
     """Check devices, and load, train or download every source model once on this machine, before anything runs.
 
-    All mistakes are reported together. Without `devices`, those of this machine do not matter.
+    All mistakes are reported together. Without `devices`, those of this machine are not checked.
     """
     errors = ErrorCollector()
     for device in dict.fromkeys(spec.device for spec in specs if devices):
@@ -93,12 +93,12 @@ def bench(
     out: str | Path = "runs",
     *,
     engine: Engine | None = None,
-    notify: Callable[[News], Any] | None = None,
+    notify: Callable[[News], object] | None = None,
 ) -> list[Complete | Failed]:
-    """Run specs, each into its own run folder under `out`, and return how each ended, in their order.
+    """Compute runs, each in its own run folder under `out`, and return how each ended, in their order.
 
     A run that was stopped resumes, and a complete one is read back. `notify` is called with all news. `out` may be a
-    URL of fsspec: it gets the complete runs, and results come with a folder of this machine that has their numbers.
+    URL of fsspec, where complete runs are stored; the folders of results are then local copies of their numbers.
     """
     from testdg.studies.local import Local
 
@@ -121,12 +121,12 @@ def bench(
 def run_one(
     number: int, spec: RunSpec, out: Out, notify: Callable[[Running], None], patience: float = 0.0
 ) -> Complete | Failed:
-    """Run one spec in this process; errors are returned as `Failed`, never raised.
+    """Compute one run in this process; errors are returned as `Failed`, never raised.
 
     `patience` is how many seconds to wait for a folder that another process, perhaps a dying one, has locked.
     """
     try:
-        return Complete(number, patiently(lambda: _run(spec, out, _Reporter(number, notify)), patience))
+        return Complete(number, retry_while_busy(lambda: _run(spec, out, _Reporter(number, notify)), patience))
     except UserError as error:
         return Failed(number, str(error), busy=isinstance(error, Busy))
     except Exception as error:
@@ -137,7 +137,7 @@ def run_one(
             torch.cuda.empty_cache()  # for the other processes on the same GPU
 
 
-def patiently(work: Callable[[], T], patience: float) -> T:
+def retry_while_busy(work: Callable[[], T], patience: float) -> T:
     """Retry for some seconds while another process, perhaps a dying one, has locked the same folder."""
     end = time.monotonic() + patience
     while True:
@@ -150,10 +150,10 @@ def patiently(work: Callable[[], T], patience: float) -> T:
 
 
 def _run(spec: RunSpec, out: Out, observer: Observer) -> Result:
-    """Run a spec into a folder; if `out` is a URL, the complete run is sent there."""
+    """Compute a run in a folder; if `out` is a URL, the complete run is uploaded."""
     if not isinstance(out, Path):
-        result = _run(spec, out.work, Observers([Fetching(out), observer]))
-        out.send(result.folder)
+        result = _run(spec, out.work, Observers([Download(out), observer]))
+        out.upload(result.folder)
         return result
     with tracked(observer, spec.track) as everyone:
         return run_session(open_run(spec, everyone), out, everyone)

@@ -1,41 +1,174 @@
-"""`adapt_fleet`: many streams at the same time on a Ray cluster, an actor each, around one source model."""
+"""`adapt_fleet`: many streams at the same time on a Ray cluster, around one source model.
 
+Each stream has an actor (`Camera`) in a process of its own, which sends news to a mailbox on this machine. `_Fleet`
+polls the mailbox, and starts an actor again when its process is lost.
+"""
+
+import copy
+import threading
+import time
+import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
 from testdg.data.frames import natural
 from testdg.errors import UserError, unknown
-from testdg.models import load_model
+from testdg.models import VisionModel, load_model
 from testdg.models.device import DEVICES
-from testdg.runs.adapt import Draw, Request, check_request, open_request
+from testdg.runs.adapt import Draw, Request, Watcher, adapt_frames, check_request, open_request
 from testdg.runs.loop import graceful_interrupt
-from testdg.studies.camera import Camera, End, Seen, SharedModel, Stopped
-from testdg.studies.engine import Failed
-from testdg.studies.ray_cluster import RETRIES, TICK, Cluster, import_ray
+from testdg.runs.pictures import Answered
+from testdg.runs.summary import Tally
+from testdg.studies.engine import Failed, retry_while_busy
+from testdg.studies.ray import PATIENCE, POLL_INTERVAL, RETRIES, Cluster, import_ray
+
+NEWS_INTERVAL = 1.0  # seconds between two news of a stream: thousands of streams share one mailbox
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The progress of a stream: pictures done, and the total if it is known; `began` if it has started or resumed."""
+
+    number: int
+    done: int
+    total: int | None
+    began: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A stream is complete; its summary is that of `adapt_frames`."""
+
+    number: int
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A stream was interrupted, and its state is saved."""
+
+    number: int
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The process of a stream is gone; another one goes on from the last saved state."""
+    """The process of a stream is lost; another one resumes from the last saved state."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Noted:
-    """Something that the user should know, of all streams."""
+    """A note to the user about all streams."""
 
     text: str
 
 
+End = Ended | Stopped | Failed
 News = Seen | Lost | Noted | End
-Tell = Callable[[News], None]
+Notify = Callable[[News], None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Weight:
+    """A parameter as an array, which Ray maps into memory and does not copy."""
+
+    array: NDArray[Any]
+    requires_grad: bool
+
+    def parameter(self) -> nn.Parameter:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*not writable")  # adapters write to copies
+            return nn.Parameter(torch.from_numpy(self.array), self.requires_grad)
+
+
+class SharedModel:
+    """A model with arrays in place of its parameters, ready for Ray's object store.
+
+    `model` makes the model around the arrays in that memory: all processes of a machine share one copy of the weights,
+    which must not be written to. Adapters copy the model that they get. On another device, every process has its own
+    copy.
+    """
+
+    def __init__(self, model: VisionModel) -> None:
+        weights: dict[int, Any] = {
+            id(one): _Weight(one.detach().cpu().contiguous().numpy(), one.requires_grad) for one in model.parameters()
+        }
+        self._skeleton = copy.deepcopy(model, weights)
+
+    def model(self) -> VisionModel:
+        """The model, around shared memory."""
+        made: dict[int, nn.Parameter] = {}
+        for module in self._skeleton.modules():
+            for name, weight in module._parameters.items():
+                if isinstance(weight, _Weight):
+                    module._parameters[name] = made.setdefault(id(weight), weight.parameter())
+        return self._skeleton
+
+
+class Camera:
+    """The actor of one stream: `run` takes one of its two threads, `stop` the other."""
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+
+    def run(self, number: int, request: Request, model: SharedModel, mailbox: Any, draw: Draw | None) -> End:
+        """Run the stream; errors are returned as `Failed`, never raised."""
+        import ray
+
+        watcher = _Reporter(number, mailbox, self._stopped)
+        try:
+            whole = replace(request, model=model.model())
+            return Ended(number, retry_while_busy(lambda: adapt_frames(whole, watcher, draw), PATIENCE))
+        except KeyboardInterrupt:
+            return Stopped(number)
+        except UserError as error:
+            return Failed(number, str(error))
+        except Exception as error:
+            return Failed(number, f"{type(error).__name__}: {error}", traceback.format_exc())
+        finally:
+            ray.get(watcher.sent)  # all news arrive before the end
+
+    def stop(self) -> None:
+        """Save the state and end after the present batch."""
+        self._stopped.set()
+
+
+class _Reporter(Watcher):
+    """Reports the progress of a stream, without waiting for the mailbox."""
+
+    def __init__(self, number: int, mailbox: Any, stopped: threading.Event) -> None:
+        self.number, self.mailbox, self._stopped = number, mailbox, stopped
+        self.sent: list[Any] = []
+        self.total: int | None = None
+        self.done, self.last = 0, 0.0
+
+    def started(self, total: int | None, done: int) -> None:
+        self.total, self.done = total, done
+        self._send(began=True)
+
+    def answered(self, answered: Answered, tally: Tally) -> None:
+        self.done += len(answered.predictions) + len(answered.skipped)
+        if time.monotonic() - self.last >= NEWS_INTERVAL:
+            self._send()
+
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def _send(self, *, began: bool = False) -> None:
+        self.last = time.monotonic()
+        self.sent[:] = [self.mailbox.put.remote(Seen(self.number, self.done, self.total, began))]
 
 
 def find_streams(request: Request) -> dict[str, Request]:
-    """A request for every direct subfolder of the frames: its predictions go into a folder of its name."""
+    """A request for every direct subfolder of the frames; predictions are written into a folder of the same name."""
     frames, out = Path(request.frames), request.out.resolve()
     if not frames.is_dir():
         message = f"{frames} is not a folder: with --engine ray, name one that has a subfolder for every stream"
@@ -48,7 +181,7 @@ def find_streams(request: Request) -> dict[str, Request]:
 
 
 def _request_of(folder: Path, request: Request) -> Request:
-    """The request of one stream, with paths that mean the same wherever a process is started."""
+    """The request of one stream, with absolute paths, which are valid in every process."""
     name, options = folder.name, request.options
     classes = options.classes.resolve() if isinstance(options.classes, Path) else options.classes
     return replace(
@@ -73,21 +206,21 @@ def adapt_fleet(
     address: str | None = None,
     cpus: float = 1.0,
     gpus: float | None = None,
-    tell: Tell = lambda news: None,
+    notify: Notify = lambda news: None,
     draw: Draw | None = None,
 ) -> dict[str, End]:
-    """Adapt to every subfolder of the frames as to a stream of its own, and give what became of each by its name.
+    """Adapt to every subfolder of the frames as to a separate stream, and return how each ended, by its name.
 
-    A stream has an actor, an adapter and a folder in `out`, which all machines must see under the same path. An actor
-    that is lost is started again, and goes on from its last saved state; one that is lost four times at the same place
-    fails. What fails does not stop the others. Ctrl-C saves all streams.
+    A stream has an actor, an adapter and a folder in `out`, which must have the same path on all machines. A lost actor
+    is started again and resumes from its last saved state; a stream whose actor is lost four times at the same place
+    fails. A failure does not stop the other streams. Ctrl-C saves all streams.
 
     Args:
         request: As for `adapt_frames`; `frames` is the parent of the streams, `out` that of their predictions.
         address: The Ray cluster; that of RAY_ADDRESS, or a new one on this machine, if left out.
         cpus: The share of a core that a stream takes.
         gpus: The share of a GPU that a stream takes; a whole one, where the cluster has some, if left out.
-        tell: Is told how it goes; a stream is named by its place among the names.
+        notify: Called with all news; the number of a stream is its place among the names.
         draw: Draws the figure of each stream.
     """
     if gpus is not None and not 0 <= gpus <= 1:
@@ -96,42 +229,44 @@ def adapt_fleet(
         raise UserError(f"--cpus must be more than 0; got {cpus:g}", code="wrong-value")
     import_ray()
     requests = find_streams(request)
-    shared = _prepare(next(iter(requests.values())), tell)
+    shared = _load_shared(next(iter(requests.values())), notify)
     cluster = Cluster(address)
     try:
         share = 0.0 if request.options.device == "cpu" and not gpus else cluster.choose_gpus(gpus, "--gpus")
         _check_room(cluster, request, len(requests), cpus, share)
-        ends = _Fleet(cluster, list(requests.values()), shared, {"num_cpus": cpus, "num_gpus": share}, tell, draw).run()
+        ends = _Fleet(
+            cluster, list(requests.values()), shared, {"num_cpus": cpus, "num_gpus": share}, notify, draw
+        ).run()
     finally:
         cluster.close()
     return dict(zip(requests, ends, strict=True))
 
 
-def _prepare(request: Request, tell: Tell) -> SharedModel:
-    """Load the model, once for all; what is wrong with the choices is told here, before any stream begins."""
+def _load_shared(request: Request, notify: Notify) -> SharedModel:
+    """Load the model, once for all streams; mistakes in the options are reported before any stream begins."""
     check_request(request)
     if request.options.device not in DEVICES:
         raise unknown("device", request.options.device, DEVICES)
     model = load_model(request.model)
     for note in open_request(replace(request, model=model, options=replace(request.options, device="cpu"))).notes:
-        tell(Noted(note))
+        notify(Noted(note))
     return SharedModel(model)
 
 
 def _check_room(cluster: Cluster, request: Request, streams: int, cpus: float, gpus: float) -> None:
-    """Streams that wait for a free place would wait for ever for those that do not end."""
+    """Refuse more endless streams than the cluster has room for: the others would wait for ever."""
     room = cluster.room(cpus, gpus)
     if room == 0:
         message = f"no machine of the cluster has {cpus:g} cores and {gpus:g} GPUs: use less --cpus or --gpus"
         raise UserError(message, code="too-few-machines")
     if request.follow and request.idle is None and room < streams:
-        told = f"{streams} streams are followed at the same time, and the cluster has room for {room}"
-        message = f"{told}: add machines, or use less --cpus or --gpus, as in --cpus {room * cpus / streams:.2g}"
+        reason = f"{streams} streams are followed at the same time, and the cluster has room for {room}"
+        message = f"{reason}: add machines, or use less --cpus or --gpus, as in --cpus {room * cpus / streams:.2g}"
         raise UserError(message, code="too-few-machines")
 
 
 class _Fleet:
-    """The actors of all streams, started again where they are lost."""
+    """The actors of all streams; a lost one is started again."""
 
     def __init__(
         self,
@@ -139,21 +274,21 @@ class _Fleet:
         requests: list[Request],
         model: SharedModel,
         needs: dict[str, float],
-        tell: Tell,
+        notify: Notify,
         draw: Draw | None = None,
     ) -> None:
-        self.ray, self.requests, self.tell, self.draw = cluster.ray, requests, tell, draw
+        self.ray, self.requests, self.notify, self.draw = cluster.ray, requests, notify, draw
         self.model, self.mailbox = self.ray.put(model), cluster.mailbox()
         self.actor = self.ray.remote(Camera).options(max_concurrency=2, **needs)
         self.tasks: dict[Any, int] = {}
         self.actors: dict[int, Any] = {}
-        self.places: dict[int, int] = {}  # pictures that were done when a stream last began
+        self.places: dict[int, int] = {}  # pictures that were done when a stream started last
         self.losses = [0] * len(requests)
         self.ends: dict[int, End] = {}
         self.stopping = False
 
     def run(self) -> list[End]:
-        """Run all streams to their ends; asked to stop, let those that have begun save."""
+        """Run all streams to their ends; after an interrupt, those that have begun save their states."""
         try:
             with graceful_interrupt() as stop:
                 for number in range(len(self.requests)):
@@ -161,8 +296,8 @@ class _Fleet:
                 while self.tasks:
                     if stop() and not self.stopping:
                         self._stop()
-                    ended, _ = self.ray.wait(list(self.tasks), timeout=TICK)
-                    self._hear()
+                    ended, _ = self.ray.wait(list(self.tasks), timeout=POLL_INTERVAL)
+                    self._receive()
                     for task in ended:
                         self._end(task, self.tasks.pop(task))
         finally:
@@ -176,47 +311,49 @@ class _Fleet:
         self.tasks[task] = number
 
     def _stop(self) -> None:
-        """Ask the streams that have begun to save and end; others have nothing to save."""
+        """Stop the streams that have begun, which save their states; end the others."""
         self.stopping = True
-        self._hear()
+        self._receive()
         for number, actor in self.actors.items():
             if number in self.places:
                 actor.stop.remote()
             else:
                 self.ray.kill(actor)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         for news in self.ray.get(self.mailbox.empty.remote()):
             if news.began:
                 if news.done > self.places.get(news.number, -1):
                     self.losses[news.number] = 0
                 self.places[news.number] = news.done
-            self.tell(news)
+            self.notify(news)
 
     def _end(self, task: Any, number: int) -> None:
         end = self._result(task, number)
-        self.ray.kill(self.actors.pop(number))  # its place is free at once; one that cannot be reached must not go on
+        self.ray.kill(
+            self.actors.pop(number)
+        )  # frees its place at once; an actor that cannot be reached must not continue
         if end is None:
-            self.tell(Lost(number))
+            self.notify(Lost(number))
             self._start(number)
             return
         self.ends[number] = end
-        self.tell(end)
+        self.notify(end)
 
     def _result(self, task: Any, number: int) -> End | None:
-        """How a stream ended; None where its process was lost, and another one should go on."""
+        """How a stream ended; None if its process was lost and is to be started again."""
         try:
             end: End = self.ray.get(task)
             return end
         except self.ray.exceptions.RayTaskError as error:
             last = str(error).strip().splitlines()[-1]
-            return Failed(number, f"it could not begin on its machine: {last}", f"{error}\n")
+            return Failed(number, f"it could not start on its machine: {last}", f"{error}\n")
         except self.ray.exceptions.RayError as error:
             if self.stopping:
                 return Stopped(number)
             self.losses[number] += 1
             if self.losses[number] <= RETRIES:
                 return None
-            told = f"its machine or process was lost {self.losses[number]} times at the same place"
+            reason = f"its machine or process was lost {self.losses[number]} times at the same place"
             remedy = "look at the memory that is left, and start the command again"
-            return Failed(number, f"{told} ({type(error).__name__}): {remedy}")
+            return Failed(number, f"{reason} ({type(error).__name__}): {remedy}")

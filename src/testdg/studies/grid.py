@@ -20,7 +20,7 @@ from testdg.runs.protocol import read_protocols
 from testdg.runs.session import open_benchmark, preset_of
 from testdg.schema import check_keys, check_value, field_types
 from testdg.spec import CHOICES, SOURCE, RunSpec, keys
-from testdg.studies.tuned import Tuned
+from testdg.studies.variants import Tuned
 
 Table = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""The leaderboard: every method on the same streams, the best with more seeds and images; a declaration over bench."""
+"""The leaderboard: every method on the same streams, the best ones with more seeds and images."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from testdg.spec import SOURCE, RunSpec
 from testdg.studies.grid import Grid, expand
 from testdg.studies.rows import method_title
 from testdg.studies.summary import BenchRow, BenchTable, Score, make_table
-from testdg.studies.tuning import preset_of
+from testdg.studies.tuning import chosen_preset
 from testdg.studies.variants import Variant
 
 IMAGES = 2000
@@ -29,21 +29,21 @@ class Stream:
     name: str
     protocol: str
     share: float = 1.0
-    """Of the images of a domain, how many are shown; streams of many steps show fewer."""
+    """The share of the images of a domain that the stream shows; streams of many steps show fewer."""
     batch_size: int | None = None
     needs_severities: bool = False
     tasks: tuple[str, ...] = ("classification",)
     best_only: bool = False
-    """Whether only the best methods are run on it."""
+    """Whether only the best methods run on it."""
     optional: bool = False
-    """Whether it is run only where `--streams` names it; the mean leaves it out."""
+    """Whether it must be named with `--streams`; the mean leaves it out."""
 
     def fits(self, benchmark: Benchmark) -> bool:
-        """Whether the benchmark can be shown like this."""
+        """Whether a benchmark has what the stream needs."""
         return benchmark.task in self.tasks and (benchmark.has_severities or not self.needs_severities)
 
     def values(self, images: int, domains: int) -> dict[str, Any]:
-        """The values of a grid; of few domains, one is held out."""
+        """The values of a grid; if there are few domains, one is held out."""
         held_out = _HELD_OUT if domains > _HELD_OUT else 1
         chosen = {"protocol": self.protocol.format(held_out=held_out), "images": max(1, round(self.share * images))}
         return chosen if self.batch_size is None else {**chosen, "batch_size": self.batch_size}
@@ -69,8 +69,8 @@ HELD_OUT = "held out"
 
 
 @dataclass(frozen=True)
-class Entered:
-    """A spec and the stream that it belongs to."""
+class StreamRun:
+    """A run and the stream that it belongs to."""
 
     stream: str
     spec: RunSpec
@@ -91,25 +91,25 @@ def find_streams(names: str | None, benchmark: Benchmark) -> list[Stream]:
     fitting = [stream for stream in STREAMS if stream in chosen and stream.fits(benchmark)]
     if all(stream.best_only for stream in fitting):
         others = [stream.name for stream in STREAMS if stream.fits(benchmark) and not stream.best_only]
-        message = f"--streams {names} has no stream that all methods are run on: add one of {', '.join(others)}"
+        message = f"--streams {names} has no stream for all methods: add one of {', '.join(others)}"
         raise UserError(message, code="no-streams")
     return fitting
 
 
-def enter(
+def leaderboard_runs(
     variants: Sequence[Variant],
     benchmark: Benchmark,
     streams: Iterable[Stream],
     values: Mapping[str, Any],
     *,
     best: bool = False,
-) -> list[Entered]:
-    """The runs of some variants on some streams; with `best`, on those streams too that only the best are run on."""
+) -> list[StreamRun]:
+    """The runs of some variants on some streams; with `best`, also on the streams for the best methods only."""
     name, shared = benchmark.name, {key: value for key, value in values.items() if key != "preset"}
     runs = tuple(_run(variant, name, values) for variant in variants)
     images, domains = values.get("images", IMAGES), len(benchmark.order)
     return [
-        Entered(stream.name, spec)
+        StreamRun(stream.name, spec)
         for stream in streams
         if best or not stream.best_only
         for spec in expand(Grid({**shared, **stream.values(images, domains)}, runs, _PREFIX + stream.name))
@@ -117,8 +117,10 @@ def enter(
 
 
 def _run(variant: Variant, benchmark: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A variant in a grid; without a file of chosen settings, as it was published for the benchmark."""
-    preset = {} if "tuned" in values and "preset" not in values else {"preset": preset_of(variant, benchmark, values)}
+    """The table of a variant in a grid; without a file of chosen settings, with those published for the benchmark."""
+    preset = (
+        {} if "tuned" in values and "preset" not in values else {"preset": chosen_preset(variant, benchmark, values)}
+    )
     return {"name": variant.title, "method": variant.method, "settings": dict(variant.fixed), **preset}
 
 
@@ -142,7 +144,7 @@ class Ranked:
         return mean_of([None if score is None else score.value.mean for score in scores])
 
     def worst(self, streams: Sequence[str]) -> tuple[float, str] | None:
-        """The smallest gain over Source on any stream that was run, and which; a loss is below zero."""
+        """The smallest gain over Source on any stream, and the stream; a loss is below zero."""
         scores = [(self.score(stream), stream) for stream in streams]
         gains = [(score.gain.mean, stream) for score, stream in scores if score is not None and score.gain is not None]
         return min(gains, default=None)
@@ -163,12 +165,11 @@ class Board:
 
     @property
     def metric(self) -> Metric:
-        """What the scores are."""
         return next(iter(self.tables.values())).metric
 
     @property
     def streams(self) -> list[str]:
-        """Streams that the mean is taken over: those that all methods are run on, held-out domains after the first."""
+        """Streams of the mean: those that all methods run on, with the held-out domains after the first."""
         others = self.others
         known = [name for name in self.tables if name not in others]
         tested = FIRST in self.tables and all(row.held_out for row in self.tables[FIRST].rows)
@@ -176,12 +177,12 @@ class Board:
 
     @property
     def others(self) -> list[str]:
-        """Streams that the mean leaves out: those for the best alone, and the optional ones."""
+        """Streams that the mean leaves out: those for the best methods only, and the optional ones."""
         return [one.name for one in STREAMS if one.name in self.tables and (one.best_only or one.optional)]
 
 
 def best_of(board: Board, count: int) -> list[str]:
-    """The names of the methods that are best on the first stream of the board, Source apart."""
+    """The names of the methods that are best on the first stream of the board, without Source."""
     first = next(iter(board.tables))
     rows = [row for row in board.ranked if row.method != SOURCE and first in row.rows]
     sign = -1 if board.metric.higher else 1
@@ -189,7 +190,10 @@ def best_of(board: Board, count: int) -> list[str]:
 
 
 def make_board(runs: Iterable[tuple[str, str, Result]]) -> Board:
-    """The board of runs, each with its stream and the name of its row; of a stream, the runs that can be compared."""
+    """The board of runs, each with its stream and the name of its row.
+
+    Of the runs on a stream, the largest group that can be compared is used.
+    """
     found = by_key((stream, (row, result)) for stream, row, result in runs)
     tables = {stream.name: _table(stream.name, found[stream.name]) for stream in STREAMS if stream.name in found}
     by_row: dict[str, dict[str, BenchRow]] = {}
@@ -202,7 +206,7 @@ def make_board(runs: Iterable[tuple[str, str, Result]]) -> Board:
 
 
 def _place(row: Ranked, board: Board) -> tuple[bool, float]:
-    """The best mean first; what lacks a stream last, by the first one."""
+    """The sort key of a row: by the mean; rows that lack a stream come last, by their score on the first stream."""
     mean, first = row.mean(board.streams), row.score(next(iter(board.tables)))
     value = mean if mean is not None else first.value.mean if first is not None else 0.0
     return mean is None, -value if board.metric.higher else value
@@ -214,13 +218,13 @@ def _table(stream: str, runs: Sequence[tuple[str, Result]]) -> BenchTable:
     return make_table(stream, largest[0][1].record, by_key(largest).items())
 
 
-def named(stream: str, place: int, name: str) -> dict[str, list[Any]]:
-    """The entry in the line of a stored run that names its row; `stored_runs` reads it."""
-    return {_PREFIX + stream: [place, name]}
+def row_entry(stream: str, place: int, name: str) -> dict[str, tuple[int, str]]:
+    """The entry that names the row of a stored run; `stored_runs` reads it."""
+    return {_PREFIX + stream: (place, name)}
 
 
 def stored_runs(results: Iterable[Result]) -> list[tuple[str, str, Result]]:
-    """Stream, row and result of the stored runs that belong to a leaderboard; a run of several counts once."""
+    """Stream, row and result of the stored runs of leaderboards; a run of several leaderboards counts once."""
     found = {}
     for result in results:
         for bench, (_, row) in result.rows.items():

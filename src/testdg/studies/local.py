@@ -1,4 +1,4 @@
-"""Local: specs in processes of this machine, which may share a GPU."""
+"""Local: the engine that computes runs in processes of this machine, which may share a GPU."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from testdg.studies.engine import Failed, News, Running, run_one
 from testdg.studies.storage import Out
 
 GRACE = 20.0
-"""Seconds in which a process that is asked to end may save its state."""
+"""Seconds in which a process that is terminated may save its state."""
 RECHECK = 1.0
-"""Seconds after which a spec that another process is at is tried again."""
+"""Seconds after which a run that another process has locked is tried again."""
 _SPAWN = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
 
 
 class Local:
-    """Runs as many specs at a time as `jobs` says; a process that dies takes only its own spec with it."""
+    """Computes `jobs` runs at a time, each in a process; if a process dies, only its run fails."""
 
     def __init__(self, jobs: int = 1) -> None:
         if jobs < 1:
@@ -36,7 +36,7 @@ class Local:
         self.jobs = jobs
 
     def run(self, specs: Sequence[RunSpec], out: Out) -> Generator[News, None, None]:
-        """Run all specs and tell what becomes of them; closing the generator ends the processes."""
+        """Compute all runs and yield their news; closing the generator ends the processes."""
         waiting = deque(enumerate(specs))
         jobs = min(self.jobs, len(specs))
         workers = [_Worker(out, threads_per_job(jobs)) for _ in range(jobs)]
@@ -44,14 +44,14 @@ class Local:
             while busy := [worker for worker in workers if worker.take(waiting)]:
                 ready = wait([worker.connection for worker in busy])
                 for worker in [worker for worker in busy if worker.connection in ready]:
-                    news = worker.hear()
+                    news = worker.receive()
                     if isinstance(news, Failed) and news.busy:
-                        waiting.append((news.number, specs[news.number]))  # after all that nobody is at
+                        waiting.append((news.number, specs[news.number]))  # after all that are not locked
                     else:
                         yield news
         finally:
             for worker in workers:
-                worker.ask_to_end()
+                worker.terminate()
             for worker in workers:
                 worker.stop()
 
@@ -63,7 +63,7 @@ def threads_per_job(jobs: int) -> int:
 
 
 class _Worker:
-    """A process that runs one spec after the other; it is started when it is needed, and again when it died."""
+    """A process that computes one run after the other; it is started when needed, and again after it died."""
 
     def __init__(self, out: Out, threads: int) -> None:
         self.out, self.threads = out, threads
@@ -72,33 +72,38 @@ class _Worker:
         self.number: int | None = None
 
     def take(self, waiting: deque[tuple[int, RunSpec]]) -> bool:
-        """Begin the next spec if this worker is free; False where there is nothing left to do."""
+        """Start the next run if this worker is free; False if nothing is left to do."""
         if self.number is None and waiting:
             if self.process is None:
                 self._start()
             self.number, spec = waiting.popleft()
-            with suppress(OSError):  # it died: `hear` finds out
+            with suppress(OSError):  # it died: `receive` notices
                 self.connection.send((self.number, spec))
         return self.number is not None
 
-    def hear(self) -> News:
-        """What the process tells next; the end of its spec if it has died."""
+    def receive(self) -> News:
+        """The next news of the process; if it has died, the failure of its run."""
         assert self.number is not None
         try:
             news: News = self.connection.recv()
         except (EOFError, OSError):
-            news = Failed(self.number, self._obituary())
+            self.process.join()
+            code = self.process.exitcode
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            self.stop()
+            remedy = "look at the memory that is left, or use fewer --jobs, and start the command again"
+            news = Failed(self.number, f"its process {how}: {remedy}")
         if not isinstance(news, Running):
             self.number = None
         return news
 
-    def ask_to_end(self) -> None:
-        """Ask a process that is at a spec to save its state and to end."""
+    def terminate(self) -> None:
+        """Let a process that computes a run save its state and end."""
         if self.process is not None and self.number is not None:
             self.process.terminate()
 
     def stop(self) -> None:
-        """End the process; whatever it was doing goes on from its last saved state another time."""
+        """End the process; its run resumes from the last saved state when it is started again."""
         if self.process is not None:
             if self.number is not None:
                 self.process.join(GRACE)
@@ -110,21 +115,14 @@ class _Worker:
     def _start(self) -> None:
         self.connection, theirs = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_work, args=(theirs, self.out, self.threads), daemon=True)
-        with _deaf():
+        with _interrupts_ignored():
             self.process.start()
         theirs.close()
 
-    def _obituary(self) -> str:
-        self.process.join()
-        code = self.process.exitcode
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        self.stop()
-        return f"its process {how}: look at the memory that is left, or use fewer --jobs, and start the command again"
-
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Start processes that never hear Ctrl-C, from their first moment: this one hears it and ends them."""
+def _interrupts_ignored() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C from the first moment: this process handles it and ends them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -136,7 +134,6 @@ def _deaf() -> Iterator[None]:
 
 
 def _work(connection: Connection, out: Out, threads: int) -> None:
-    """Run specs until there are no more."""
     depend_on_parent()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):

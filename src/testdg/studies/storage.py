@@ -1,4 +1,4 @@
-"""Where runs are kept: a folder, or a URL of fsspec (s3://bucket/runs), which gets complete runs only."""
+"""Places of runs: a folder, or a URL of fsspec (s3://bucket/runs), where complete runs are stored."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,27 +13,27 @@ from testdg.runs import Observer
 from testdg.runs.training.cache import cache_folder
 
 _RESULT = "result.json"
-_LIGHT = ("config.toml", "events.jsonl", _RESULT)  # what reading a run back needs; the result comes last
+_LIGHT = ("config.toml", "events.jsonl", _RESULT)  # the files that reading a run needs; the result comes last
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A place behind a URL. A run is made in a folder of this machine and sent when it is complete."""
+    """The place of a URL. A run is computed in a folder of this machine and uploaded when it is complete."""
 
     url: str
 
     @property
     def work(self) -> Path:
-        """Parent of the runs that this machine is at."""
+        """Parent of the runs that this machine computes."""
         return self._here("unfinished")
 
     def open(self) -> None:
-        """Make sure that the place is there and can be used."""
+        """Create the place; an error if it cannot be used."""
         with self._files() as (files, root):
             files.makedirs(root, exist_ok=True)
 
     def fetch(self, folder: Path) -> bool:
-        """Bring what tells of a complete run into a folder of its name; False where the place has none."""
+        """Download the numbers of a complete run into a folder of its name; False if there is no such run."""
         with self._files() as (files, root):
             place = f"{root}/{folder.name}"
             files.invalidate_cache()
@@ -45,15 +45,15 @@ class Remote:
             return True
 
     def copy(self, name: str) -> Path:
-        """Bring a complete run here, so that its numbers can be looked at."""
+        """Download the numbers of a complete run and return their folder."""
         folder = self._here("copies") / name
         if not self.fetch(folder):
-            message = f"{self.url} does not hold the run {name}: name a place that all machines share"
+            message = f"{self.url} has no run {name}: name a place that all machines share"
             raise UserError(message, code="no-such-run")
         return folder
 
-    def send(self, folder: Path) -> None:
-        """Send a complete run, its result last, and forget it here; what the place has already stays as it is."""
+    def upload(self, folder: Path) -> None:
+        """Upload a complete run, its result last, and delete it here; a run that is stored already stays as it is."""
         with self._files() as (files, root):
             place = f"{root}/{folder.name}"
             files.invalidate_cache()
@@ -70,14 +70,14 @@ class Remote:
 
     @contextmanager
     def _files(self) -> Iterator[tuple[Any, str]]:
-        """The file system and the path of the place in it; whatever goes wrong there becomes a sentence."""
-        import fsspec  # torch brings it
+        """The file system and the path in it; all its errors become a `UserError`."""
+        import fsspec  # a dependency of torch
 
         try:
             yield fsspec.core.url_to_fs(self.url)
         except UserError:
             raise
-        except Exception as error:  # every kind of storage has errors of its own
+        except Exception as error:  # every kind of storage has its own errors
             reason = " ".join(str(error).split()) or type(error).__name__
             message = f"{self.url} cannot be used for runs: {reason}; choose another --out"
             raise UserError(message, code="cannot-write") from error
@@ -94,14 +94,13 @@ def find_out(out: str | Path) -> Out:
     return Remote(out.rstrip("/")) if isinstance(out, str) and "://" in out else Path(out)
 
 
-class Fetching(Observer):
-    """Brings a run that is complete already to the folder where it is looked for."""
+class Download(Observer):
+    """Downloads a run that is complete already into the folder where it is expected."""
 
     def __init__(self, remote: Remote) -> None:
         self.remote = remote
 
     def opened(self, folder: Path) -> None:
-        """Look whether the run is there."""
         self.remote.fetch(folder)
 
 

@@ -1,16 +1,82 @@
-"""What a bench found: for each protocol a table with a row per named run."""
+"""Summaries of benches: tables with a row per name, spread over runs, and gains over Source with their intervals."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from testdg.runs import DomainResult, Result, comparable
 from testdg.runs.compare import by_key, grouped, same_but_for_order
-from testdg.runs.scores import Metric
+from testdg.runs.scores import Classification, Metric
 from testdg.spec import SOURCE, RunSpec
 from testdg.studies.engine import Complete, Failed
-from testdg.studies.statistics import Gain, Spread, paired_gain, spread
+
+Pair = tuple[Sequence[DomainResult], Sequence[DomainResult]]
+
+Matrix = NDArray[np.float64]
+RESAMPLES = 10_000
+COVERAGE = 0.95
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean of some runs and their standard deviation (n - 1); None for a single run."""
+
+    mean: float
+    deviation: float | None
+
+    def show(self, metric: Metric) -> str:
+        return metric.show(self.mean, self.deviation)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much better the score is than Source's, and the interval of that; None if there is one run and one domain."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+
+def paired_gain(pairs: Sequence[Pair], metric: Metric = Classification.metric) -> Gain:
+    """Gain of runs over their references (first of each pair): visits are paired, means are unweighted over visits."""
+    names = list(dict.fromkeys(visit.name for reference, _ in pairs for visit in reference))
+    sums, counts = np.zeros((2, len(pairs), len(names)))
+    for row, (reference, run) in enumerate(pairs):
+        for before, after in zip(reference, run, strict=True):
+            sums[row, names.index(before.name)] += metric.gain(before.known(metric.key), after.known(metric.key))
+            counts[row, names.index(before.name)] += 1
+    interval = bootstrap_interval(sums, counts) if sums.size > 1 else (None, None)
+    return Gain(float(sums.sum() / counts.sum()), *interval)
+
+
+def bootstrap_interval(
+    sums: Matrix, counts: Matrix, *, resamples: int = RESAMPLES, coverage: float = COVERAGE, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of the mean difference when runs and domains are resampled with replacement.
+
+    `sums` (runs, domains) are differences summed over the visits to a domain, `counts` the number of visits, of the
+    same shape or (domains) where all runs have the same. A resample draws as many runs and as many domains as there
+    are, independently, and crosses them; one without a visit is left out.
+    """
+    runs, domains = sums.shape
+    generator = np.random.default_rng(seed)
+    drawn_runs = generator.multinomial(runs, np.full(runs, 1 / runs), resamples)  # (B, runs): how often each is drawn
+    drawn_domains = generator.multinomial(domains, np.full(domains, 1 / domains), resamples)  # (B, domains)
+    totals, visits = (
+        ((drawn_runs @ matrix) * drawn_domains).sum(1) for matrix in (sums, np.broadcast_to(counts, sums.shape))
+    )
+    means = totals[visits > 0] / visits[visits > 0]
+    low, high = np.quantile(means, [(1 - coverage) / 2, (1 + coverage) / 2])
+    return float(low), float(high)
+
 
 Ended = tuple[RunSpec, Result]
 
@@ -37,11 +103,9 @@ class BenchRow:
 
     @property
     def metric(self) -> Metric:
-        """What the scores are: errors, or mIoU."""
         return self.results[0].metric
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the values as plain JSON."""
         return {
             "name": self.name,
             "method": self.method,
@@ -66,12 +130,10 @@ class BenchTable:
 
     @property
     def metric(self) -> Metric:
-        """What the scores of all rows are."""
         return self.rows[0].metric
 
     @property
     def has_source(self) -> bool:
-        """Whether the other rows can be compared with Source."""
         return any(row.method == SOURCE for row in self.rows)
 
     @property
@@ -86,23 +148,22 @@ class BenchTable:
         return len(self.streams) > 1 and leaves_one_out([[result] for result in self.streams])
 
     def score(self, row: BenchRow) -> Score:
-        """The mean that counts."""
+        """The score that counts: on the left-out domains if each stream leaves out others."""
         return self.shown(row.held_out if self.leaves_out and row.held_out else row.adapted)
 
     def mean(self, result: Result) -> float | None:
-        """The same of one run."""
+        """The score of one run that counts."""
         return result.held_out_score if self.leaves_out else result.mean_score
 
     def shown(self, score: Score) -> Score:
-        """A score as it can be shown: where domains are left out in turn, a deviation would be one between domains."""
+        """A score as tables show it: without the deviation if domains are left out in turn."""
         return replace(score, value=replace(score.value, deviation=None)) if self.leaves_out else score
 
     def whole(self, row: BenchRow) -> bool:
-        """Whether a row has a run on every stream, so that its mean can stand beside the others."""
+        """Whether a row has a run on every stream, so that its mean can be compared with the others."""
         return {result.stream for result in row.results} == {result.stream for result in self.streams}
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the values as plain JSON."""
         rows = [row.to_dict() for row in self.rows]
         conditions = {key: value for key, value in self.record.items() if key not in ("seed", "tuning")}
         return {"benchmark": self.benchmark, "protocol": self.protocol, "conditions": conditions, "rows": rows}
@@ -114,32 +175,32 @@ def leaves_one_out(runs: Sequence[Sequence[Result]]) -> bool:
 
 
 def run_names(runs: Sequence[Sequence[Result]]) -> list[str]:
-    """What tells runs apart: the order of their domains, or the domains that are left out."""
+    """The order of the domains of each run, or the domains that it leaves out."""
     if not leaves_one_out(runs):
         return [str(results[0].record["order"]) for results in runs]
     return [", ".join(domain.name for domain in results[0].held_out or []) for results in runs]
 
 
 def summarise(specs: Sequence[RunSpec], ends: Iterable[Complete | Failed]) -> list[BenchTable]:
-    """Make the tables of all complete specs, in the order of the specs."""
+    """The tables of all complete runs, in the order of the runs."""
     ended = [(specs[end.number], end.result) for end in ends if isinstance(end, Complete)]
-    asked = by_key(((pair[0].benchmark, str(pair[0].protocol)), pair) for pair in ended)
+    by_protocol = by_key(((pair[0].benchmark, str(pair[0].protocol)), pair) for pair in ended)
     return [
         make_table(protocol, group[0][1].record, by_key((spec.name, result) for spec, result in group).items())
-        for (_, protocol), pairs in asked.items()
+        for (_, protocol), pairs in by_protocol.items()
         for group in _comparable(pairs)
     ]
 
 
 def _comparable(complete: Sequence[Ended]) -> list[list[Ended]]:
-    """Split runs on one protocol where data, batch size, model or anything else keeps them apart."""
+    """Groups of runs on one protocol that can be compared: the same data, batch size, model and so on."""
     several = len({spec.stream for spec, _ in complete}) > 1
     fits = same_but_for_order if several else comparable
     return grouped(complete, lambda first, other: fits(first[1], other[1]))
 
 
 def make_table(protocol: str, record: dict[str, Any], rows: Iterable[tuple[str, list[Result]]]) -> BenchTable:
-    """Sum up the runs of every row, beside those of Source on the same streams."""
+    """The table of some rows, compared with Source on the same streams."""
     named = list(rows)
     sources = [result for _, results in named for result in results if result.method["name"] == SOURCE]
     return BenchTable(record["benchmark"], protocol, record, [_row(*row, sources) for row in named])

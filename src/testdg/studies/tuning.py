@@ -20,46 +20,44 @@ from testdg.runs.session import open_run
 from testdg.spec import SOURCE, RunSpec
 from testdg.studies.engine import Complete, Failed
 from testdg.studies.grid import Grid
-from testdg.studies.tuned import Chosen
-from testdg.studies.variants import Variant
+from testdg.studies.variants import Chosen, Variant
 
 IMAGES = 4000
-TIED = 0.005  # points that two scores may differ by and still be shown alike
+TIED = 0.005  # points by which two scores may differ that are shown as equal
 Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Settings of a variant that are tried."""
+    """Settings of a variant that the search tries."""
 
     variant: Variant
     preset: str
     settings: Values
     published: bool
     widened: int = 0
-    """In which widening of the search it was added; 0 for those that are tried first."""
+    """The widening of the search that added it; 0 for the first search."""
 
     @property
     def described(self) -> str:
-        """The settings in words."""
-        return ", ".join(f"{key}={_shown(value)}" for key, value in self.settings.items())
+        return ", ".join(f"{key}={_text(value)}" for key, value in self.settings.items())
 
     @cached_property
     def name(self) -> str:
-        """What its runs are called."""
+        """The name of its runs."""
         return f"{self.variant.title}: {self.described}"
 
     def run(self, domains: Sequence[str]) -> dict[str, Any]:
-        """Its run in a grid, on some domains in order."""
+        """Its table in a grid, on some domains in order."""
         settings = {**self.variant.fixed, **self.settings}
         about = {"name": self.name, "method": self.variant.method, "preset": self.preset}
         return {**about, "settings": {k: "none" if v is None else v for k, v in settings.items()}, "domains": domains}
 
 
 def configurations(variant: Variant, preset: str, rates: Sequence[float] = ()) -> list[Configuration]:
-    """What is tried of a variant, around the settings of a preset ("none" for the defaults).
+    """The configurations of a variant, around the settings of a preset ("none" for the defaults).
 
-    `rates`, where there are some, are tried in place of the method's own search, together with the published one.
+    If there are `rates`, they replace the method's own search, together with the published rate.
     """
     published = variant.published(None if preset == "none" else preset)
     tried = variant.method_class.search.configurations(published)
@@ -75,21 +73,21 @@ def configurations(variant: Variant, preset: str, rates: Sequence[float] = ()) -
 
 
 def usual_values(benchmark: Benchmark, values: Values) -> dict[str, Any]:
-    """The streams that settings are chosen on, where the user names no others: extra corruptions, at full length."""
+    """The values with the default streams that settings are chosen on: extra corruptions, at full length."""
     if "domains" not in values and not isinstance(benchmark, CorruptionBenchmark):
-        message = f"{benchmark.name} has no extra corruptions: name what settings are chosen on with --domains"
+        message = f"{benchmark.name} has no extra corruptions: name the domains to choose settings on with --domains"
         raise UserError(message, code="no-domains")
     return {"domains": EXTRA, "images": IMAGES, **values}
 
 
-def preset_of(variant: Variant, benchmark: str, values: Values) -> str:
-    """The preset that was asked for, or the one for the benchmark."""
-    wanted = values.get("preset", benchmark)
-    return wanted if wanted in variant.method_class.presets or "preset" in values else "none"
+def chosen_preset(variant: Variant, benchmark: str, values: Values) -> str:
+    """The preset of the user, or the one for the benchmark; "none" if there is none."""
+    preset = values.get("preset", benchmark)
+    return preset if preset in variant.method_class.presets or "preset" in values else "none"
 
 
 def tuning_grid(tried: Iterable[Configuration], values: Values, settings: Values) -> Grid:
-    """Every configuration on the domains in both orders; `settings` are those of each method that all share."""
+    """Every configuration on the domains in both orders; `settings` of a method apply to all its configurations."""
     ways = list(dict.fromkeys([tuple(values["domains"]), tuple(values["domains"][::-1])]))
     runs = tuple(one.run(list(way)) for one in tried for way in ways)
     shared = {key: value for key, value in values.items() if key not in ("domains", "preset")}
@@ -97,24 +95,24 @@ def tuning_grid(tried: Iterable[Configuration], values: Values, settings: Values
 
 
 def check_given(tried: Iterable[Configuration], settings: Mapping[str, Values]) -> None:
-    """Refuse settings from the user that a variant sets by itself."""
+    """Refuse settings of the user that the search or a variant sets."""
     for one in tried:
         if own := [key for key in settings.get(one.variant.method, {}) if key in {**one.settings, **one.variant.fixed}]:
-            message = f"tune sets {own[0]} of {one.variant.key} by itself: leave it out of --set"
+            message = f"tune chooses {own[0]} of {one.variant.key}: leave it out of --set"
             raise UserError(message, code="setting-varied")
 
 
-def in_turn(specs: Sequence[RunSpec], tried: Sequence[Configuration]) -> list[RunSpec]:
-    """Cells method by method, Source first, so that a tuning that is stopped has chosen for the first of them."""
+def order_by_method(specs: Sequence[RunSpec], tried: Sequence[Configuration]) -> list[RunSpec]:
+    """Runs method by method, Source first, so that an interrupted tuning is complete for some methods."""
     order = list(dict.fromkeys(one.variant.key for one in tried))
     places = {one.name: order.index(one.variant.key) for one in tried}
     return sorted(specs, key=lambda spec: places.get(spec.name, -1))
 
 
 def conditions(rule: str, specs: Sequence[RunSpec], observer: Observer | None = None) -> dict[str, Any]:
-    """What a choice depends on, as the run of Source, the first of the specs, will record it; whatever the device.
+    """What a choice depends on, apart from the device, as the first run, which is of Source, will record it.
 
-    It loads the source model, which is trained first where a benchmark brings its own.
+    This loads the source model, which is trained first if the benchmark is embedded.
     """
     source = specs[0]
     record = open_run(msgspec.structs.replace(source, device="cpu"), observer).record.to_dict()
@@ -126,7 +124,7 @@ def conditions(rule: str, specs: Sequence[RunSpec], observer: Observer | None = 
 
 @dataclass(frozen=True)
 class Tried:
-    """A configuration and its mean score over all its runs; None where one failed or gave no number."""
+    """A configuration and its mean score over all its runs; None if one failed or has no score."""
 
     configuration: Configuration
     score: float | None
@@ -135,48 +133,46 @@ class Tried:
 
 @dataclass(frozen=True)
 class Choice:
-    """All configurations of a variant with their scores, of which some are not None."""
+    """All configurations of a variant with their scores, of which at least one is not None."""
 
     variant: Variant
     metric: Metric
     source: float | None
     tried: Sequence[Tried]
     given: Values = field(default_factory=dict)
-    """Settings that the user gave to all of them."""
+    """Settings that the user gave to all configurations."""
 
     @property
     def best(self) -> Tried:
-        """The best score; of equal ones the published settings, then the smaller rate, then the first."""
+        """The configuration with the best score; in a tie the published one, then the smaller rate, then the first."""
         return min(
             self.ties, key=lambda one: (not one.configuration.published, one.configuration.settings.get(RATE, 0))
         )
 
     @property
     def ties(self) -> list[Tried]:
-        """All configurations whose score is shown like the best."""
+        """All configurations whose score is shown as equal to the best."""
         least = min(self._loss(one) for one in self.scored)
         return [one for one in self.scored if self._loss(one) - least < TIED]
 
     @property
     def scored(self) -> list[Tried]:
-        """Configurations that have a score."""
         return [one for one in self.tried if one.score is not None]
 
     @property
     def published(self) -> Tried:
-        """The settings that were published."""
         return next(one for one in self.tried if one.configuration.published)
 
-    def behind(self, one: Tried) -> float | None:
-        """How much worse than the best."""
+    def gap_to_best(self, one: Tried) -> float | None:
+        """How much worse a score is than the best."""
         return None if one.score is None else self._loss(one) - self._loss(self.best)
 
     def neighbours(self) -> list[Tried]:
-        """Configurations that differ from the best in one setting, and there by one place (of names, by any)."""
+        """Configurations that differ from the best in one setting, by one place if its values are ordered."""
         return [one for one in self.tried if self._steps(one) == 1]
 
     def edges(self) -> dict[str, Side]:
-        """Settings whose best value is the least or the largest that was tried, and which of both."""
+        """Settings whose best value is the smallest or the largest of the search, and on which side."""
         chosen = self.best.configuration.settings
         edges: dict[str, Side] = {}
         for key, values in self._axes().items():
@@ -186,13 +182,12 @@ class Choice:
 
     @property
     def widened(self) -> int:
-        """How often the search was widened."""
         return max(one.configuration.widened for one in self.tried)
 
     def wider(self) -> list[Configuration]:
         """The configurations that a wider search adds: a value beyond each edge, in every combination with the others.
 
-        The list is empty where the choice is not at an edge, or where the setting is at its bound.
+        Empty if the choice is not at an edge, or if the setting is at its bound.
         """
         axes, kind, first = self._axes(), self.variant.method_class.Settings, self.best.configuration
         for key, side in self.edges().items():
@@ -204,7 +199,7 @@ class Choice:
         return [replace(added, settings=settings) for settings in found if settings not in known]
 
     def chosen(self) -> Chosen:
-        """What the file of chosen settings says."""
+        """The row of the file of chosen settings."""
         best, variant = self.best, self.variant
         settings = {**self.given, **best.configuration.settings}
         about = (variant.title, variant.method, best.configuration.preset, settings, variant.fixed)
@@ -215,7 +210,7 @@ class Choice:
         return -one.score if self.metric.higher else one.score
 
     def _axes(self) -> dict[str, tuple[Any, ...]]:
-        """All values of each setting that were tried, numbers in rising order."""
+        """All values of each setting in the search, numbers in rising order."""
         settings = [one.configuration.settings for one in self.tried]
         axes = {key: tuple(dict.fromkeys(one[key] for one in settings)) for key in settings[0]}
         return {key: tuple(sorted(values)) if is_ordered(values) else values for key, values in axes.items()}
@@ -232,7 +227,7 @@ class Choice:
 def choose(
     tried: Sequence[Configuration], specs: Sequence[RunSpec], ends: Sequence[Complete | Failed]
 ) -> tuple[list[Choice], list[Variant]]:
-    """Choose for every variant whose specs have all ended, one with a score at least; and those that must wait."""
+    """The choices of the variants whose runs have all ended, at least one with a score; and the other variants."""
     ended = {end.number: end for end in ends}
     complete = {n: end.result for n, end in ended.items() if isinstance(end, Complete)}
     sources = [result for number, result in complete.items() if specs[number].method == SOURCE]
@@ -257,5 +252,5 @@ def _tried(configuration: Configuration, results: Sequence[Result | None]) -> Tr
     return Tried(configuration, score, sum(result.seconds for result in results if result is not None))
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)

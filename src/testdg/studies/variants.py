@@ -1,13 +1,24 @@
-"""Rows of a comparison: methods, and the variants of a method that its `search` declares, by name as in tent:come."""
+"""Variants: rows of a comparison, by key as in tent:come; and the file of settings that `testdg tune` chose for them.
 
+A variant is a method, perhaps with settings that its `search` declares for a row of its own.
+"""
+
+from __future__ import annotations
+
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from testdg.errors import UserError, look_up
+from testdg.files import replace_text, writing
 from testdg.methods import Adapter, find_method, methods
 from testdg.runs.session import open_model
+from testdg.schema import plain
 from testdg.spec import SOURCE, RunSpec
 
 SEPARATOR = ":"
@@ -15,7 +26,7 @@ SEPARATOR = ":"
 
 @dataclass(frozen=True)
 class Variant:
-    """A method, perhaps with settings that make it a row of its own."""
+    """A method, perhaps with settings of its own."""
 
     method: str
     name: str = ""
@@ -23,33 +34,31 @@ class Variant:
 
     @cached_property
     def method_class(self) -> type[Adapter]:
-        """The class of the method."""
         return find_method(self.method)
 
     @property
     def key(self) -> str:
-        """How a user writes it."""
+        """The name in commands."""
         return f"{self.method}{SEPARATOR}{self.name}" if self.name else self.method
 
     @property
     def title(self) -> str:
-        """How a table calls it."""
+        """The name in tables."""
         return f"{self.method_class.title} ({self.name})" if self.name else self.method_class.title
 
     def published(self, preset: str | None) -> dict[str, Any]:
-        """All settings as they were published for a benchmark: defaults, then preset, then its own."""
+        """All settings as published for a benchmark: defaults, overridden by the preset, then by its own."""
         return {**vars(self.method_class.Settings()), **self.method_class.preset(preset), **self.fixed}
 
 
 def find_variant(key: str) -> Variant:
-    """A method or a variant of one, by its key."""
     method, _, name = key.partition(SEPARATOR)
     known = find_method(method).search.variants
     return Variant(method, name, look_up(f"variant of {method}", name, known)) if name else Variant(method)
 
 
 def find_variants(keys: Sequence[str], task: str) -> list[Variant]:
-    """The variants of some keys, each once; without keys, all that are for a task.
+    """The variants of some keys, each once; without keys, all variants for a task.
 
     Source is left out: it has no settings, and it is always run as the baseline.
     """
@@ -68,6 +77,80 @@ def compatible_variants(variants: Sequence[Variant], spec: RunSpec) -> list[Vari
 
 
 def all_variants(task: str) -> list[Variant]:
-    """Every method that is for a task, each with its variants behind it."""
+    """Every method for a task, each followed by its variants."""
     kinds = [kind for name, kind in methods().items() if name != SOURCE and task in kind.tasks]
     return [Variant(kind.name, *own) for kind in kinds for own in [("", {}), *kind.search.variants.items()]]
+
+
+_HEAD = (
+    "# Settings that `testdg tune` chose. Give the file to `testdg bench` and `testdg leaderboard` with --tuned.\n\n"
+)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The chosen settings of one row, with their scores."""
+
+    name: str
+    method: str
+    preset: str
+    settings: Mapping[str, Any]
+    """Those of the search, and those that the user gave to all configurations."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Those that make the row a variant of its method."""
+    score: float | None = None
+    published: float | None = None
+    """The score of the published settings on the same streams."""
+    edges: tuple[str, ...] = ()
+    """Settings whose best value is the smallest or the largest of the search."""
+    widened: int = 0
+    """How often the search was widened."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The content of the file: the chosen settings by key of the row, and the conditions, which all rows share."""
+
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    rows: Mapping[str, Chosen] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Tuned:
+        try:
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            rows = {key: Chosen(**{**row, "edges": tuple(row.get("edges", ()))}) for key, row in values["rows"].items()}
+            for row in rows.values():
+                if not all(isinstance(one, Mapping) for one in (row.settings, row.fixed)):
+                    raise TypeError(f"{row.name} has no settings")
+            return cls(values["conditions"], rows)
+        except OSError as error:
+            message = f"tuned file {path} cannot be read: {error.strerror or error}"
+            raise UserError(message, code="unreadable-file") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            message = f"tuned file {path} is not one that `testdg tune` wrote ({error})"
+            raise UserError(message, code="damaged-file") from error
+
+    def write(self, path: Path) -> None:
+        """Write the file in one step; TOML has no None, which is written as "none"."""
+        rows = {key: _plain(asdict(row)) for key, row in self.rows.items()}
+        with writing(path.parent):
+            replace_text(path, _HEAD + tomli_w.dumps({"conditions": _plain(dict(self.conditions)), "rows": rows}))
+
+    def joined(self, other: Tuned, path: Path) -> Tuned:
+        """Both files merged, whose conditions must be equal; rows of `self` win."""
+        mine = _plain(dict(self.conditions))
+        if differing := [key for key in {**mine, **other.conditions} if mine.get(key) != other.conditions.get(key)]:
+            message = f"{path} was chosen with another {', '.join(differing)}: use another file with --write"
+            raise UserError(message, code="other-tuning")
+        return replace(self, rows={**other.rows, **self.rows})
+
+    def find(self, method: str, settings: Mapping[str, Any]) -> Chosen | None:
+        """The row of a method: of its variants, the one with most settings of its own that are all among `settings`."""
+        fits = [row for row in self.rows.values() if row.method == method and row.fixed.items() <= settings.items()]
+        return max(fits, key=lambda row: len(row.fixed), default=None)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as TOML stores them; unknown values are left out, while None is the text "none" in settings."""
+    found: dict[str, Any] = plain({key: value for key, value in values.items() if value is not None})
+    return found

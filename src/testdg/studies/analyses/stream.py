@@ -1,4 +1,4 @@
-"""The error (or mIoU) along the stream, and the changes that methods notice."""
+"""The analysis of streams: the error (or mIoU) along the stream, and the changes that methods detect."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from testdg.runs import Result
 from testdg.runs.compare import by_key
 from testdg.runs.events import Entry, changes, rolling_scores, visit_spans
 from testdg.runs.folder import read_events
-from testdg.studies.analyses.subject import Array, Numbers, Subject
+from testdg.studies.analyses.subject import Numbers, Subject
 
 
-def compute(subject: Subject) -> Numbers:
-    """A rolling score for every named run (mean, lowest and highest over seeds), and where changes were noticed."""
+def compute_stream(subject: Subject) -> Numbers:
+    """A rolling score for every named run (mean, lowest and highest over seeds), and the detected changes."""
     return stream_numbers(by_key((spec.name, result) for spec, result in subject.complete()))
 
 
@@ -39,29 +39,23 @@ def stream_numbers(rows: Mapping[str, Sequence[Result]]) -> Numbers:
 def _row(name: str, results: Sequence[Result], window: int) -> Numbers:
     runs = [read_events(result.folder) for result in results]
     curves = np.array([rolling_scores(run, results[0].score, window) for run in runs])
+    over_seeds = {"curve": curves.mean(0), "low": curves.min(0), "high": curves.max(0)}
     scores = [result.mean_score for result in results]
     return {
         "name": name,
         "method": results[0].method["name"],
         "seeds": [result.record["seed"] for result in results],
         "mean": np.mean([value for value in scores if value is not None]).item(),
-        "curve": _plain(curves.mean(0)),
-        "low": _plain(curves.min(0)),
-        "high": _plain(curves.max(0)),
+        **{key: [None if np.isnan(value) else float(value) for value in curve] for key, curve in over_seeds.items()},
         "detections": [detections(run) for run in runs],
     }
 
 
-def _plain(values: Array) -> list[float | None]:
-    """Numbers for JSON, which has no NaN."""
-    return [None if np.isnan(value) else float(value) for value in values]
-
-
 def detections(events: Sequence[Entry]) -> dict[str, Any] | None:
-    """Batches at which a change was noticed; how many real changes were, how late, and how many alarms were false.
+    """Batches with an alarm, the numbers of real and detected changes and of false alarms, and the mean delay.
 
-    A change counts as noticed at the first alarm within its visit; all further alarms there are false, and so are
-    those of the first visit. None for a method that does not look for changes.
+    A change is detected at the first alarm within its visit; further alarms there are false, and so are those of the
+    first visit. None for a method that does not detect changes.
     """
     if (alarms := changes(events)) is None:
         return None

@@ -1,4 +1,4 @@
-"""What an analysis looks at: specs, their complete runs, adapters before, during and after the stream."""
+"""The subject of an analysis: runs and their results; adapters before, during and after the stream."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from testdg.spec import SOURCE, RunSpec
 Array = np.ndarray[Any, np.dtype[Any]]
 Numbers = dict[str, Any]
 Encode = Callable[[Tensor], Tensor]
-_BATCH = 50  # images that are encoded at a time
+_BATCH = 50  # images that are encoded together
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Cells (Source first) with the results of those that were run, in the same order."""
+    """Runs (Source first) with the results of those that were computed, in the same order."""
 
     specs: Sequence[RunSpec]
     results: Sequence[Result | None]
     space: str = "embeddings"
     runs: Path = Path("runs")
-    notify: Callable[[str, int, int], Any] = lambda *_: None
+    notify: Callable[[str, int, int], object] = lambda *_: None
 
     def complete(self) -> list[tuple[RunSpec, Result]]:
-        """Cells that were run, with their results."""
+        """Runs with a result."""
         return [(spec, result) for spec, result in zip(self.specs, self.results, strict=True) if result is not None]
 
     def describe(self) -> dict[str, Any]:
-        """What the numbers depend on: method, settings and record of what was looked at; nothing without specs."""
+        """What the numbers depend on: method, settings and record of the runs; empty without runs."""
         if not self.specs:
             return {}
         if found := self.complete():
@@ -55,17 +55,17 @@ class Subject:
         return {"title": spec.name, "seeds": [spec.seed], "method": config["method"], "protocol": config["protocol"]}
 
     def adapting(self) -> list[RunSpec]:
-        """Cells of methods that adapt."""
+        """Runs of methods that adapt; those of Source if there are no others."""
         return [spec for spec in self.specs if spec.method != SOURCE] or list(self.specs)
 
 
 def adapted(session: RunSession, result: Result) -> Adapter:
-    """The method as its run left it."""
+    """The method at the end of its run."""
     return load_adapted(result.folder, session.model).adapter
 
 
-def replay(session: RunSession, notify: Callable[[str, int, int], Any]) -> Iterator[Batch]:
-    """Run the stream of a warmed-up session; each batch is yielded after it was learnt from."""
+def replay(session: RunSession, notify: Callable[[str, int, int], object]) -> Iterator[Batch]:
+    """Run the stream of a warmed-up session; each batch is yielded after the method has learnt from it."""
     stream, resets = session.stream, session.protocol.resets == "domain"
     learning = sum(-(-len(block) // stream.batch_size) for block in stream.blocks if block.learn)
     for number in range(learning):
@@ -78,14 +78,14 @@ def replay(session: RunSession, notify: Callable[[str, int, int], Any]) -> Itera
 
 
 def warm_run(spec: RunSpec) -> RunSession:
-    """Open a run as it stands before the first batch."""
+    """A session before the first batch."""
     session = open_run(spec)
     session.warm_up()
     return session
 
 
 def need_testdg(adapter: Adapter) -> TestDG:
-    """The adapter, if it has domain embeddings and prototypes."""
+    """The adapter; an error unless it has domain embeddings and prototypes."""
     if not isinstance(adapter, TestDG):
         message = f"{adapter.name} has no domain embeddings: use --space features, or testdg"
         raise UserError(message, code="no-embeddings")
@@ -93,9 +93,9 @@ def need_testdg(adapter: Adapter) -> TestDG:
 
 
 def before_and_after(subject: Subject) -> tuple[tuple[Domain, ...], dict[str, Encode]]:
-    """The domains of the run that an analysis looks at, and what encodes their images, (N, D), before and after it.
+    """The domains of the run, and encoders of their images, (N, D), before and after it.
 
-    Embeddings are read by amplifier and extractor as they are at the end, so that only the encoder differs.
+    Both encoders of embeddings have the amplifier and the extractor of the end, so that only the model differs.
     """
     spec, result = subject.complete()[-1]
     session = open_run(spec)
