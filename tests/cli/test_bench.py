@@ -111,7 +111,9 @@ def specs() -> list[RunSpec]:
 
 
 def result(error: float) -> Result:
-    return Result({}, {}, [DomainResult("fog", 200, {"error": error})], None, 12.0, {}, Path("run"))
+    return Result(
+        {"task": "classification"}, {}, [DomainResult("fog", 200, {"error": error})], None, 12.0, {}, Path("run")
+    )
 
 
 def test_the_time_left_comes_from_the_pace_of_each_method() -> None:

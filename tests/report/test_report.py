@@ -14,7 +14,9 @@ from testdg.runs import read_result
 from testdg.runs.folder import read_events
 
 PROTOCOL: dict[str, Any] = {
-    "kind": "held-out", "benchmark": "digits-c", "data": "generated", "data_fingerprint": "abc", "domains": ["fog"],
+    "kind": "held-out", "benchmark": "digits-c", "task": "classification", "order": "the benchmark's", "rounds": 1,
+    "sampling": "file", "concentration": "none", "sampling_seed": "none",
+    "data": "generated", "data_fingerprint": "abc", "domains": ["fog"],
     "held_out": ["snow"], "severity": 5, "images_per_domain": [3, 9], "batch_size": 4, "resets": "once at the start",
     "model": "vit", "model_fingerprint": "def", "precision": "fp32", "device": "cpu", "seed": 2, "tuning": "preset",
     "preprocessing": {

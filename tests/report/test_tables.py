@@ -20,7 +20,7 @@ def cells(table: Table) -> list[list[str]]:
 
 
 def result(found: list[DomainResult], held_out: list[DomainResult] | None = None, **protocol: Any) -> Result:
-    return Result({"order": "order 0", **protocol}, {}, found, held_out, 1.0, {}, Path("run"))
+    return Result({"order": "order 0", "task": "classification", **protocol}, {}, found, held_out, 1.0, {}, Path("run"))
 
 
 def visit(name: str, **scores: float) -> DomainResult:

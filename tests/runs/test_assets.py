@@ -36,5 +36,5 @@ def test_a_published_model_reads_clean_cifar10(data: Path) -> None:
 
 
 def test_the_training_batches_that_are_there_are_counted(data: Path) -> None:
-    with pytest.warns(UserWarning, match="25000 training images are there"):
+    with pytest.warns(UserWarning, match="25000 training images"):
         assert len(load_benchmark("cifar10-c", data).train()) == 25000

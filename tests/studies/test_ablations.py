@@ -59,7 +59,8 @@ def run(name: str, folder: Path, events: list[dict[str, Any]], seed: int = 0) ->
         "data_fingerprint": "abc", "order": "the benchmark's", "domains": ["fog"], "held_out": [], "severity": 5,
         "rounds": 1, "images_per_domain": 4, "batch_size": 2, "resets": "once at the start", "model": "vit",
         "model_fingerprint": "def", "preprocessing": {"size": 32, "crop": "none", "mean": [0.5], "std": [0.5]},
-        "precision": "fp32", "device": "cpu", "seed": seed, "tuning": "the method's defaults",
+        "precision": "fp32", "device": "cpu", "seed": seed, "tuning": "the method's defaults", "sampling": "file",
+        "concentration": "none", "sampling_seed": "none",
     }  # fmt: skip
     method = "source" if name == "Source" else "testdg"
     shared = {"method": method, "benchmark": "digits-c", "protocol": "continual", "stream": Protocol()}

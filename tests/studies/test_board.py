@@ -18,7 +18,7 @@ def result(method: str, error: float, tested: float | None = None, **record: Any
         "order": "the benchmark's", "domains": ["fog", "frost"], "held_out": [] if tested is None else ["snow"],
         "severity": 5, "images_per_domain": 20, "batch_size": 20, "resets": "once at the start", "model": "m",
         "model_fingerprint": "1", "preprocessing": "none", "precision": "fp32", "device": "cpu", "seed": 0,
-        "tuning": "t", **record,
+        "tuning": "t", "rounds": 1, "sampling": "file", "concentration": "none", "sampling_seed": "none", **record,
     }  # fmt: skip
     key = {"classification": "error", "segmentation": "miou"}[about["task"]]
     visits = [DomainResult(name, 20, {key: error}, 5) for name in about["domains"]]

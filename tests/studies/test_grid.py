@@ -127,7 +127,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
         ([{"name": "Source"}], "same-name", ("digits-c, continual", "'Source'")),
         ([{"name": "a", "method": ["tent", "testdg"]}], "same-name", ("digits-c, continual", "'a'")),
         ([{"name": "a"}, {"name": "b"}], "same-run", ("'a'", "'b'", "digits-c, continual")),
-        ([{"settings": {"seed": 3}}], "wrong-setting", ("TENT", "--seed 3", "seeds = 3")),
+        ([{"settings": {"seed": 3}}], "setting-syntax", ("TENT", "--seed 3", "seeds = 3")),
         ([{"seeds": 2**32}], "wrong-value", ("run 1", "seeds", 2**32 - 1, 2**32)),
         ([{"device": "gpu"}], "wrong-value", ("run 1", "device", "auto, cpu, cuda or mps", "'gpu'")),
     ],
