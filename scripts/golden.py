@@ -371,7 +371,7 @@ def library(golden: Golden) -> Any:
                 adapter.warm_up([clean])
             found[f"{method}, guard {guarded}"] = [adapter(images[i : i + 20])[:2].tolist() for i in (0, 20, 40)]
     stream = testdg.adapt_stream(golden.place / "model", list(images), "tent", batch_size=20)
-    found["stream"] = [[one.class_name, one.confidence, one.source_name, one.learnt] for one in stream]
+    found["stream"] = [[one.class_name, one.confidence, one.source_class_name, one.learnt] for one in stream]
     return found
 
 

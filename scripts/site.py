@@ -1,6 +1,6 @@
-"""What the site shows beside docs/: pages from elsewhere in the repository, and what the code says (mkdocs hooks).
+"""Pages of the site that are not in docs/: from the rest of the repository, and made from the code (mkdocs hooks).
 
-Links in the Markdown files are those that work on GitHub; here they are turned into those of the site.
+Links in the Markdown files work on GitHub; the hooks convert them to those of the site.
 """
 
 import os
@@ -18,7 +18,7 @@ from testdg.methods import Adapter, methods, order_for_display
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)]*)?\)")
-ELSEWHERE = {"README.md": "index.md", "results/README.md": "results/files.md"}  # what has another place on the site
+ELSEWHERE = {"README.md": "index.md", "results/README.md": "results/files.md"}  # files with another place on the site
 LINKED = InclusionLevel.NOT_IN_NAV  # it need not be there
 FIRST = ["testdg_aligned", "testdg", "align", "source"]
 PACKAGES = ["methods", "core.guard", "models", "data.benchmarks", "runs", "runs.training.fine_tune"]
@@ -43,7 +43,7 @@ def _complete(section: dict[str, Any], pages: dict[str, list[str]]) -> dict[str,
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made here, and every file of the repository that a page links to."""
+    """Add generated pages, and every file of the repository that a page links to."""
     made = {"methods/index.md": method_list(), "reference/index.md": reference_list()}
     made |= {f"reference/{name}.md": reference(f"testdg.{name}") for name in PACKAGES}
     for place, text in made.items():
@@ -66,7 +66,7 @@ def _outside(file: File) -> list[str]:
 
 
 def _in_repository(place: str) -> str:
-    """Where a page of the site lies in the repository."""
+    """Path of a page of the site in the repository."""
     for path, found in ELSEWHERE.items():
         if place == found:
             return path
@@ -75,12 +75,12 @@ def _in_repository(place: str) -> str:
 
 
 def _on_site(path: str) -> str:
-    """Where a file of the repository lies on the site."""
+    """Path of a file of the repository on the site."""
     return ELSEWHERE.get(path) or path.removeprefix("docs/")
 
 
 def _resolve(place: str, link: str) -> str:
-    """The file of the repository that a link of a page means; of a folder, the page that stands for it."""
+    """The file of the repository that a link refers to; for a folder, its index page."""
     path = os.path.normpath(PurePosixPath(_in_repository(place)).parent / link)
     for page in ("index.md", "README.md"):
         if (ROOT / path / page).is_file():
@@ -89,7 +89,7 @@ def _resolve(place: str, link: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn the links of the repository into those of the site; add to a method's sheet what the code says."""
+    """Convert links to those of the site; add facts, settings and presets to the page of a method."""
     place = page.file.src_uri
     if place.startswith("methods/") and (kind := methods().get(PurePosixPath(place).stem)):
         heading, _, rest = markdown.partition("\n")
@@ -107,7 +107,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def facts(kind: type[Adapter]) -> str:
-    """What a method is called, predicts and needs."""
+    """Name, tasks and requirements of a method."""
     parts = [f"`{kind.name}`", " and ".join(kind.tasks), f"needs {kind.needs or 'nothing'}"]
     parts += [f"source data for {kind.source_data}" if kind.source_data else "no source data"]
     ours = " and ".join(kind.reconstructed())
@@ -150,7 +150,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def method_list() -> str:
-    """Every method by what it does in a sentence."""
+    """A table of all methods, with a sentence each."""
     kinds = sorted(methods().values(), key=lambda kind: _order(Path(kind.name)))
     rows = [[f"[{kind.title}]({kind.name}.md)", _sentence(kind), kind.citation.rpartition(", ")[2]] for kind in kinds]
     return (
@@ -165,13 +165,13 @@ def _sentence(thing: Any) -> str:
 
 
 def reference_list() -> str:
-    """The packages, and what `import testdg` gives."""
+    """A table of the packages, and the public names of `testdg`."""
     rows = [[f"[`testdg.{name}`]({name}.md)", _sentence(import_module(f"testdg.{name}"))] for name in PACKAGES]
     return f"# Reference\n\n{_table(['package', 'what is in it'], rows)}\n\n{_members('testdg')}"
 
 
 def reference(package: str) -> str:
-    """One package by what it makes public."""
+    """The public names of a package."""
     return f"# {package}\n\n{_sentence(import_module(package))}\n\n{_members(package)}"
 
 
@@ -183,5 +183,5 @@ def _members(package: str) -> str:
 
 
 def _own(module: Any, name: str) -> bool:
-    """Whether a module defines a public thing itself."""
+    """Whether a name is public and defined in the module."""
     return not name.startswith("_") and getattr(getattr(module, name), "__module__", None) == module.__name__

@@ -31,7 +31,7 @@ _noted: list[Calls] = []
 
 
 def _note(frame: FrameType, event: str, _: object) -> None:
-    """The profile function of every thread; it notes calls while somebody listens."""
+    """The profile function of every thread; it records calls while a trace is active."""
     code = frame.f_code
     if _noted and event == "call" and code.co_filename.startswith(PACKAGE) and not importing(frame):
         _noted[0].add((code.co_filename.removeprefix(PACKAGE + "/"), code.co_qualname))
@@ -39,7 +39,7 @@ def _note(frame: FrameType, event: str, _: object) -> None:
 
 @contextlib.contextmanager
 def traced() -> Iterator[Calls]:
-    """Note every function of the package that is called within, in all threads."""
+    """Record every function of the package that is called inside, in all threads."""
     calls: Calls = set()
     _noted.append(calls)
     sys.setprofile(_note)
@@ -51,7 +51,7 @@ def traced() -> Iterator[Calls]:
 
 
 def importing(frame: FrameType) -> bool:
-    """Whether a frame belongs to the body of a module or class, is no named function, or is called by a body."""
+    """Whether a frame is the body of a module or class, an unnamed function, or called while a module is imported."""
     at: FrameType | None = frame
     name = frame.f_code.co_qualname.rpartition(".")[2]
     if name.startswith("<") or not frame.f_code.co_flags & 0x2:  # class bodies have no fast locals
@@ -105,7 +105,7 @@ def trace_adapt(folder: Path, places: dict[str, Path]) -> Callable[[], None]:
 
 
 def trace_serve(folder: Path, places: dict[str, Path]) -> Callable[[], None]:
-    """One JPEG through the routes of the server, which waits until it was learnt from."""
+    """One JPEG through the routes of the server, with learning."""
     from fastapi.testclient import TestClient
 
     from testdg.runs.session import PictureOptions
@@ -125,7 +125,7 @@ def trace_serve(folder: Path, places: dict[str, Path]) -> Callable[[], None]:
         response = client.post("/predict?wait=true", content=data, headers={"content-type": "image/jpeg"})
         assert response.status_code == 200, response.text
 
-    answer()  # makes the stream
+    answer()  # creates the stream
     return answer
 
 
@@ -133,10 +133,10 @@ PATHS = {"run": trace_run, "adapt": trace_adapt, "serve": trace_serve}
 
 
 def main() -> None:
-    """Trace the paths that are named and print what they execute."""
+    """Trace paths and print the files and functions that they execute."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("paths", nargs="*", choices=[[], *PATHS])
-    parser.add_argument("--list", action="store_true", help="every function")
+    parser.add_argument("--list", action="store_true", help="list every function")
     options = parser.parse_args()
     threading.setprofile(_note)  # of threads that are started from here on
     with tempfile.TemporaryDirectory() as place:

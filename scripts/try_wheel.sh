@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Try dist/*.whl in an environment that holds nothing else of testdg: scripts/try_wheel.sh PYTHON
-# What the wheel needs is not installed a second time: the packages of PYTHON are put on the path by a .pth file, which
-# leaves out an editable testdg that may be among them. `pip check` says whether the wheel's own requirements are met.
+# Try dist/*.whl in an environment without another testdg: scripts/try_wheel.sh PYTHON
+# Dependencies are not installed again: a .pth file puts the packages of PYTHON on the path, without an editable testdg
+# among them. `pip check` checks the requirements of the wheel.
 set -euo pipefail
 python=$1
 place=$(mktemp -d)

@@ -1,4 +1,4 @@
-"""Many streams on a real Ray cluster: processes are killed and stopped, and no row is lost, twice or another one."""
+"""Many streams on a real Ray cluster: processes are killed and stopped, and no row is lost, repeated or different."""
 
 import csv
 import os
@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from ray_tools import need_ray
-from testdg.errors import UserError
+from support.errors import refused
 from testdg.methods import find_method
 from testdg.models import load_model
 from testdg.runs.adapt import Request, adapt_frames
@@ -43,13 +43,13 @@ def cameras(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def request(cameras: Path, network: Path, out: Path, **more: Any) -> Request:
-    choices = PictureOptions(method=more.pop("method", "tent"), device="cpu")
-    return Request(frames=cameras, model=str(network), out=out, choices=choices, batch_size=8, **more)
+    options = PictureOptions(method="tent", device="cpu")
+    return Request(frames=cameras, model=str(network), out=out, options=options, batch_size=8, **more)
 
 
 @pytest.fixture(scope="module")
 def alone(cameras: Path, network: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same streams one after the other in this process, as `testdg adapt` does each, without any trouble."""
+    """The same streams one after the other in this process, as `testdg adapt` runs each."""
     out = tmp_path_factory.mktemp("alone")
     with one_thread():
         for name in CAMERAS:
@@ -91,7 +91,7 @@ def holders(file: Path) -> Iterator[int]:
 
 
 class Killer(threading.Thread):
-    """Kills the process of a stream, as nobody can refuse, once it has written some rows and saved a state."""
+    """Kills the process of a stream once it has written some rows and saved a state."""
 
     def __init__(self, out: Path) -> None:
         super().__init__(daemon=True)
@@ -108,27 +108,27 @@ class Killer(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the process in /proc")
-def test_a_process_that_is_killed_costs_nothing_but_time(
+def test_a_killed_process_costs_only_time(
     cluster: Any, cameras: Path, network: Path, alone: Path, tmp_path: Path
 ) -> None:
     parent = tmp_path / "cameras"
     parent.mkdir()
-    (parent / "dark").mkdir()  # a stream without pictures fails; the others do not notice
+    (parent / "dark").mkdir()  # a stream without pictures fails; the others do not
     for name in CAMERAS:
         (parent / name).symlink_to(cameras / name)
-    out, heard = tmp_path / "out", list[News]()
+    out, news = tmp_path / "out", list[News]()
     killer = Killer(out / "roof")
     killer.start()
     ends = adapt_fleet(
-        request(parent, network, out, save_every=0.0), address=cluster.address, cpus=0.25, notify=heard.append
+        request(parent, network, out, save_every=0.0), address=cluster.address, cpus=0.25, tell=news.append
     )
     assert list(ends) == ["dark", *CAMERAS]
     assert isinstance(ends["dark"], Failed)
-    assert "dark holds no pictures" in ends["dark"].sentence
+    assert "dark" in ends["dark"].sentence
     assert all(isinstance(ends[name], Ended) for name in CAMERAS)
     assert 20 < killer.rows < PICTURES
-    assert [news.number for news in heard if isinstance(news, Lost)] == [2]
-    begun = [(news.number, news.done) for news in heard if isinstance(news, Seen) and news.began]
+    assert [one.number for one in news if isinstance(one, Lost)] == [2]
+    begun = [(one.number, one.done) for one in news if isinstance(one, Seen) and one.began]
     (first, again) = (done for number, done in begun if number == 2)
     assert first == 0 < again < PICTURES  # from the last state, not from the beginning
     assert sorted(number for number, _ in begun) == [1, 2, 2, 3]
@@ -136,10 +136,11 @@ def test_a_process_that_is_killed_costs_nothing_but_time(
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_all_streams_that_have_begun(
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_saves_all_streams_that_have_begun(
     cluster: Any, cameras: Path, network: Path, alone: Path, tmp_path: Path
 ) -> None:
-    wanted, begun = request(cameras, network, tmp_path), set[int]()
+    chosen, begun = request(cameras, network, tmp_path), set[int]()
 
     def interrupt(news: News) -> None:
         if isinstance(news, Seen) and news.number not in begun:
@@ -147,18 +148,18 @@ def test_ctrl_c_saves_all_streams_that_have_begun(
             if len(begun) == 2:
                 signal.raise_signal(signal.SIGINT)
 
-    ends = adapt_fleet(wanted, address=cluster.address, cpus=0.4, notify=interrupt)  # room for two of the three
+    ends = adapt_fleet(chosen, address=cluster.address, cpus=0.4, tell=interrupt)  # room for two of the three
     assert sum(isinstance(end, Stopped) for end in ends.values()) >= 2
     saved = [name for name in CAMERAS if (tmp_path / name / "state").exists()]
     assert len(saved) == 2
     with one_thread():
-        for name in CAMERAS:  # each is a folder as any other, which goes on here, too
+        for name in CAMERAS:  # each is an ordinary folder, which resumes here, too
             adapt_frames(request(cameras / name, network, tmp_path / name))
     assert_the_same(tmp_path, alone)
 
 
 @pytest.mark.slow
-def test_the_weights_of_the_source_lie_in_memory_once(cluster: Any, network: Path) -> None:
+def test_the_weights_of_the_source_are_in_memory_once(cluster: Any, network: Path) -> None:
     model = load_model(network)
     found = Cluster(cluster.address)
     try:
@@ -175,14 +176,13 @@ def test_the_weights_of_the_source_lie_in_memory_once(cluster: Any, network: Pat
 
 
 @pytest.mark.slow
-def test_streams_that_do_not_end_must_all_have_room(cluster: Any, cameras: Path, network: Path, tmp_path: Path) -> None:
+def test_endless_streams_must_all_have_room(cluster: Any, cameras: Path, network: Path, tmp_path: Path) -> None:
     followed = request(cameras, network, tmp_path, follow=True)
-    told = "3 streams are followed at the same time, and the cluster has room for 1: .* as in --cpus 0.33"
-    with pytest.raises(UserError, match=told):
+    with refused("too-few-machines", "3 streams", "room for 1", "--cpus 0.33"):
         adapt_fleet(followed, address=cluster.address)
-    with pytest.raises(UserError, match="no machine of the cluster has 2 cores and 0 GPUs: use less"):
+    with refused("too-few-machines", "2 cores"):
         adapt_fleet(followed, address=cluster.address, cpus=2)
-    with pytest.raises(UserError, match=r"no machine of the cluster has 0\.1 GPUs, the most is 0: use less --gpus"):
+    with refused("too-few-machines", "0.1 GPUs", "--gpus"):
         adapt_fleet(followed, address=cluster.address, gpus=0.1)
 
 
@@ -207,30 +207,23 @@ def test_streams_are_the_subfolders_in_order(network: Path, tmp_path: Path) -> N
     assert found["cam2"].export == tmp_path / "models" / "cam2"
 
 
-@pytest.mark.parametrize(
-    ("shares", "told"),
-    [
-        ({"gpus": 1.5}, "--gpus must be a share of a GPU from 0 to 1; got 1.5"),
-        ({"gpus": -0.1}, "--gpus must be a share of a GPU from 0 to 1; got -0.1"),
-        ({"cpus": 0.0}, "--cpus must be more than 0; got 0"),
-        ({"cpus": float("nan")}, "--cpus must be more than 0; got nan"),
-    ],
-)
-def test_shares_are_looked_at_first(shares: dict[str, float], told: str, network: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=told):
+@pytest.mark.parametrize(("name", "share"), [("gpus", 1.5), ("gpus", -0.1), ("cpus", 0.0), ("cpus", float("nan"))])
+def test_shares_are_checked_first(name: str, share: float, network: Path, tmp_path: Path) -> None:
+    shares: dict[str, Any] = {name: share}
+    with refused("wrong-value", f"--{name}", f"{share:g}"):
         adapt_fleet(request(tmp_path, network, tmp_path / "out"), address="nowhere:1", **shares)
 
 
 @pytest.mark.parametrize(
-    ("choices", "told"),
+    ("options", "code", "value"),
     [
-        (PictureOptions(method="testdg_aligned", source=Path("nowhere")), r"--source .*nowhere is not a folder"),
-        (PictureOptions(method="tent", device="gpu"), "unknown device 'gpu'"),
+        (PictureOptions(method="testdg_aligned", source=Path("nowhere")), "no-source-folder", "nowhere"),
+        (PictureOptions(method="tent", device="gpu"), "unknown-device", "'gpu'"),
     ],
 )
-def test_mistakes_of_all_streams_are_told_once(
-    choices: PictureOptions, told: str, cameras: Path, network: Path, tmp_path: Path
+def test_mistakes_of_all_streams_are_reported_once(
+    options: PictureOptions, code: str, value: str, cameras: Path, network: Path, tmp_path: Path
 ) -> None:
     need_ray()
-    with pytest.raises(UserError, match=told):
-        adapt_fleet(Request(frames=cameras, model=str(network), out=tmp_path, options=choices), address="nowhere:1")
+    with refused(code, value):
+        adapt_fleet(Request(frames=cameras, model=str(network), out=tmp_path, options=options), address="nowhere:1")

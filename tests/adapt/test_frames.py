@@ -29,7 +29,7 @@ def touch(path: Path, *names: str) -> None:
 
 def test_a_folder_is_in_the_order_of_names_or_of_time(tmp_path: Path) -> None:
     touch(tmp_path, "b/f10.png", "b/f9.png", "a/f11.jpg", "c.png", ".hidden.png", ".git/x.png", "out/1.png")
-    (tmp_path / "notes.txt").write_text("no picture")
+    (tmp_path / "notes.txt").write_text("not a picture")
     for number, name in enumerate(["c.png", "b/f10.png", "a/f11.jpg", "b/f9.png"]):
         os.utime(tmp_path / name, (1000 + number, 1000 + number))
     assert files(PictureFolder(tmp_path, without=tmp_path / "out")) == ["a/f11.jpg", "b/f9.png", "b/f10.png", "c.png"]
@@ -38,7 +38,7 @@ def test_a_folder_is_in_the_order_of_names_or_of_time(tmp_path: Path) -> None:
     assert timed.total == 4
 
 
-def test_a_list_may_name_pictures_beside_it_or_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_names_pictures_next_to_it_or_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "lists/a.png", "here/b.png")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lists" / "all.txt").write_text("a.png\r\n\nhere/b.png\na.png\n")
@@ -49,14 +49,9 @@ def test_a_list_may_name_pictures_beside_it_or_from_here(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize(
     ("name", "code"),
-    [
-        ("nothing", "no-such-file"),
-        ("empty", "no-images"),
-        ("empty.txt", "empty-list"),
-        ("bad.txt", "unreadable-list"),
-    ],
+    [("none", "no-such-file"), ("empty", "no-images"), ("empty.txt", "empty-list"), ("bad.txt", "unreadable-list")],
 )
-def test_paths_without_pictures_are_refused(tmp_path: Path, name: str, code: str) -> None:
+def test_a_source_without_pictures_is_refused(tmp_path: Path, name: str, code: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\0")
@@ -115,7 +110,7 @@ def test_a_video_gives_its_frames(tmp_path: Path) -> None:
         assert abs(float(frame.picture.mean()) - 8 * number) < 6
 
 
-def test_a_video_that_ends_early_says_so(tmp_path: Path) -> None:
+def test_a_video_that_ends_early_is_reported(tmp_path: Path) -> None:
     make_video(tmp_path / "v.avi", 30, noise=15)
     data = (tmp_path / "v.avi").read_bytes()
     (tmp_path / "v.avi").write_bytes(data[: int(0.6 * len(data))])
@@ -125,14 +120,14 @@ def test_a_video_that_ends_early_says_so(tmp_path: Path) -> None:
     assert any("ends early" in remark or "damaged" in remark for remark in video.remarks())
 
 
-def test_what_is_no_video_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_video_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("av")
-    (tmp_path / "v.mp4").write_bytes(b"no video at all")
+    (tmp_path / "v.mp4").write_bytes(b"not a video")
     with refused("unreadable-video", tmp_path / "v.mp4"):
         open_frames(tmp_path / "v.mp4")
 
 
-def test_a_batch_that_is_not_full_waits_for_another_time_when_asked_to_stop(tmp_path: Path) -> None:
+def test_a_stop_leaves_a_batch_that_is_not_full(tmp_path: Path) -> None:
     touch(tmp_path, *(f"{number}.png" for number in range(20)))
     loader = Loader(Canvas(Preprocessing((4, 4))), 3, workers=1)  # hands out four pictures at a time
     calls = itertools.count()

@@ -1,4 +1,4 @@
-"""Streams with a folder: whatever happens on the way, no row is lost, none is twice, and all are the same."""
+"""Streams with a folder: after any interruption, no row is lost, repeated or different."""
 
 import csv
 import json
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -21,13 +21,14 @@ import torch
 from PIL import Image
 
 import testdg
+from support.errors import refused
 from testdg.core.online import load_online
 from testdg.data.frames import PictureFolder
-from testdg.errors import UserError
-from testdg.files import Busy, locked
+from testdg.files import locked
 from testdg.models import Preprocessing, load_model
 from testdg.models.canvas import Canvas
 from testdg.models.segformer import random_segformer
+from testdg.report.pictures import draw_summary
 from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import Answered, Loader
 from testdg.runs.session import PictureOptions
@@ -40,8 +41,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def request(frames: str | Path, network: Path, out: Path, method: str = "tent", **more: Any) -> Request:
-    choices = PictureOptions(method=method, device="cpu", **more.pop("choices", {}))
-    return Request(frames=frames, model=str(network), out=out, choices=choices, batch_size=8, **more)
+    options = PictureOptions(method=method, device="cpu", load_state=more.pop("load_state", None))
+    return Request(frames=frames, model=str(network), out=out, options=options, batch_size=8, **more)
 
 
 def rows(out: Path) -> list[dict[str, str]]:
@@ -53,7 +54,7 @@ def rows(out: Path) -> list[dict[str, str]]:
 def undisturbed(network: Path, frames: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("undisturbed")
-    adapt_frames(request(frames, network, out))
+    adapt_frames(request(frames, network, out), draw=draw_summary)
     assert sum(int(row["learnt"]) for row in rows(out)) > 20
     return out
 
@@ -63,19 +64,19 @@ def table(out: Path) -> bytes:
 
 
 class Stopper(Watcher):
-    """Does something to the run after some batches."""
+    """Calls a function after some batches."""
 
-    def __init__(self, batches: int, what: Any) -> None:
-        self.left, self.what = batches, what
+    def __init__(self, batches: int, function: Callable[[], object]) -> None:
+        self.left, self.function = batches, function
 
     def answered(self, answered: Answered, tally: Tally) -> None:
         self.left -= 1
         if self.left == 0:
-            self.what()
+            self.function()
 
 
 class Died(Exception):
-    """Stands for the end of the process: nothing is saved on the way out."""
+    """Stands for the end of the process: nothing is saved after it."""
 
 
 def die() -> None:
@@ -100,23 +101,23 @@ def test_a_stream_leaves_a_table_a_figure_and_a_summary(network: Path, frames: P
 
 
 @pytest.mark.parametrize(("batches", "save_every"), [(1, 60.0), (4, 0.0), (7, 60.0)])
-def test_a_stream_that_died_goes_on(
+def test_a_stream_resumes_after_a_crash(
     network: Path, frames: Path, tmp_path: Path, undisturbed: Path, batches: int, save_every: float
 ) -> None:
-    wanted = request(frames, network, tmp_path, save_every=save_every)
+    chosen = request(frames, network, tmp_path, save_every=save_every)
     with pytest.raises(Died):
-        adapt_frames(wanted, Stopper(batches, die))
+        adapt_frames(chosen, Stopper(batches, die))
     with (tmp_path / "predictions.csv").open("ab") as file:
         file.write(b"9,half a r")
-    adapt_frames(wanted)
+    adapt_frames(chosen)
     assert table(tmp_path) == table(undisturbed)
     before = table(tmp_path)
-    adapt_frames(wanted)  # nothing is left to do
+    adapt_frames(chosen)  # nothing is left to do
     assert table(tmp_path) == before
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
-def test_a_killed_process_goes_on(network: Path, frames: Path, tmp_path: Path, undisturbed: Path) -> None:
+def test_a_stream_resumes_after_a_kill(network: Path, frames: Path, tmp_path: Path, undisturbed: Path) -> None:
     arguments = ["adapt", str(frames), "--model", str(network), "--method", "tent", "--batch-size", "8"]
     arguments += ["--out", str(tmp_path / "out"), "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -132,34 +133,35 @@ def test_a_killed_process_goes_on(network: Path, frames: Path, tmp_path: Path, u
     assert table(tmp_path / "out") == table(undisturbed)
 
 
-def test_ctrl_c_saves_first(network: Path, frames: Path, tmp_path: Path, undisturbed: Path) -> None:
-    wanted = request(frames, network, tmp_path)
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupted_stream_saves_its_state(network: Path, frames: Path, tmp_path: Path, undisturbed: Path) -> None:
+    chosen = request(frames, network, tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        adapt_frames(wanted, Stopper(2, lambda: signal.raise_signal(signal.SIGINT)))
+        adapt_frames(chosen, Stopper(2, lambda: signal.raise_signal(signal.SIGINT)))
     note = json.loads((tmp_path / "state" / "state.json").read_text())["note"]
     assert 2 <= note["batches"] < 8
-    adapt_frames(wanted)
+    adapt_frames(chosen)
     assert table(tmp_path) == table(undisturbed)
 
 
 @pytest.mark.parametrize("pictures", [0, 3, 4, 7, 11])
-def test_who_stops_leaves_no_half_batch(pictures: int, frames: Path) -> None:
-    loader, asked = Loader(Canvas(Preprocessing((24, 24))), 3, workers=2), count()
-    found = list(loader.batches(PictureFolder(frames), 8, stop=lambda: next(asked) > pictures))
+def test_a_stop_leaves_no_half_batch(pictures: int, frames: Path) -> None:
+    loader, calls = Loader(Canvas(Preprocessing((24, 24))), 3, workers=2), count()
+    found = list(loader.batches(PictureFolder(frames), 8, stop=lambda: next(calls) > pictures))
     assert [len(batch) for batch in found] == [8] * len(found)
     assert len(found) < 60 // 8
 
 
-def test_rows_of_pictures_that_are_gone_stay(network: Path, frames: Path, tmp_path: Path) -> None:
+def test_rows_of_deleted_pictures_stay(network: Path, frames: Path, tmp_path: Path) -> None:
     copy, out = tmp_path / "copy", tmp_path / "out"
     shutil.copytree(frames, copy)
-    wanted = request(copy, network, out)
+    chosen = request(copy, network, out)
     with pytest.raises(Died):
-        adapt_frames(wanted, Stopper(3, die))
+        adapt_frames(chosen, Stopper(3, die))
     written = rows(out)
     assert len(written) == 24
     (copy / written[3]["file"]).unlink()
-    adapt_frames(wanted)
+    adapt_frames(chosen)
     found = rows(out)
     assert found[:24] == written
     assert [int(row["index"]) for row in found] == list(range(60))
@@ -177,41 +179,38 @@ def no_file_above(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_full_disk_is_told_and_rows_stay_right(
+def test_a_full_disk_is_refused_and_no_row_is_damaged(
     network: Path, frames: Path, tmp_path: Path, undisturbed: Path
 ) -> None:
-    wanted = request(frames, network, tmp_path)
-    with no_file_above(2000), pytest.raises(UserError, match=r"cannot write .*free some space"):
-        adapt_frames(wanted)
+    chosen = request(frames, network, tmp_path)
+    with no_file_above(2000), refused("cannot-write", tmp_path):
+        adapt_frames(chosen)
     written = table(tmp_path)
     assert written.endswith(b"\n")
     assert written.count(b"\n") > 8
     assert table(undisturbed).startswith(written)
-    adapt_frames(wanted)
+    adapt_frames(chosen)
     assert table(tmp_path) == table(undisturbed)
 
 
-def test_one_folder_is_for_one_run(network: Path, frames: Path, tmp_path: Path) -> None:
+def test_a_folder_belongs_to_one_run(network: Path, frames: Path, tmp_path: Path) -> None:
     tmp_path.joinpath("out").mkdir()
-    with (
-        locked(tmp_path / "out" / ".lock", ""),
-        pytest.raises(Busy, match="being written by another run"),
-    ):
+    with locked(tmp_path / "out" / ".lock", ""), refused("busy", tmp_path / "out"):
         adapt_frames(request(frames, network, tmp_path / "out", "source"))
     adapt_frames(request(frames, network, tmp_path / "out", "source"))
-    with pytest.raises(UserError, match="method was 'source', and is 'tent' now"):
+    with refused("other-run", "method", "'source'", "'tent'"):
         adapt_frames(request(frames, network, tmp_path / "out"))
 
 
-def test_damaged_folders_are_told(network: Path, frames: Path, tmp_path: Path) -> None:
-    wanted = request(frames, network, tmp_path, "source")
-    adapt_frames(wanted)
+def test_damaged_folders_are_refused(network: Path, frames: Path, tmp_path: Path) -> None:
+    chosen = request(frames, network, tmp_path, "source")
+    adapt_frames(chosen)
     (tmp_path / "predictions.csv").write_text("index\n")
-    with pytest.raises(UserError, match=r"predictions\.csv is damaged"):
-        adapt_frames(wanted)
+    with refused("damaged-folder", tmp_path / "predictions.csv"):
+        adapt_frames(chosen)
     (tmp_path / "config.toml").unlink()
-    with pytest.raises(UserError, match=r"config\.toml is missing"):
-        adapt_frames(wanted)
+    with refused("damaged-folder", tmp_path / "config.toml"):
+        adapt_frames(chosen)
 
 
 def test_broken_pictures_are_counted_in_a_file(network: Path, frames: Path, tmp_path: Path) -> None:
@@ -224,10 +223,10 @@ def test_broken_pictures_are_counted_in_a_file(network: Path, frames: Path, tmp_
     (Path(os.fsdecode(os.fsencode(copy) + b"/\xff.png"))).write_bytes(picture)
     (copy / "day" / "broken.png").write_bytes(b"broken")
     (copy / "@SUM(1).png").write_bytes(b"")
-    wanted = request(copy, network, out, "source", save_every=0.0)
+    chosen = request(copy, network, out, "source", save_every=0.0)
     with pytest.raises(Died):
-        adapt_frames(wanted, Stopper(4, die))
-    summary = adapt_frames(wanted)
+        adapt_frames(chosen, Stopper(4, die))
+    summary = adapt_frames(chosen)
     assert (summary["predictions"], summary["skipped"]) == (65, 2)
     with (out / "skipped.csv").open(newline="") as file:
         skipped = list(csv.DictReader(file))
@@ -235,29 +234,29 @@ def test_broken_pictures_are_counted_in_a_file(network: Path, frames: Path, tmp_
     names = [row["file"] for row in rows(out)]
     assert len(set(names)) == 65
     assert {"'=cmd().png", "a\\nb.png", "\\x1b[31mred.png", "'-1+1.png", "\\udcff.png"} <= set(names)
-    with pytest.raises(UserError, match="cannot be used"):
+    with refused("unreadable-picture"):
         adapt_frames(request(copy, network, tmp_path / "strict", "source", strict=True))
 
 
-def test_nothing_that_can_be_read_is_told(network: Path, tmp_path: Path) -> None:
+def test_a_folder_without_readable_pictures_is_refused(network: Path, tmp_path: Path) -> None:
     for name in ("a.png", "b.jpg"):
         (tmp_path / name).write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"none of the 2 pictures .* can be read: see skipped\.csv"):
+    with refused("no-pictures", 2, tmp_path, "skipped.csv"):
         adapt_frames(request(tmp_path, network, tmp_path / "out", "source"))
 
 
-def test_the_adapted_model_and_its_state_are_kept(network: Path, frames: Path, tmp_path: Path) -> None:
-    wanted = request(
+def test_the_adapted_model_and_its_state_are_written(network: Path, frames: Path, tmp_path: Path) -> None:
+    chosen = request(
         frames, network, tmp_path / "out", "testdg_aligned", settings=SETTINGS,
         save_state=tmp_path / "state", export=tmp_path / "model",
     )  # fmt: skip
-    adapt_frames(wanted)
+    adapt_frames(chosen)
     exported, adapter = load_model(tmp_path / "model"), load_online(tmp_path / "state", str(network))
     images = torch.rand(4, 3, 24, 24)
     torch.testing.assert_close(exported(exported.prepare(images)).logits, adapter.predict(images))
-    more = request(frames, network, tmp_path / "more", "testdg_aligned", choices={"load_state": tmp_path / "state"})
+    more = request(frames, network, tmp_path / "more", "testdg_aligned", load_state=tmp_path / "state")
     assert adapt_frames(more)["predictions"] == 60
-    with pytest.raises(UserError, match="--export is not possible: tent cannot be one model"):
+    with refused("not-exportable", "--export", "tent"):
         adapt_frames(request(frames, network, tmp_path / "tent", export=tmp_path / "no"))
 
 
@@ -266,7 +265,7 @@ def test_paths_come_from_standard_input(
 ) -> None:
     names = [row["file"] for row in rows(undisturbed)]
     monkeypatch.chdir(frames)
-    wanted = request("-", network, tmp_path)
+    chosen = request("-", network, tmp_path)
 
     def pipe_in(names: list[str], watcher: Watcher | None = None) -> dict[str, Any]:
         reads, writes = os.pipe()
@@ -274,7 +273,7 @@ def test_paths_come_from_standard_input(
         os.close(writes)
         with os.fdopen(reads) as file:
             monkeypatch.setattr(sys, "stdin", file)
-            return adapt_frames(wanted, watcher)
+            return adapt_frames(chosen, watcher)
 
     with pytest.raises(Died):
         pipe_in(names[:40], Stopper(3, die))
@@ -287,10 +286,10 @@ def test_a_folder_is_followed_until_nothing_comes(network: Path, frames: Path, t
     for path in first:
         shutil.copy(path, tmp_path / path.name)
         os.utime(tmp_path / path.name, (1, 1))
-    wanted = request(tmp_path, network, tmp_path / "out", "source", follow=True, idle=1.0)
-    assert adapt_frames(wanted)["predictions"] == 10
+    chosen = request(tmp_path, network, tmp_path / "out", "source", follow=True, idle=1.0)
+    assert adapt_frames(chosen)["predictions"] == 10
     shutil.copy(frames / "night" / "f40.jpg", tmp_path)
-    assert adapt_frames(wanted)["predictions"] == 11
+    assert adapt_frames(chosen)["predictions"] == 11
 
 
 def test_a_segmentation_leaves_maps(tmp_path: Path) -> None:
@@ -311,14 +310,14 @@ def test_a_segmentation_leaves_maps(tmp_path: Path) -> None:
 
 
 def test_parquet_holds_the_same_rows(network: Path, frames: Path, tmp_path: Path) -> None:
-    wanted = request(frames, network, tmp_path, "source", format="parquet")
+    chosen = request(frames, network, tmp_path, "source", format="parquet")
     try:
         import pyarrow.parquet as parquet
     except ImportError:
-        with pytest.raises(UserError, match="needs pyarrow"):
-            adapt_frames(wanted)
+        with refused("not-installed", "testdg[parquet]"):
+            adapt_frames(chosen)
         return
-    adapt_frames(wanted)
+    adapt_frames(chosen)
     found = parquet.read_table(tmp_path / "predictions.parquet").to_pylist()
     assert [row["class"] for row in found] == [row["class"] for row in rows(tmp_path)]
     assert all(type(row["confidence"]) is float for row in found)

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
-from testdg.errors import UserError
 from testdg.models import TinyViT, load_model
 from testdg.runs import source_model
 from testdg.runs.training.cache import cache_folder
@@ -26,7 +26,7 @@ def test_the_source_model_of_digits_c_knows_clean_digits(shared_cache: Path) -> 
     assert [folder.name for folder in shared_cache.iterdir() if folder.name == model.name] == [model.name]
 
 
-def test_a_kept_model_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_model_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TESTDG_CACHE", str(tmp_path))
     bench, steps = load_benchmark("digits-c"), []
     first = trained_model(bench, SHORT, lambda step, total: steps.append((step, total)))
@@ -60,32 +60,32 @@ def test_augmentation_changes_images_a_little() -> None:
     assert (changed - images).abs().mean() > 0.01
 
 
-def test_a_damaged_kept_model_says_what_to_delete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_cached_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TESTDG_CACHE", str(tmp_path))
     bench = load_benchmark("digits-c")
     name = trained_model(bench, SHORT, lambda step, total: None).name
     (tmp_path / name / "model.safetensors").write_bytes(b"short")
-    with pytest.raises(UserError, match=rf"model\.safetensors.*delete .*{name} to train it again"):
+    with refused("damaged-model", "model.safetensors", f"delete {tmp_path / name}"):
         trained_model(bench, SHORT, lambda step, total: None)
 
 
-def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TESTDG_CACHE", str(tmp_path / "file"))
     assert cache_folder() == tmp_path / "file"
     steps: list[int] = []
-    with pytest.raises(UserError, match=r"cannot keep the source model in .*file.*TESTDG_CACHE"):
+    with refused("cannot-write", tmp_path / "file", "TESTDG_CACHE"):
         trained_model(load_benchmark("digits-c"), SHORT, lambda step, total: steps.append(step))
     assert steps == []  # found out before the work, not after
 
 
-def test_a_full_cache_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_cache_is_refused_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resource = pytest.importorskip("resource", exc_type=ImportError)
     monkeypatch.setenv("TESTDG_CACHE", str(tmp_path))
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        with pytest.raises(UserError, match=r"cannot keep the source model in .*TESTDG_CACHE"):
+        with refused("cannot-write", tmp_path, "TESTDG_CACHE"):
             trained_model(load_benchmark("digits-c"), SHORT, lambda step, total: None)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -95,5 +95,5 @@ def test_a_full_cache_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeyp
 
 def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     load_model(TinyViT(classes=7, width=16, depth=1, heads=2)).save(tmp_path / "seven")
-    with pytest.raises(UserError, match="model seven tells 7 classes apart; digits-c has 10"):
+    with refused("wrong-classes", "seven", 7, "digits-c", 10):
         source_model(load_benchmark("digits-c"), tmp_path / "seven")

@@ -1,6 +1,7 @@
 """Training of segmentation models: losses and views against hand computation, resuming, and what is written."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.streets import Streets
 from testdg.data.stream import Samples, to_float
 from testdg.data.streets.scene import draw_scenes
-from testdg.errors import UserError
 from testdg.models import load_model
 from testdg.runs.training.fine_tune import fine_tune, starting_model
 from testdg.runs.training.folder import TrainingFolder
@@ -154,29 +155,25 @@ def test_starting_models() -> None:
     changed = starting_model(bench, other)
     assert (changed.task, changed.classes) == ("segmentation", 9)
     assert dict(changed.network.config.id2label) == dict(enumerate(bench.classes))
-    with pytest.raises(UserError, match="is for classification; streets is for segmentation"):
+    with refused("wrong-task", "classification", "streets"):
         starting_model(bench, starting_model(load_benchmark("digits-c"), "tiny"))
 
 
 @pytest.mark.parametrize(
-    ("values", "sentence"),
+    ("key", "value", "named"),
     [
-        ({"epochs": 0}, "epochs must be at least 1; got 0"),
-        ({"balance": 1.5}, r"balance must be in \[0, 1\]; got 1.5"),
-        ({"head_rate": -1.0}, "head_rate must be at least 0 and finite; got -1.0"),
-        ({"overlap": float("nan")}, "overlap must be at least 0 and finite; got nan"),
-        ({"scale_from": 2.5}, "scale_to at most 10 and not smaller; got 2.5 to 2.0"),
-        ({"scale_from": float("nan")}, "got nan to 2.0"),
-        ({"image_size": 32}, "training for segmentation has no image_size: leave out --image-size"),
+        ("epochs", 0, "got 0"), ("balance", 1.5, "[0, 1]"), ("head_rate", -1.0, "-1.0"), ("overlap", math.nan, "nan"),
+        ("scale_from", 2.5, "2.5 to 2.0"), ("scale_from", math.nan, "nan to 2.0"),
     ],
-)
-def test_a_recipe_is_checked(values: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        make_recipe("segmentation", values)
+)  # fmt: skip
+def test_a_recipe_is_checked(key: str, value: float, named: str) -> None:
+    with refused("wrong-value", key, named):
+        make_recipe("segmentation", {key: value})
 
 
 def test_a_recipe_of_another_task_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the recipe is for classification; streets is for segmentation"):
+    with refused("wrong-task", "classification", "streets"):
         fine_tune(Small(), "tiny", tmp_path / "out", ClassTuning(), device="cpu")
-    with pytest.raises(UserError, match="training for classification has no overlap: leave out --overlap"):
-        make_recipe("classification", {"overlap": 1.0})
+    for task, key in (("classification", "overlap"), ("segmentation", "image_size")):
+        with refused("option-conflict", task, f"--{key.replace('_', '-')}"):
+            make_recipe(task, {key: 1})
