@@ -12,7 +12,8 @@ from ray_tools import NODE, need_ray
 from support.errors import refused
 from testdg.runs import read_result, run
 from testdg.runs.folder import read_events
-from testdg.studies import Complete, Grid, News, Ray, Running, bench, expand, ray_cluster
+from testdg.studies import Complete, Grid, News, Ray, Running, bench, expand
+from testdg.studies import ray as ray_cluster
 from testdg.studies.engine import run_one
 from testdg.studies.ray import check_address
 

@@ -123,7 +123,7 @@ class _Contest:
 
         def on_end(end: Complete | Failed) -> None:
             self.ends.append(replace(end, number=start + end.number))
-            if self.entered[start + end.number].stream != FIRST:  # the cost of those is measured
+            if self.entered[start + end.number].stream != FIRST:  # those are measured later
                 drop_state(end)
 
         run_specs([one.spec for one in fresh], self.places, self.console, on_end)
