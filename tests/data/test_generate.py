@@ -17,8 +17,8 @@ from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.imagenet_c import IMAGENET
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER, FrostTextures, corrupt_uint8
-from testdg.data.decoder import fit
 from testdg.data.generate import MANIFEST, CorruptOptions, write_arrays, write_pictures
+from testdg.data.pictures import fit
 from testdg.data.stream import Samples
 
 Call = tuple[str, int, int]

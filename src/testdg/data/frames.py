@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from testdg.bounds import check_file, check_picture_size, read_text
-from testdg.data.decoder import SUFFIXES
+from testdg.data.pictures import SUFFIXES
 from testdg.errors import UserError, unknown
 
 ORDERS = ("name", "time")

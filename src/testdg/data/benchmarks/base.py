@@ -104,7 +104,7 @@ class Options:
     skip_unreadable: bool = False
     """Try to read every image file first, and leave out and count those that cannot be decoded."""
     workers: int | None = None
-    """Processes that decode image files; None for one per core, at most 16."""
+    """Threads that decode image files; None for one per core, at most 16."""
 
     def __post_init__(self) -> None:
         if self.images is not None and self.images < 1:
