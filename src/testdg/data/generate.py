@@ -29,7 +29,7 @@ from testdg.data.image_files import list_images, spread
 from testdg.data.picture_sets import MANIFEST as MANIFEST
 from testdg.data.picture_sets import Pictures, PictureSet, read_manifest
 from testdg.data.pictures import Crop, read_image
-from testdg.data.stream import Samples
+from testdg.data.stream import LabelledImages
 from testdg.errors import UserError, look_up, unknown
 from testdg.files import locked, replace_text, replacing, writing
 from testdg.version import __version__
@@ -235,7 +235,7 @@ def write_set(
 
 def write_arrays(
     folder: Path,
-    clean: Samples,
+    clean: LabelledImages,
     frost: FrostTextures | None,
     options: CorruptOptions,
     on_progress: OnProgress,

@@ -11,7 +11,7 @@ from testdg.data.cifar import Cifar
 from testdg.data.corruptions import CIFAR, EXTRA, STANDARD_ORDER, FrostTextures, corrupt_uint8
 from testdg.data.image_files import Decoder, ImageFiles, choose_images, list_images, spread
 from testdg.data.picture_sets import Pictures, PictureSet, stored_origin
-from testdg.data.stream import Domain, Samples
+from testdg.data.stream import Domain, LabelledImages
 from testdg.errors import UserError
 
 _MOST_BYTES = 4 << 30  # of images in memory
@@ -30,7 +30,7 @@ class CorruptionBenchmark(Benchmark):
     """Contents of the data folder and how they are corrupted; None if the images are embedded."""
 
     @cached_property
-    def clean(self) -> Samples:
+    def clean(self) -> LabelledImages:
         """The clean images of the stream."""
         return self.test().first(self.options.images)
 
@@ -151,23 +151,23 @@ class PictureBenchmark(CorruptionBenchmark):
         listed = self.data_set.find_class_list(self.data)
         return "the folders" if listed is None else listed.name
 
-    def train(self) -> Samples:
+    def train(self) -> LabelledImages:
         """All clean training images, or the first N of each class; list files only apply to test images."""
         subset = str(self.options.subset or "all")
         listed = self.data_set.list_split(self.data, self.data_set.train)
         return self._load(self._choose(listed, subset if subset.startswith("first:") else "all"))
 
-    def test(self) -> Samples:
+    def test(self) -> LabelledImages:
         return self._load(self._choose(self.test_pictures))
 
-    def _load(self, files: ImageFiles) -> Samples:
+    def _load(self, files: ImageFiles) -> LabelledImages:
         most = _MOST_BYTES // (3 * self.decoder.crop.side**2)
         if len(files) > most:
             counted = f"{files.folder} has {len(files)} images, more than the {most} that fit in memory"
             raise UserError(f"{counted}: choose some with the subset 'first:N'", code="too-many-images")
         if self.options.skip_unreadable:
             files, _ = files.readable()
-        return Samples(files.take(range(len(files))), self._labels(files))
+        return LabelledImages(files.take(range(len(files))), self._labels(files))
 
     def origin(self) -> str:
         published = f"published {self.data_set.stored}"
