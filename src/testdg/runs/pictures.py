@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from testdg.data.frames import Frame, Frames, open_frames
+from testdg.data.frames import Frames, NamedPicture, open_frames
 from testdg.data.pictures import Unreadable, decode
 from testdg.errors import UserError, visible
 from testdg.models.canvas import Canvas
@@ -52,7 +52,7 @@ class Loader:
         self.canvas, self.channels = canvas, channels
         self.workers = workers or min(max(1, (os.cpu_count() or 1) // 2), _MOST_WORKERS)  # the model needs cores, too
 
-    def load(self, start: int, frames: Sequence[Frame]) -> list[LoadedPicture]:
+    def load(self, start: int, frames: Sequence[NamedPicture]) -> list[LoadedPicture]:
         """Decode pictures, numbered from `start`, and resize those that are larger than the model's input."""
         found = []
         for index, frame in enumerate(frames, start):
