@@ -21,9 +21,9 @@ from testdg.cli.display import Screen, print_failures, quieten
 from testdg.errors import UserError, visible
 from testdg.report.pictures import draw_summary
 from testdg.runs.adapt import Request, Watcher, adapt_frames
-from testdg.runs.pictures import Answered
+from testdg.runs.pictures import PredictedBatch
 from testdg.runs.session import PictureOptions
-from testdg.runs.summary import Tally
+from testdg.runs.summary import StreamStatistics
 from testdg.studies.engine import Failed
 from testdg.studies.fleet import End, Ended, Lost, News, Noted, Seen, Stopped, adapt_fleet, find_streams
 
@@ -88,29 +88,28 @@ class StreamScreen(Screen, Watcher):
         self.text = "waiting for the first pictures"
         self.progress.update(self.task, total=total, completed=done)
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
         """Count, name the first pictures that are left out, and show the progress."""
-        self.done += len(answered.predictions) + len(answered.skipped)
-        for number, one in enumerate(answered.skipped, tally.skipped - len(answered.skipped)):
+        self.done += len(batch.predictions) + len(batch.skipped)
+        for number, one in enumerate(batch.skipped, statistics.skipped - len(batch.skipped)):
             if number < NAMED:
                 self.note(f"left out: {one.file}: {one.reason}")
             elif number == NAMED:
                 self.note("more are left out: see skipped.csv")
-        self.text = self.progress_line(tally)
+        self.text = self.progress_line(statistics)
         self.progress.update(self.task, completed=self.done)
         tenths = 10 * self.done // self.total if self.total else 0
         if not self.console.is_terminal and (tenths > self.tenths or self.is_silent):
             self.tenths = tenths
             self.print(self.text)
 
-    def progress_line(self, tally: Tally) -> str:
+    def progress_line(self, statistics: StreamStatistics) -> str:
         rate = (self.done - self.first) / max(time.monotonic() - self.begun, 1e-9)
         whole = f" of {self.total}" if self.total else ""
-        left_out = f", {tally.skipped} left out" if tally.skipped else ""
-        return (
-            f"{self.done}{whole}, {rate:.1f}/s, confidence {tally.all.mean('confidence'):.2f}, "
-            f"{tally.changes} changes, {100 * tally.all.mean('differs'):.1f} % changed by adaptation{left_out}"
-        )
+        confidence, changed = statistics.all.mean("confidence"), 100 * statistics.all.mean("differs")
+        line = f"{self.done}{whole}, {rate:.1f}/s, confidence {confidence:.2f}, {statistics.changes} changes"
+        left_out = f", {statistics.skipped} left out" if statistics.skipped else ""
+        return f"{line}, {changed:.1f} % changed by adaptation{left_out}"
 
 
 # Many streams on a Ray cluster
@@ -229,10 +228,10 @@ def serve_command(
     """Load the model, print the address, and serve until Ctrl-C or SIGTERM."""
     require_server()
     from testdg.serve.demo import NAME, demo_factory
-    from testdg.serve.factory import Factory
     from testdg.serve.limits import Limits
     from testdg.serve.security import find_token
     from testdg.serve.server import Place, serve
+    from testdg.serve.session import Factory
 
     if (model is None) != demo:
         raise UserError("choose either a model with --model, or the demonstration with --demo", "option-conflict")
