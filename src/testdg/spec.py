@@ -95,7 +95,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0)] | None, _data("Seed of the corruptions, and of the order of image-folder.")
     ] = None
     workers: Annotated[
-        Count | None, _data("Processes that decode image files; one per core, at most 16, if left out.")
+        Count | None, _data("Threads that decode image files; one per core, at most 16, if left out.")
     ] = None
     save_every: Annotated[Annotated[float, Meta(ge=0)], _run("Seconds between two saved states of a run (60).")] = 60.0
 

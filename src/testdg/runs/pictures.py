@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from testdg.data.frames import Frame, Frames, open_frames
+from testdg.data.frames import Frames, NamedPicture, open_frames
 from testdg.data.pictures import Unreadable, decode
 from testdg.errors import UserError, visible
 from testdg.models.canvas import Canvas
@@ -39,7 +39,7 @@ class Loader:
         self.canvas, self.channels = canvas, channels
         self.workers = workers or min(max(1, (os.cpu_count() or 1) // 2), _MOST_WORKERS)  # the model needs cores, too
 
-    def load(self, index: int, frame: Frame) -> Item:
+    def load(self, index: int, frame: NamedPicture) -> Item:
         """Decode a picture, resized to the model's input if that is smaller."""
         try:
             image = decode(frame.picture, self.channels)
@@ -48,7 +48,7 @@ class Loader:
         except Unreadable as error:
             return Item(index, frame.file, None, reason=str(error))
 
-    def load_all(self, start: int, frames: Sequence[Frame]) -> list[Item]:
+    def load_all(self, start: int, frames: Sequence[NamedPicture]) -> list[Item]:
         """Decode some pictures, numbered from `start`."""
         return [self.load(index, frame) for index, frame in enumerate(frames, start)]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.data.pictures import to_pil
-from testdg.data.stream import Samples, to_float
+from testdg.data.stream import LabelledImages, to_float
 from testdg.files import writing
 from testdg.methods import find_method
 from testdg.runs import source_model
@@ -79,7 +79,7 @@ def scenes(benchmark: Benchmark) -> Iterator[Frame]:
             yield Frame(scene, png(_picture(benchmark, test, scene, place)), label)
 
 
-def _picture(benchmark: Benchmark, test: Samples, scene: str, place: int) -> Tensor:
+def _picture(benchmark: Benchmark, test: LabelledImages, scene: str, place: int) -> Tensor:
     if scene == "clean":
         return to_float(test.images[place])
     if scene == "black":
