@@ -12,7 +12,7 @@ from testdg.report.safe import csv_text, render
 from testdg.report.table import Column, Entry, Table, plain_table
 from testdg.studies import BenchRow, BenchTable
 from testdg.studies.ablations import EventColumn, PublishedRows
-from testdg.studies.summary import Gain, Score
+from testdg.studies.summary import Gain, ScoreAndGain
 from testdg.studies.tuning import VariantChoice
 
 INTERVAL = "95 % interval"
@@ -59,7 +59,7 @@ def means_table(table: BenchTable, more: Sequence[EventColumn] = ()) -> Table:
     return Table("Means", f"{note}.", columns, rows)
 
 
-def mean_and_gain(table: BenchTable, row: BenchRow, score: Score | None) -> list[Entry]:
+def mean_and_gain(table: BenchTable, row: BenchRow, score: ScoreAndGain | None) -> list[Entry]:
     """Mean and gain; the mean of a row that lacks a stream would not be comparable, while its gain is paired."""
     value = table.shown(score).value if score and table.whole(row) else None
     gain = score.gain if score else None

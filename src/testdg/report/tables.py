@@ -17,7 +17,7 @@ from testdg.runs.result import mean_of
 from testdg.runs.scores import Classification, Metric, Segmentation, other_metrics
 from testdg.spec import SOURCE
 from testdg.studies import BenchTable
-from testdg.studies.summary import Score, leaves_one_out, run_names, spread
+from testdg.studies.summary import ScoreAndGain, leaves_one_out, run_names, spread
 
 _IOU = "IoU of "
 _HELD_OUT = " (held out)"
@@ -227,7 +227,11 @@ def _rows(table: BenchTable, keys: Sequence[Key], found: Pivot, mean: Mean = mea
 
 
 def _main_sheet(
-    table: BenchTable, title: str, places: Sequence[tuple[Column, Key]], found: Pivot, scores: Sequence[Score | None]
+    table: BenchTable,
+    title: str,
+    places: Sequence[tuple[Column, Key]],
+    found: Pivot,
+    scores: Sequence[ScoreAndGain | None],
 ) -> Table:
     """Columns of scores, then mean and gain."""
     last = [Column.of(table.metric, "mean", summary=True)]
