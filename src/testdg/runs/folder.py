@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from testdg.core.online import OnlineModel, load_online
-from testdg.core.state import tidy
+from testdg.core.state import OLD, tidy
 from testdg.errors import UserError
 from testdg.files import FRESH, Lock, checksum, locked, replace_text, writing
 from testdg.models import VisionModel
@@ -89,15 +89,20 @@ class Folder:
         if (self.path / CONFIG).exists() and read_config(self.path) != self.config:
             raise self.damaged(CONFIG, "it belongs to another configuration")
 
+    def saved_state(self) -> Path | None:
+        """The folder of the saved state, without what a kill has left next to it; None without a state."""
+        state = self.path / STATE
+        if not state.exists() and not state.with_name(STATE + OLD).exists():
+            return None
+        with writing(self.path):
+            tidy(state)
+        return state
+
     def restore_state(self, session: Session) -> dict[str, Any] | None:
         """Load the saved state into a session; returns its note, None without a state."""
-        state = self.path / STATE
-        if not state.exists() and not state.with_name(f"{STATE}.old").exists():
-            return None
         try:
-            with writing(self.path):
-                tidy(state)
-            return session.restore(state)
+            state = self.saved_state()
+            return None if state is None else session.restore(state)
         except _UNUSABLE as error:
             raise self.damaged(STATE, error) from error
 
