@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from testdg.errors import UserError
+from testdg.errors import UserError, unknown
 from testdg.files import writing
 from testdg.models import hub, resnet, timm_models
 from testdg.models.alignment import FILE, load_alignment
@@ -49,6 +49,7 @@ Make = Callable[[], nn.Module]
 F = TypeVar("F", bound=Make)
 _MODELS: dict[str, Make] = {}
 BRANCHES = "branches.safetensors"
+DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def register_model(name: str) -> Callable[[F], F]:
@@ -119,6 +120,18 @@ def load_model(
     if classes is not None:
         model.name_classes(classes)
     return model
+
+
+def find_device(name: str) -> torch.device:
+    """The device of a name; `auto` is an accelerator if there is one."""
+    if name not in DEVICES:
+        raise unknown("device", name, DEVICES)
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind in available if available[kind]))
+    if not available[name]:
+        raise UserError(f"device {name!r} is not available on this machine: use --device auto or cpu", code="no-device")
+    return torch.device(name)
 
 
 def _from_place(

@@ -21,7 +21,7 @@ from torch import nn
 from testdg.data.frames import natural
 from testdg.errors import UserError, unknown
 from testdg.models import VisionModel, load_model
-from testdg.models.device import DEVICES
+from testdg.models.loading import DEVICES
 from testdg.runs.adapt import Draw, Request, Watcher, adapt_frames, check_request, open_request
 from testdg.runs.loop import graceful_interrupt
 from testdg.runs.pictures import PredictedBatch
