@@ -111,7 +111,7 @@ class Display(Observer, Drawn):
     def title(self, run: RunProgress) -> str:
         """The title of a method, with the order of the domains if there are several."""
         title = self.titles[run.method]
-        return title if run.record.order in OWN_ORDERS else f"{title}, {run.record.order}"
+        return title if run.record["order"] in OWN_ORDERS else f"{title}, {run.record['order']}"
 
 
 class PlainDisplay(Display):
@@ -130,8 +130,8 @@ class PlainDisplay(Display):
 
     def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
         """Print each visit when it is complete."""
-        tally, names = run.tally, [*run.record.domains, *run.record.held_out]
-        images = run.record.images_per_domain
+        tally, names = run.tally, [*run.record["domains"], *run.record["held_out"]]
+        images = run.record["images_per_domain"]
         sizes = dict(zip(names, [images] * len(names) if isinstance(images, int) else images, strict=True))
         several = len({visit.severity for visit in tally.visits}) > 1
         for number in sorted({part["segment"] for entry in entries for part in entry["parts"]} - self.ended):
