@@ -131,8 +131,8 @@ def _check_arrays(data: Path, cifar: Cifar) -> Check | None:
     if folder is None or folder.resolve().name != cifar.stored:
         return None
     check = Check(cifar.stored, folder)
-    about = check.attempt(read_manifest, folder) or {}
-    expected = int(about.get("images", cifar.test_images))
+    made = check.attempt(read_manifest, folder)
+    expected = (made.images if made else None) or cifar.test_images
     there = _corruptions(check, lambda name: (folder / f"{name}.npy").is_file())
     for name in there:
         path = folder / f"{name}.npy"
@@ -141,7 +141,7 @@ def _check_arrays(data: Path, cifar: Cifar) -> Check | None:
             check.compare(path, len(array) * SEVERITIES, expected * SEVERITIES)
     if there:
         check.attempt(read_labels, folder / f"{there[0]}.npy", expected, len(cifar.classes))
-    check.found = f"{len(there)} corruptions, {SEVERITIES} severities, {expected} images{_MADE if about else ''}"
+    check.found = f"{len(there)} corruptions, {SEVERITIES} severities, {expected} images{_MADE if made else ''}"
     return check
 
 
@@ -162,8 +162,8 @@ def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
         return None
     check = Check(pictures.stored, stored)
     there = _corruptions(check, lambda name: pictures.corruption_folder(stored, name) is not None)
-    about = check.attempt(read_manifest, stored) or {}
-    levels = [pictures.severities[severity - 1] for severity in about.get("severities", LEVELS)]
+    made = check.attempt(read_manifest, stored)
+    levels = [pictures.severities[severity - 1] for severity in (made.severities if made else None) or LEVELS]
     counts: dict[Path, int] = {}
     for folder in filter(None, (pictures.corruption_folder(stored, name) for name in there)):
         lacks = [level for level in levels if not (folder / level).is_dir()]
@@ -174,7 +174,7 @@ def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
     usual = Counter(counts.values()).most_common(1)[0][0]
     for folder, count in counts.items():
         check.compare(folder, count, usual)
-    check.found = f"{len(there)} corruptions, {len(counts)} severities in all, {usual} images{_MADE if about else ''}"
+    check.found = f"{len(there)} corruptions, {len(counts)} severities in all, {usual} images{_MADE if made else ''}"
     return check
 
 

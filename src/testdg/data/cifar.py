@@ -4,6 +4,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 
@@ -13,6 +14,7 @@ from testdg.data.corruptions import EXTRA, STANDARD_ORDER, ParameterSet
 from testdg.data.pickled import read_pickle
 from testdg.data.stream import LabelledImages
 from testdg.errors import UserError
+from testdg.files import read_toml
 
 
 @dataclass(frozen=True)
@@ -41,37 +43,8 @@ class Cifar:
         return f"{self.stored}/<corruption>.npy, {self.folder}/ or {self.archive}"
 
 
-CIFAR10 = Cifar(
-    title="CIFAR-10",
-    folder="cifar-10-batches-py",
-    train=tuple(f"data_batch_{number}" for number in range(1, 6)),
-    test="test_batch",
-    labels="labels",
-    archive="cifar10.npz",
-    stored="CIFAR-10-C",
-    classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-)
-
-_CLASSES_OF_100 = """
-apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
-castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
-elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
-man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
-pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
-skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
-tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
-"""
-
-CIFAR100 = Cifar(
-    title="CIFAR-100",
-    folder="cifar-100-python",
-    train=("train",),
-    test="test",
-    labels="fine_labels",
-    archive="cifar100.npz",
-    stored="CIFAR-100-C",
-    classes=tuple(_CLASSES_OF_100.split()),
-)
+_SETS = msgspec.convert(read_toml(Path(__file__).with_suffix(".toml"), "data sets"), dict[str, Cifar])
+CIFAR10, CIFAR100 = _SETS["cifar10"], _SETS["cifar100"]
 
 
 def read_batch(path: Path, cifar: Cifar = CIFAR10) -> LabelledImages:
