@@ -1,6 +1,5 @@
 """Writers of corrupted sets in the published layouts, arrays or pictures, by several processes."""
 
-import hashlib
 import multiprocessing
 import os
 import signal
@@ -31,7 +30,7 @@ from testdg.data.picture_sets import MANIFEST, Manifest, Pictures, PictureSet, r
 from testdg.data.pictures import Crop, read_image
 from testdg.data.stream import LabelledImages
 from testdg.errors import UserError, look_up, unknown
-from testdg.files import locked, replacing, writing
+from testdg.files import checksum, locked, replacing, writing
 from testdg.version import __version__
 
 ALL = (*STANDARD_ORDER, *EXTRA)
@@ -97,18 +96,12 @@ def claimed(folder: Path, manifest: Manifest) -> Iterator[Callable[[str], None]]
         begun = read_manifest(folder)
         if begun is not None:
             manifest.corruptions = begun.corruptions
-            _refuse_other(folder, begun, manifest)
+            for key, value in structs.asdict(manifest).items():
+                if (other := getattr(begun, key)) != value:
+                    remedy = "choose another --out, or delete the folder"
+                    raise UserError(f"{folder} was made with {key} {other}, not {value}: {remedy}", code="other-data")
         manifest.write(folder)
         yield add
-
-
-def _refuse_other(folder: Path, begun: Manifest, manifest: Manifest) -> None:
-    """Refuse a folder whose images depend on other values."""
-    for key, value in structs.asdict(manifest).items():
-        other = getattr(begun, key)
-        if other != value:
-            remedy = "choose another --out, or delete the folder"
-            raise UserError(f"{folder} was made with {key} {other}, not {value}: {remedy}", code="other-data")
 
 
 class _Piece(NamedTuple):
@@ -305,20 +298,21 @@ def write_pictures(
             raise UserError(message, code="duplicate")
     photographs = (data if inside else data.resolve().parent) / "frost"
     frost = FrostTextures.from_folder(photographs) if photographs.is_dir() else None
-    digest = hashlib.blake2b(digest_size=6)  # of class, name and size: reading all pictures would take too long
-    for name in names:
-        digest.update(f"{name} {(clean.folder / clean.paths[name]).stat().st_size}\n".encode())
-    about = _describe(options, digest.hexdigest(), len(names), frost, data_set.parameters)
+    # Class, name and size identify the pictures: reading all of them would take too long.
+    listed = "".join(f"{name} {(clean.folder / clean.paths[name]).stat().st_size}\n" for name in names)
+    about = _describe(options, checksum(listed.encode(), 6), len(names), frost, data_set.parameters)
     corrupt = partial(corrupt_uint8, seed=options.seed, parameters=data_set.parameters, frost=frost)
     places_of = {name: place for place, name in enumerate(clean.paths)}  # noise does not depend on the choice
     maker = _FileMaker(clean, names, [places_of[name] for name in names], data_set.crop, corrupt)
     with claimed(folder, about) as mark_complete, workers(options.jobs, maker) as make:
-        levels = {severity: data_set.severities[severity - 1] for severity in options.severities}
-        places = {(name, s): folder / name / level for name in options.corruptions for s, level in levels.items()}
-        todo = {key: place for key, place in places.items() if not place.exists()}
-        progress = _Progress(on_progress, len(names) * len(todo))
-        for name, severity in places:
-            if place := todo.get((name, severity)):
+        places = [
+            (name, severity, folder / name / data_set.severities[severity - 1])
+            for name in options.corruptions
+            for severity in options.severities
+        ]
+        progress = _Progress(on_progress, len(names) * sum(not place.exists() for _, _, place in places))
+        for name, severity, place in places:
+            if not place.exists():
                 part = place.with_name(f"{place.name}.part")
                 pieces = (_Piece(name, severity, start, part) for start in range(0, len(names), _PICTURE_CHUNK))
                 for made in make(pieces):
