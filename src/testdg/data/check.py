@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from testdg.data.arrays import CorruptedArray, read_archive, read_labels
 from testdg.data.benchmarks.corruption import CorruptedSet, corrupted_sets
-from testdg.data.cifar import Cifar, find_arrays, find_clean, read_batch
+from testdg.data.cifar import Cifar, CorruptedArray, find_arrays, find_clean, read_archive, read_batch, read_labels
 from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER
 from testdg.data.image_files import list_classes, list_images
 from testdg.data.picture_sets import PictureSet, read_manifest

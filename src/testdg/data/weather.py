@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.data.corruptions.filters import clamp, correlate, from_levels, gaussian, gaussian_kernel, grey, to_levels
+from testdg.data.corruptions.apply import in_chunks
+from testdg.data.corruptions.filters import clamp, correlate, gaussian, gaussian_kernel, grey
 from testdg.data.corruptions.generator import ImageNoise
 from testdg.data.corruptions.parameters import WEATHER, check_severity
 from testdg.errors import UserError, look_up
@@ -240,7 +241,6 @@ def _scatter(down: Tensor, right: Tensor, light: Tensor, rows: int, columns: int
 
 
 CONDITIONS = ("fog", "night", "rain", "snow")
-_CHUNK = 1 << 19  # values that are processed at a time
 
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {"fog": fog, "night": night, "rain": rain, "snow": snow}
 
@@ -269,12 +269,10 @@ def weather(
             f"indices must be one per image; got {len(indices)} for {len(images)} images",
             code="wrong-indices",
         )
-    result = torch.empty_like(images)
-    size = max(1, _CHUNK // max(1, images[:1].numel()))
-    for start in range(0, len(images), size):
-        part = range(start, min(start + size, len(images)))
-        pictures = from_levels(images[part.start : part.stop])
-        known = guess_geometry(pictures) if geometry is None else geometry.take(part)
-        noise = ImageNoise(seed, f"weather {name}", severity, [indices[place] for place in part])
-        result[part.start : part.stop] = to_levels(_FUNCTIONS[name](pictures, known, noise, *settings))
-    return result
+
+    def change(part: Tensor, place: slice) -> Tensor:
+        known = guess_geometry(part) if geometry is None else geometry.take(range(place.start, place.stop))
+        noise = ImageNoise(seed, f"weather {name}", severity, indices[place])
+        return _FUNCTIONS[name](part, known, noise, *settings)
+
+    return in_chunks(images, change)
