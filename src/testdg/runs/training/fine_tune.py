@@ -15,7 +15,7 @@ from testdg.data.stream import LabelledImages, to_float
 from testdg.errors import UserError
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.alignment import detach
-from testdg.models.device import find_device
+from testdg.models.loading import find_device
 from testdg.models.segformer import SEGFORMERS, random_segformer
 from testdg.models.transfer import with_classes, with_size
 from testdg.runs.scores import find_score
