@@ -4,15 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import msgspec
+
 from testdg.errors import visible
 from testdg.report.record import Pairs, pair_lines, reconstruction_note, record_pairs
 from testdg.report.safe import csv_text, render
 from testdg.report.table import Column, Entry, Table, plain_table
 from testdg.studies import BenchRow, BenchTable
-from testdg.studies.ablations import Column as Measured
-from testdg.studies.ablations import Published
+from testdg.studies.ablations import EventColumn, PublishedRows
 from testdg.studies.summary import Gain, Score
-from testdg.studies.tuning import Choice
+from testdg.studies.tuning import VariantChoice
 
 INTERVAL = "95 % interval"
 _DIGITS = 2  # of scores in a tuning
@@ -36,7 +37,7 @@ def table_record(table: BenchTable) -> Pairs:
     return pairs
 
 
-def means_table(table: BenchTable, more: Sequence[Measured] = ()) -> Table:
+def means_table(table: BenchTable, more: Sequence[EventColumn] = ()) -> Table:
     """The means of all rows, on the stream and on held-out domains, and how much better they are than Source's."""
     metric, tested = table.metric, all(row.held_out for row in table.rows)
     columns = [Column("runs", digits=0)]
@@ -75,8 +76,8 @@ def interval_text(gain: Gain, digits: int = 2) -> str:
 class Layout:
     """How the tables of a bench are shown; those of an ablation have more columns and may have published numbers."""
 
-    columns: tuple[Measured, ...] = ()
-    published: Published | None = None
+    columns: tuple[EventColumn, ...] = ()
+    published: PublishedRows | None = None
 
     def text(self, tables: Sequence[BenchTable]) -> str:
         """Every table below its record, as aligned text."""
@@ -107,7 +108,7 @@ class Layout:
         for table, plain in zip(tables, measured["tables"], strict=True):
             for row, values in zip(table.rows, plain["rows"], strict=True):
                 values |= {column.key: (value := column.value(row)) and asdict(value) for column in self.columns}
-        return {**measured, "published": self.published._asdict()} if self.published else measured
+        return {**measured, "published": msgspec.structs.asdict(self.published)} if self.published else measured
 
     def _means(self, table: BenchTable) -> Table:
         return replace(means_table(table, self.columns), corner="")
@@ -118,13 +119,13 @@ def bench_text(tables: Sequence[BenchTable]) -> str:
     return Layout().text(tables)
 
 
-def _published(published: Published) -> Table:
+def _published(published: PublishedRows) -> Table:
     (corner, *titles), *rows = published.cells()
     entries = [(name, [Entry(text=text) for text in texts]) for name, *texts in rows]
     return Table("", "", list(map(Column, titles)), entries, corner)
 
 
-def _csv_line(table: BenchTable, row: BenchRow, columns: Sequence[Measured]) -> dict[str, Any]:
+def _csv_line(table: BenchTable, row: BenchRow, columns: Sequence[EventColumn]) -> dict[str, Any]:
     """The values of a row by title; empty where there is no number."""
     line = {
         "benchmark": table.benchmark,
@@ -150,7 +151,7 @@ def _csv_line(table: BenchTable, row: BenchRow, columns: Sequence[Measured]) -> 
 # Tunings
 
 
-def tuning_text(choices: Sequence[Choice], about: Sequence[str]) -> str:
+def tuning_text(choices: Sequence[VariantChoice], about: Sequence[str]) -> str:
     """What a tuning found: conditions, a table of configurations for each method, and the choices."""
     parts = ["\n".join(about)]
     for choice in choices:
@@ -159,61 +160,60 @@ def tuning_text(choices: Sequence[Choice], about: Sequence[str]) -> str:
     return "\n\n".join([*parts, "\n".join(plain_table(summary_table(choices)))])
 
 
-def tuning_markdown(choices: Sequence[Choice], about: Sequence[str]) -> str:
+def tuning_markdown(choices: Sequence[VariantChoice], about: Sequence[str]) -> str:
     """The same as Markdown, the choices first."""
     sentences = [" ".join(f"{line[:1].upper()}{line[1:]}." for line in remarks(choice)) for choice in choices]
     tables = list(zip(map(choice_table, choices), sentences, strict=True))
     return render("tuning.md", about=about, summary=summary_table(choices), tables=tables)
 
 
-def tuning_csv(choices: Iterable[Choice]) -> str:
+def tuning_csv(choices: Iterable[VariantChoice]) -> str:
     """A line for each configuration, with all digits."""
     rows: list[list[Any]] = [["row", "settings", "metric", "score", "behind", "published", "chosen", "seconds"]]
     for choice in choices:
         for one in choice.tried:
-            about = [choice.variant.key, one.configuration.described, choice.metric.key, one.score]
-            flags = [one.configuration.published, one is choice.best]
+            about = [choice.variant.key, one.described, choice.metric.key, one.score]
+            flags = [one.published, one is choice.best]
             rows.append([*about, choice.gap_to_best(one), *flags, round(one.seconds, 3)])
     return csv_text(rows)
 
 
-def tuning_plain(choices: Iterable[Choice]) -> list[dict[str, Any]]:
+def tuning_plain(choices: Iterable[VariantChoice]) -> list[dict[str, Any]]:
     """The same as plain JSON."""
     return [
         {
             "row": choice.variant.key,
-            **asdict(choice.chosen()),
+            **msgspec.structs.asdict(choice.chosen()),
             "source": choice.source,
-            "ties": [one.configuration.settings for one in choice.ties],
+            "ties": [one.settings for one in choice.ties],
             "tried": [
-                {"settings": one.configuration.settings, "score": one.score, "published": one.configuration.published}
-                for one in choice.tried
+                {"settings": one.settings, "score": one.score, "published": one.published} for one in choice.tried
             ],
         }
         for choice in choices
     ]
 
 
-def choice_table(choice: Choice) -> Table:
+def choice_table(choice: VariantChoice) -> Table:
     """A row for each configuration of a method, in the order of its search."""
-    keys = list(choice.tried[0].configuration.settings)
+    keys = list(choice.tried[0].settings)
     columns = [*map(Column, keys), Column.of(choice.metric, "", 1)]
     columns += [Column("behind", digits=_DIGITS, signed=True), Column("")]
     rows = []
     for number, one in enumerate(choice.tried, 1):
-        values = [Entry(text=part.partition("=")[2]) for part in one.configuration.described.split(", ")]
+        values = [Entry(text=part.partition("=")[2]) for part in one.described.split(", ")]
         score = Entry(text="no score") if one.score is None else Entry(one.score)
         tied = one is not choice.best and one in choice.ties
-        marks = {"chosen": one is choice.best, "tied": tied, "published": one.configuration.published}
+        marks = {"chosen": one is choice.best, "tied": tied, "published": one.published}
         mark = ", ".join(mark for mark, holds in marks.items() if holds)
         rows.append((f"{number}", [*values, score, Entry(choice.gap_to_best(one)), Entry(text=mark)]))
     source = "" if choice.source is None else f", Source {choice.source:.{_DIGITS}f}"
     return Table(f"{choice.variant.title}{source}", "", columns, rows, corner="")
 
 
-def remarks(choice: Choice) -> list[str]:
+def remarks(choice: VariantChoice) -> list[str]:
     """How sure the choice is: ties, neighbours, edges of what was tried, and configurations without a score."""
-    lines = [f"chosen: {choice.best.configuration.described}"]
+    lines = [f"chosen: {choice.best.described}"]
     if ties := len(choice.ties) - 1:
         lines.append(f"tied with {ties} more: of ties, the published settings are taken, then the smallest rate")
     near = [gap for one in choice.neighbours() if (gap := choice.gap_to_best(one)) is not None]
@@ -228,14 +228,14 @@ def remarks(choice: Choice) -> list[str]:
     return lines
 
 
-def summary_table(choices: Sequence[Choice]) -> Table:
+def summary_table(choices: Sequence[VariantChoice]) -> Table:
     """A row for each method: what was chosen, next to the published settings and Source."""
     metric, rows = choices[0].metric, []
     for choice in choices:
         score = choice.best.score
         gain = None if choice.source is None or score is None else choice.metric.gain(choice.source, score)
         edges = ", ".join(f"{which} {key}" for key, which in choice.edges().items())
-        chosen, remark = Entry(text=choice.best.configuration.described), f"{edges}: widen" if edges else ""
+        chosen, remark = Entry(text=choice.best.described), f"{edges}: widen" if edges else ""
         numbers = map(Entry, (score, choice.published.score, gain))
         rows.append((choice.variant.title, [chosen, *numbers, Entry(text=remark)]))
     columns = [Column("chosen"), Column.of(metric, "", 1), Column.of(metric, "published", 1)]
