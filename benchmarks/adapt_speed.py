@@ -26,9 +26,9 @@ from PIL import Image
 
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.runs.adapt import Request, Watcher, adapt_frames
-from testdg.runs.pictures import Answered
+from testdg.runs.pictures import PredictedBatch
 from testdg.runs.session import PictureOptions
-from testdg.runs.summary import Tally
+from testdg.runs.summary import StreamStatistics
 
 BATCH = 32
 
@@ -76,7 +76,7 @@ class Clock(Watcher):
         """Begin."""
         self.begun = self.last = time.process_time()
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
         """Go on."""
         self.last = time.process_time()
 
@@ -112,10 +112,10 @@ class Memory(Watcher):
     def __init__(self, every: int) -> None:
         self.every, self.next = every, every
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
         """Print it once enough frames are through."""
-        if tally.all.count >= self.next:
-            print(f"{tally.all.count:7} frames: {resident():7.1f} MiB", flush=True)
+        if statistics.all.count >= self.next:
+            print(f"{statistics.all.count:7} frames: {resident():7.1f} MiB", flush=True)
             self.next += self.every
 
 

@@ -37,9 +37,9 @@ from testdg.data.benchmarks import load_benchmark
 from testdg.methods import find_method
 from testdg.models import VisionModel, load_model
 from testdg.runs.adapt import Request, Watcher, adapt_frames
-from testdg.runs.pictures import Answered
+from testdg.runs.pictures import PredictedBatch
 from testdg.runs.session import PictureOptions
-from testdg.runs.summary import Tally
+from testdg.runs.summary import StreamStatistics
 from testdg.studies.fleet import News, Seen, adapt_fleet
 
 BATCH, CLEAN = 32, 64
@@ -98,12 +98,12 @@ class Meter(Watcher):
         self.start = time.process_time() - self.begun
         self.last = time.process_time()
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
         """A batch is done."""
         seconds = time.process_time() - self.last
-        learnt = any(one.learnt for one in answered.predictions)
-        self.batches.append((learnt, 1000 * seconds / len(answered.predictions)))
-        if tally.all.count == self.pictures:
+        learnt = any(one.learnt for one in batch.predictions)
+        self.batches.append((learnt, 1000 * seconds / len(batch.predictions)))
+        if statistics.all.count == self.pictures:
             self.memory = tensors_alive() - self.before
         self.last = time.process_time()
 

@@ -110,9 +110,9 @@ def trace_serve(folder: Path, places: dict[str, Path]) -> Callable[[], None]:
 
     from testdg.runs.session import PictureOptions
     from testdg.serve.app import make_app
-    from testdg.serve.factory import Factory
     from testdg.serve.limits import Limits
     from testdg.serve.service import Service
+    from testdg.serve.session import Factory
 
     choices = PictureOptions(method="testdg_aligned", source=places["source"])
     factory = Factory(places["model"], choices, {"source_images": 64})

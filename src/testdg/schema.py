@@ -15,22 +15,11 @@ Name = Annotated[str, Meta(min_length=1)]
 """A text with something in it: `check_value` refuses blanks. A `pattern` in a union crashes msgspec 0.22."""
 
 
-def declare(help: str, **extra: Any) -> Meta:
-    """Describe a field of a struct: its help text, and whatever else its users derive from it."""
-    return Meta(description=help, extra=extra)
-
-
 @cache
 def field_types(kind: type[Struct]) -> dict[str, Any]:
     """The declared type of every field of a struct, in order."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {name: hints[name] for name in kind.__struct_fields__}
-
-
-def meta_of(declared: Any) -> Meta:
-    """The description of a field; an empty one for a field without."""
-    notes = [one for one in getattr(declared, "__metadata__", ()) if isinstance(one, Meta)]
-    return next((one for one in notes if one.description is not None), Meta())
 
 
 def check_value(declared: Any, key: str, value: Any) -> Any:

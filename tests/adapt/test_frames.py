@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from support.errors import refused
-from testdg.data.frames import Frame, Frames, PictureFolder, PictureList, RemainingPictures, open_frames
+from testdg.data.frames import Frames, NamedPicture, PictureFolder, PictureList, RemainingPictures, open_frames
 from testdg.models import Preprocessing
 from testdg.models.canvas import Canvas
 from testdg.runs.pictures import Loader
@@ -101,7 +101,7 @@ def make_video(path: Path, count: int, noise: int = 0) -> None:
 def test_a_video_gives_its_frames(tmp_path: Path) -> None:
     make_video(tmp_path / "v.mp4", 20)
     video = open_frames(tmp_path / "v.mp4")
-    found = [frame for frame in video if isinstance(frame, Frame)]
+    found = [frame for frame in video if isinstance(frame, NamedPicture)]
     assert [frame.file for frame in found] == [f"v.mp4#{number:06}" for number in range(20)]
     assert video.total == 20
     assert video.remarks() == []

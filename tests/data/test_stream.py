@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.errors import refused
-from testdg.data.stream import Domain, Samples, Sampling, Segment, Stream
+from testdg.data.stream import Domain, LabelledImages, Sampling, Segment, Stream
 
 
 def domain(name: str, size: int, base: int = 0) -> Domain:
     levels = (torch.arange(size) + base).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
     labels = torch.arange(size)
-    return Domain(name, 5, Samples(levels, labels), labels)
+    return Domain(name, 5, LabelledImages(levels, labels), labels)
 
 
 sizes = st.lists(st.integers(1, 17), min_size=1, max_size=4)
@@ -100,7 +100,7 @@ def test_images_are_floats_between_0_and_1() -> None:
 
 
 def test_seeking_reads_nothing_before_the_start() -> None:
-    class Counting(Samples):
+    class Counting(LabelledImages):
         reads: ClassVar[list[tuple[int, int]]] = []
 
         def read(self, start: int, stop: int) -> torch.Tensor:

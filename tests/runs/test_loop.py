@@ -10,7 +10,7 @@ from torch import Tensor
 from support.errors import refused
 from testdg.methods.source import Source
 from testdg.models import VisionModel
-from testdg.models.device import find_device
+from testdg.models.loading import find_device
 from testdg.runs import Observer, Protocol, Result, run
 from testdg.runs.events import Entry
 from testdg.runs.loop import run_stream

@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 
 from support.errors import refused
-from testdg.data.stream import Domain, Samples, Sampling, Stream
+from testdg.data.stream import Domain, LabelledImages, Sampling, Stream
 from testdg.runs.protocol import Visit
 from testdg.runs.result import DomainResult, Tally
 from testdg.runs.scores import Answers, Classification, Column, Metric, Score, Sums, find_score, measure
@@ -24,7 +24,9 @@ def make_stream(sizes: list[int], batch_size: int, sampling: Sampling) -> Stream
     domains = []
     for number, size in enumerate(sizes):
         labels = torch.randint(0, 5, (size,), generator=generator)
-        domains.append(Domain(f"d{number}", 5, Samples(torch.zeros(size, 3, 1, 1, dtype=torch.uint8), labels), labels))
+        domains.append(
+            Domain(f"d{number}", 5, LabelledImages(torch.zeros(size, 3, 1, 1, dtype=torch.uint8), labels), labels)
+        )
     return Stream(domains, batch_size, sampling)
 
 

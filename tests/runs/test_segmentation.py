@@ -16,7 +16,7 @@ from torch import Tensor
 
 from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
-from testdg.data.stream import Domain, Samples, Sampling, Stream
+from testdg.data.stream import Domain, LabelledImages, Sampling, Stream
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.models.tiny import tiny_segformer
 from testdg.runs import DomainResult, Observer, Result, read_result, run, source_model
@@ -112,7 +112,7 @@ def test_what_batches_add_up_to_does_not_depend_on_their_size(kind: Any) -> None
     for number, size in enumerate([5, 3]):
         predictions, labels = maps(number, 4, (size, 6, 7))
         pictures = predictions[:, None].expand(-1, 3, -1, -1).byte()
-        domains.append(Domain(f"d{number}", None, Samples(pictures, labels), labels))
+        domains.append(Domain(f"d{number}", None, LabelledImages(pictures, labels), labels))
 
     def scores(batch_size: int) -> list[DomainResult]:
         stream = Stream(domains, batch_size, Sampling(kind))

@@ -10,11 +10,11 @@ import pytest
 from serving_tools import free_port
 
 from testdg.serve.demo import demo_factory
-from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits
 from testdg.serve.security import Token
 from testdg.serve.server import Place, Server
 from testdg.serve.service import Service
+from testdg.serve.session import Factory
 
 
 @pytest.fixture

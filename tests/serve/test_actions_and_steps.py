@@ -18,14 +18,14 @@ from testdg.models import load_model
 from testdg.serve import service as service_module
 from testdg.serve.api import Action
 from testdg.serve.limits import Refused
-from testdg.serve.pictures import Picture
+from testdg.serve.pictures import DecodedPicture
 from testdg.serve.service import Service
 from testdg.serve.session import FROZEN, PUT_BACK, StreamSession
 
 Start = Callable[..., Service]
 
 
-def pictures(service: Service, count: int = 8) -> list[Picture]:
+def pictures(service: Service, count: int = 8) -> list[DecodedPicture]:
     return read(service, digits(count))
 
 

@@ -20,10 +20,9 @@ from testdg.models import Preprocessing, load_model
 from testdg.models.tiny import tiny_segformer
 from testdg.runs.session import PictureOptions
 from testdg.serve.app import make_app
-from testdg.serve.factory import Factory
 from testdg.serve.security import Token, find_token, is_loopback
 from testdg.serve.service import Service
-from testdg.serve.session import FROZEN
+from testdg.serve.session import FROZEN, Factory
 
 Listen = Callable[..., httpx.Client]
 JSON = {"content-type": "application/json"}
@@ -143,7 +142,7 @@ def test_metrics_health_and_openapi(listen: Listen) -> None:
     described = client.get("/openapi.json").json()["components"]["schemas"]
     answer = client.post("/predict", content=digits(1)[0]).json()
     assert described["Predictions"]["properties"].keys() == answer.keys()
-    assert described["Prediction"]["properties"].keys() == answer["predictions"][0].keys() | {"map"}
+    assert described["PicturePrediction"]["properties"].keys() == answer["predictions"][0].keys() | {"map"}
 
 
 def events(client: httpx.Client, count: int, last: str = "") -> list[tuple[str, dict]]:

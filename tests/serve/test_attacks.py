@@ -22,11 +22,11 @@ from testdg.data.pictures import Unreadable
 from testdg.models import Preprocessing, load_model
 from testdg.models.tiny import TinyCNN
 from testdg.runs.session import PictureOptions
-from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits
 from testdg.serve.pictures import check_header
 from testdg.serve.security import Token
 from testdg.serve.service import Service
+from testdg.serve.session import Factory
 
 Listen = Callable[..., httpx.Client]
 Start = Callable[..., Service]
@@ -100,7 +100,7 @@ def test_passes_and_steps_are_bounded_and_answers_the_same(start: Start, monkeyp
         answers = service.batcher.predict(stream, pictures).result(30)
         images = torch.stack([one.image for one in pictures]) / 255
         expected = stream.session.predict_by(service.factory.model, images).argmax(1).tolist()
-    assert [one.source.class_index for one in answers] == expected
+    assert [one.source_class_index for one in answers] == expected
     assert passed == [7, 7, 7, 7, 2] * 2
     assert (max(stepped), sum(stepped)) == (7, 30)
 

@@ -45,7 +45,7 @@ def test_predictions_use_what_was_learnt(start: Start) -> None:
         assert torch.allclose(stream.predict(images), stream.online.predict(images), atol=1e-4)
         answers = service.batcher.predict(stream, pictures).result(20)
     labels = load_benchmark("digits-c").test().labels[:64].tolist()
-    both = [(one.own.class_index, one.source.class_index) for one in answers]
+    both = [(one.class_index, one.source_class_index) for one in answers]
     right, by_source = (sum(a == b for a, b in zip(found, labels, strict=True)) for found in zip(*both, strict=True))
     assert right > by_source + 10
 

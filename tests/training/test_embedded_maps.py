@@ -7,7 +7,7 @@ from torch import Tensor
 from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.streets import Streets
-from testdg.data.stream import Samples
+from testdg.data.stream import LabelledImages
 from testdg.data.streets.scene import draw_scenes
 from testdg.models import VisionModel
 from testdg.runs.training.embedded import EmbeddedClasses, EmbeddedMaps, default_recipe, train
@@ -44,12 +44,12 @@ def test_labels_go_along_with_the_view() -> None:
 class Small(Streets):
     """Eight scenes to learn from."""
 
-    def train(self) -> Samples:
+    def train(self) -> LabelledImages:
         scenes = draw_scenes(range(8), 0)
-        return Samples(scenes.images, scenes.labels)
+        return LabelledImages(scenes.images, scenes.labels)
 
 
-def accuracy(model: VisionModel, samples: Samples) -> float:
+def accuracy(model: VisionModel, samples: LabelledImages) -> float:
     with torch.no_grad():
         right: Tensor = model(samples.images / 255).logits.argmax(1) == samples.labels
     return float(right.float().mean())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.streets import Streets
-from testdg.data.stream import Samples, to_float
+from testdg.data.stream import LabelledImages, to_float
 from testdg.data.streets.scene import draw_scenes
 from testdg.models import load_model
 from testdg.runs.training.fine_tune import fine_tune, starting_model
@@ -31,13 +31,13 @@ SHORT = MapTuning(epochs=3, batch_size=4)
 class Small(Streets):
     """Eight scenes to learn from and three for the test, at half their size."""
 
-    def train(self) -> Samples:
+    def train(self) -> LabelledImages:
         scenes = draw_scenes(range(8), 0)
-        return Samples(scenes.images[..., ::2, ::2], scenes.labels[:, ::2, ::2])
+        return LabelledImages(scenes.images[..., ::2, ::2], scenes.labels[:, ::2, ::2])
 
-    def test(self) -> Samples:
+    def test(self) -> LabelledImages:
         scenes = draw_scenes(range(3), 1)
-        return Samples(scenes.images[..., ::2, ::2], scenes.labels[:, ::2, ::2])
+        return LabelledImages(scenes.images[..., ::2, ::2], scenes.labels[:, ::2, ::2])
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -22,9 +22,9 @@ from testdg.cli.display import Drawn, Screen, print_failures, quieten
 from testdg.errors import UserError, visible
 from testdg.report.pictures import draw_summary
 from testdg.runs.adapt import Request, Watcher, adapt_frames
-from testdg.runs.pictures import Answered
+from testdg.runs.pictures import PredictedBatch
 from testdg.runs.session import PictureOptions
-from testdg.runs.summary import Tally
+from testdg.runs.summary import StreamStatistics
 from testdg.studies.engine import Failed
 from testdg.studies.fleet import End, Ended, Lost, News, Noted, Seen, Stopped, adapt_fleet, find_streams
 
@@ -92,15 +92,15 @@ class StreamScreen(Watcher, Drawn):
         self.text = "waiting for the first pictures"
         self.bar.update(self.task, total=total, completed=done)
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
         """Count, name the first pictures that are left out, and show the progress."""
-        self.done += len(answered.predictions) + len(answered.skipped)
-        for number, one in enumerate(answered.skipped, tally.skipped - len(answered.skipped)):
+        self.done += len(batch.predictions) + len(batch.skipped)
+        for number, one in enumerate(batch.skipped, statistics.skipped - len(batch.skipped)):
             if number < NAMED:
                 self.note(f"left out: {one.file}: {one.reason}")
             elif number == NAMED:
                 self.note("more are left out: see skipped.csv")
-        self.text = self.progress_line(tally)
+        self.text = self.progress_line(statistics)
         self.bar.update(self.task, completed=self.done)
         tenths = 10 * self.done // self.total if self.total else 0
         late = tenths > self.tenths or time.monotonic() - self.last > LINE_INTERVAL
@@ -108,13 +108,13 @@ class StreamScreen(Watcher, Drawn):
             self.tenths, self.last = tenths, time.monotonic()
             self.console.print(self.text, markup=False)
 
-    def progress_line(self, tally: Tally) -> str:
+    def progress_line(self, statistics: StreamStatistics) -> str:
         rate = (self.done - self.first) / max(time.monotonic() - self.begun, 1e-9)
         whole = f" of {self.total}" if self.total else ""
         return (
-            f"{self.done}{whole}, {rate:.1f}/s, confidence {tally.all.mean('confidence'):.2f}, "
-            f"{tally.changes} changes, {100 * tally.all.mean('differs'):.1f} % changed by adaptation"
-            + (f", {tally.skipped} left out" if tally.skipped else "")
+            f"{self.done}{whole}, {rate:.1f}/s, confidence {statistics.all.mean('confidence'):.2f}, "
+            f"{statistics.changes} changes, {100 * statistics.all.mean('differs'):.1f} % changed by adaptation"
+            + (f", {statistics.skipped} left out" if statistics.skipped else "")
         )
 
 
@@ -234,10 +234,10 @@ def serve_command(
     """Load the model, print the address, and serve until Ctrl-C or SIGTERM."""
     require_server()
     from testdg.serve.demo import NAME, demo_factory
-    from testdg.serve.factory import Factory
     from testdg.serve.limits import Limits
     from testdg.serve.security import find_token
     from testdg.serve.server import Place, serve
+    from testdg.serve.session import Factory
 
     if (model is None) != demo:
         raise UserError("choose either a model with --model, or the demonstration with --demo", "option-conflict")

@@ -16,7 +16,7 @@ from testdg.data.generate import ALL, MANIFEST, CorruptOptions, write_set
 from testdg.errors import UserError
 from testdg.methods import Adapter, find_method
 from testdg.models import Preprocessing, TinyCNN, TinyViT, load_model
-from testdg.models.convert import BRANCHES, convert
+from testdg.models.loading import BRANCHES, convert
 from testdg.models.segformer import SEGFORMERS
 from testdg.models.tiny import tiny_segformer
 from testdg.runs.training.fine_tune import fine_tune

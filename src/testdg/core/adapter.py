@@ -136,7 +136,9 @@ class Adapter(Stateful):
     @classmethod
     def reconstructed(cls) -> tuple[str, ...]:
         """The tasks for which the method is a reconstruction."""
-        return cls.reconstruction if isinstance(cls.reconstruction, tuple) else cls.tasks if cls.reconstruction else ()
+        if isinstance(cls.reconstruction, tuple):
+            return cls.reconstruction
+        return cls.tasks if cls.reconstruction else ()
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> Mapping[str, str]:
@@ -188,14 +190,17 @@ class Adapter(Stateful):
 
         A method that needs no labels accepts images alone, too.
         """
-        if self.batches or self._warm:
-            raise UserError(f"{self.name} has started: warm up a new adapter", code="already-started")
+        self._refuse_started()
         mark = self._mark()
         with torch.inference_mode(False), torch.enable_grad(), self.autocast():
             self.learn_source(self._prepared(batch) for batch in batches)
         before, now = self._source[0], {name: value.cpu() for name, value in self.tensors().items()}
         changed = [name for name in now if name not in before or not torch.equal(now[name], before[name])]
-        self._warm = {**{name: now[name].clone() for name in changed}, MARK: mark}
+        self._warm = {MARK: mark, **{name: now[name].clone() for name in changed}}
+
+    def _refuse_started(self) -> None:
+        if self.batches or self._warm:
+            raise UserError(f"{self.name} has started: warm up a new adapter", code="already-started")
 
     def _mark(self) -> Tensor:
         """The fingerprint of the model, as a tensor."""
@@ -208,8 +213,7 @@ class Adapter(Stateful):
 
     def load_warm(self, warm: Mapping[str, Tensor]) -> None:
         """Use the `warm` of another adapter like this one in place of a `warm_up`."""
-        if self.batches or self._warm:
-            raise UserError(f"{self.name} has started: warm up a new adapter", code="already-started")
+        self._refuse_started()
         if MARK not in warm or not torch.equal(warm[MARK].cpu(), self._mark()):
             raise UserError(f"this warm-up is not of {self.model.name}: call warm_up", code="other-model")
         self._go_back(warm)
@@ -309,16 +313,13 @@ class Adapter(Stateful):
 
     @property
     def adapter(self) -> Adapter:
-        """The adapter itself."""
         return self
 
     @property
     def learnt(self) -> bool:
-        """Whether the adapter has learnt from the last batch."""
         return self.learns and self.batches > 0
 
     def event(self) -> dict[str, str | int]:
-        """What a guard would add to the event of the last batch: nothing."""
         return {}
 
     # What a method calls

@@ -104,16 +104,6 @@ class Learner(nn.Module):
         stored = (value for state in self.optimizer.state.values() for value in state.values())
         return [*self.parameters_, *(value for value in stored if isinstance(value, Tensor))]
 
-    def drop_moments(self, known: set[Tensor]) -> None:
-        """Delete the moments, which may be half made, of all but some parameters."""
-        for parameter in [parameter for parameter in self.optimizer.state if parameter not in known]:
-            del self.optimizer.state[parameter]
-
-    def to_parameters(self) -> None:
-        """Move the moments to the device of the parameters."""
-        device = self.parameters_[0].device
-        load_moments(self.optimizer, {name: value.to(device) for name, value in moments(self.optimizer).items()})
-
 
 def moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Moments and step counts of an optimiser, flat: `<parameter>.<name>`."""

@@ -3,18 +3,24 @@
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from itertools import product
 from typing import Any, Literal, TypeVar
 
+import msgspec
+
 from testdg.errors import UserError, unknown
+from testdg.schema import rule_of
 
 S = TypeVar("S", bound="Settings")
 BUDGET = 12
 """Number of configurations that are tuned of every method."""
 RATE = "learning_rate"
 Side = Literal["least", "largest"]
+_YES, _NO = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
+_WORDS = {"none": None, **dict.fromkeys(_YES, True), **dict.fromkeys(_NO, False)}
 
 
 def option(default: Any, help: str, *, low: float | None = None, high: float | None = None) -> Any:
@@ -37,30 +43,50 @@ def make_settings(settings_class: type[S], values: Mapping[str, Any]) -> S:
 
 def typed_settings(settings_class: type[Settings], values: Mapping[str, Any], *, texts: bool = True) -> dict[str, Any]:
     """Check values by name; with `texts`, a text is read by the type of its setting, as "0.1", "none" or "true"."""
+    known, kinds = {f.name: f for f in fields(settings_class)}, typing.get_type_hints(settings_class)
     found = {}
     for name, value in values.items():
-        about, kinds = _find(settings_class, name)
-        value = _read(name, kinds, value) if texts and isinstance(value, str) else value
-        found[name] = _check(about, kinds, value)
+        if name not in known:
+            raise unknown("setting", name, known)
+        candidates: Iterable[Any] = [float(value) if isinstance(value, float) else value]  # numpy's are floats, too
+        if texts and isinstance(value, str):
+            candidates = _readings(value)
+        for candidate in candidates:
+            with suppress(msgspec.ValidationError):
+                found[name] = _in_range(known[name], msgspec.convert(candidate, kinds[name]))
+                break
+        else:
+            raise UserError(f"{name} must be {_type_name(kinds[name])}; got {value!r}", code="setting-type")
     return found
 
 
-def _find(settings_class: type[Settings], name: str) -> tuple[Field[Any], tuple[Any, ...]]:
-    """A setting and the types that it may have."""
-    known = {f.name: f for f in fields(settings_class)}
-    if name not in known:
-        raise unknown("setting", name, known)
-    hint = typing.get_type_hints(settings_class)[name]
-    return known[name], typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+def _readings(text: str) -> Iterator[Any]:
+    """The values that a text may stand for."""
+    yield text
+    if text.lower() in _WORDS:
+        yield _WORDS[text.lower()]
+    for kind in (int, float):
+        with suppress(ValueError):
+            yield kind(text)
 
 
-def describe_settings(settings_class: type[Settings]) -> list[dict[str, Any]]:
-    """List name, type, default and help of each setting."""
-    described = [_find(settings_class, f.name) for f in fields(settings_class) if f.default is not MISSING]
-    return [
-        {"name": f.name, "type": _type_name(kinds), "default": f.default, "help": f.metadata.get("help", "")}
-        for f, kinds in described
-    ]
+def _in_range(about: Field[Any], value: Any) -> Any:
+    """A value of the right type; a number that is not finite or beyond the bounds of its setting is refused."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    low, high = about.metadata.get("low"), about.metadata.get("high")
+    if not math.isfinite(value):
+        raise UserError(f"{about.name} must be finite; got {value!r}", code="setting-range")
+    if (low is not None and value < low) or (high is not None and value > high):
+        bounds = f"in [{low}, {high}]"
+        if low is None or high is None:
+            bounds = f"at least {low}" if high is None else f"at most {high}"
+        raise UserError(f"{about.name} must be {bounds}; got {value!r}", code="setting-range")
+    return value
+
+
+def _type_name(kind: Any) -> str:
+    return rule_of(kind) + " or none" * (types.NoneType in typing.get_args(kind))
 
 
 def order_for_display(settings_class: type[Settings]) -> list[dict[str, Any]]:
@@ -71,59 +97,14 @@ def order_for_display(settings_class: type[Settings]) -> list[dict[str, Any]]:
     return sorted(described, key=lambda one: 1 if one["name"] == RATE else own[one["name"]])
 
 
-def _check(about: Field[Any], kinds: tuple[Any, ...], value: Any) -> Any:
-    """A value, as the type of its setting; a whole number may stand for a number, True may not stand for 1."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    for kind in kinds:
-        if typing.get_origin(kind) is Literal:
-            if value in typing.get_args(kind):
-                return value
-        elif number and (kind is float or (kind is int and isinstance(value, int))):
-            break
-        elif kind not in (int, float) and isinstance(value, kind):
-            return value
-    else:
-        raise UserError(f"{about.name} must be {_type_name(kinds)}; got {value!r}", code="setting-type")
-    value = kind(value)
-    low, high = about.metadata.get("low"), about.metadata.get("high")
-    if value != value or abs(value) == math.inf:
-        raise UserError(f"{about.name} must be finite; got {value!r}", code="setting-range")
-    if (low is not None and value < low) or (high is not None and value > high):
-        bounds = f"at least {low}" if high is None else f"at most {high}" if low is None else f"in [{low}, {high}]"
-        raise UserError(f"{about.name} must be {bounds}; got {value!r}", code="setting-range")
-    return value
-
-
-def _read(name: str, kinds: tuple[Any, ...], text: str) -> Any:
-    """Convert text to the first of some types that accepts it."""
-    for kind in kinds:
-        if typing.get_origin(kind) is Literal:
-            for literal in typing.get_args(kind):
-                if str(literal) == text:
-                    return literal
-        elif kind is types.NoneType and text.lower() == "none":
-            return None
-        elif kind is bool and text.lower() in ("true", "false", "on", "off", "1", "0", "yes", "no"):
-            return text.lower() in ("true", "on", "1", "yes")
-        elif kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-        elif kind is str:
-            return text
-    raise UserError(f"{name} must be {_type_name(kinds)}; got {text!r}", code="setting-type")
-
-
-def _type_name(kinds: tuple[Any, ...]) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", types.NoneType: "none"}
-    parts: list[str] = []
-    for kind in kinds:
-        if typing.get_origin(kind) is Literal:
-            parts.extend(str(literal) for literal in typing.get_args(kind))
-        else:
-            parts.append(names.get(kind, getattr(kind, "__name__", str(kind))))
-    return " or ".join(parts)
+def describe_settings(settings_class: type[Settings]) -> list[dict[str, Any]]:
+    """List name, type, default and help of each setting."""
+    kinds = typing.get_type_hints(settings_class)
+    return [
+        {"name": f.name, "type": _type_name(kinds[f.name]), "default": f.default, "help": f.metadata.get("help", "")}
+        for f in fields(settings_class)
+        if f.default is not MISSING
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,11 +146,13 @@ def next_value(settings_class: type[Settings], key: str, values: tuple[Any, ...]
     before, last = sorted(values, reverse=side == "least")[-2:] if len(values) > 1 else (0, 0)
     if min(before, last) <= 0:  # there is no ratio
         return None
-    low, high = (_find(settings_class, key)[0].metadata.get(bound) for bound in ("low", "high"))
+    (bounds,) = (f.metadata for f in fields(settings_class) if f.name == key)
     whole = all(isinstance(value, int) for value in values)
     found = round(last * last / before) if whole else _rounded(last * last / before)
-    found = found if low is None else max(found, low)
-    found = found if high is None else min(found, high)
+    if bounds.get("low") is not None:
+        found = max(found, bounds["low"])
+    if bounds.get("high") is not None:
+        found = min(found, bounds["high"])
     return None if found == last else found
 
 

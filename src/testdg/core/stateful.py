@@ -20,15 +20,12 @@ MARK = "model"
 """Name under which a warm-up stores the fingerprint of the model that it was made with."""
 WARM = "warm."
 """Beginning of the names of tensors that a warm-up has changed."""
-NO_VALUES = nn.Module.get_extra_state
-Tensors = Mapping[str, Tensor]
 
 
 class PlainState(nn.Module):
-    """A module with some attributes in its state: numbers, or lists of them."""
+    """A module with some attributes in its state, named in `plain`: numbers, or lists of them."""
 
     plain: ClassVar[tuple[str, ...]]
-    """Their names."""
 
     def get_extra_state(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.plain}
@@ -51,7 +48,8 @@ class Undo:
     def __init__(self, module: nn.Module) -> None:
         self.parameters = list(module.parameters())
         self.learners = [part for part in module.modules() if isinstance(part, Learner)]
-        self.with_values = [part for part in module.modules() if type(part).get_extra_state is not NO_VALUES]
+        none = nn.Module.get_extra_state
+        self.with_values = [part for part in module.modules() if type(part).get_extra_state is not none]
         self.copied: list[tuple[dict[str, Any], str]] = []  # places of buffers that are copied
         self.replaced: list[tuple[dict[str, Any], str]] = []  # and of the others
         for part in module.modules():
@@ -88,7 +86,8 @@ class Undo:
         groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
         for tensor in tensors:
             groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-        self.kept += [(group, torch.cat([tensor.reshape(-1) for tensor in group])) for group in groups.values()]
+        for group in groups.values():
+            self.kept.append((group, torch.cat([tensor.reshape(-1) for tensor in group])))
 
     @torch.no_grad()
     def restore(self) -> bool:
@@ -104,7 +103,8 @@ class Undo:
         for part, value in zip(self.with_values, self.values, strict=True):
             part.set_extra_state(value)
         for learner, known in zip(self.learners, self.known, strict=True):
-            learner.drop_moments(known)
+            for parameter in learner.optimizer.state.keys() - known:
+                del learner.optimizer.state[parameter]  # moments that may be half made
         self.generator.set_state(self.random)
         safe = {tensor.data_ptr() for group, _ in self.kept for tensor in group}
         self.kept = []
@@ -164,9 +164,7 @@ class Stateful(nn.Module):
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Restore what `tensors` and `values` returned; a state that does not fit changes nothing."""
-        reason = misfit(self, self.generator, tensors)
-        if reason is None:
-            reason = self._put_values(values)
+        reason = self._misfit(tensors) or self._put_values(values)
         if reason is not None:
             raise UserError(f"the saved state does not fit {self.model.name}: {reason}", code="other-state")
         for name, parameter in self.named_parameters():
@@ -183,6 +181,17 @@ class Stateful(nn.Module):
         self.generator.set_state(tensors["generator"].cpu())
         self._torn = False
         self.recorded = {}
+
+    def _misfit(self, tensors: Mapping[str, Tensor]) -> str | None:
+        plain = {name: value for name, value in tensors.items() if not name.startswith(WARM)}
+        warm = below(WARM, tensors)
+        if (reason := _misfit(self, self.generator, plain)) is not None or not warm:
+            return reason
+        mark = warm.pop(MARK, None)
+        if mark is None or (mark.dtype, mark.ndim) != (torch.uint8, 1):
+            return f"{WARM}{MARK} is missing or not a fingerprint"
+        reason = _misfit(self, self.generator, {**plain, **warm})
+        return None if reason is None else f"{WARM}{reason}"
 
     def _put_values(self, values: Mapping[str, Any]) -> str | None:
         """Restore the plain values of a state; where they do not fit, return the reason and change nothing."""
@@ -235,7 +244,8 @@ class Stateful(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for learner in self.learners().values():
-            learner.to_parameters()
+            stored = {name: value.to(self.model.device) for name, value in moments(learner.optimizer).items()}
+            load_moments(learner.optimizer, stored)
         if self.generator.device != self.model.device:
             self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
             self._source[0]["generator"] = self.generator.get_state()  # another device has another kind of state
@@ -254,21 +264,8 @@ class Varying(Protocol):
         """Name the first of these buffers with an impossible value; None where there is none."""
 
 
-def misfit(module: nn.Module, generator: torch.Generator, tensors: Tensors) -> str | None:
+def _misfit(module: nn.Module, generator: Generator, tensors: Mapping[str, Tensor]) -> str | None:
     """Say which tensor of a state does not fit a module with learners and a generator; None where all fit."""
-    plain = {name: value for name, value in tensors.items() if not name.startswith(WARM)}
-    if (reason := _misfit(module, generator, plain)) is not None:
-        return reason
-    if not (warm := below(WARM, tensors)):
-        return None
-    mark = warm.pop(MARK, None)
-    if mark is None or (mark.dtype, mark.ndim) != (torch.uint8, 1):
-        return f"{WARM}{MARK} is missing or not a fingerprint"
-    reason = _misfit(module, generator, {**plain, **warm})
-    return None if reason is None else f"{WARM}{reason}"
-
-
-def _misfit(module: nn.Module, generator: torch.Generator, tensors: Tensors) -> str | None:
     expected = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
     expected["generator"] = generator.get_state()
     checked: set[str] = set()

@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from testdg.bounds import MOST_ARRAY, check_file
-from testdg.data.stream import ImageSource, Samples
+from testdg.data.stream import ImageSource, LabelledImages
 from testdg.errors import UserError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -88,7 +88,7 @@ def to_images(rows: Array) -> Tensor:
     return torch.from_numpy(np.array(rows)).permute(0, 3, 1, 2).contiguous()
 
 
-def read_archive(path: Path, part: str, classes: int) -> Samples:
+def read_archive(path: Path, part: str, classes: int) -> LabelledImages:
     """Read `x_<part>` (N, 32, 32, 3) and `y_<part>` of an .npz file."""
     try:
         check_file(path)
@@ -108,7 +108,7 @@ def read_archive(path: Path, part: str, classes: int) -> Samples:
             f"{path}: y_{part} must be {len(images)} whole numbers; got {labels.dtype} {labels.shape}",
             code="wrong-labels",
         )
-    return Samples(to_images(images), to_labels(path, labels, classes))
+    return LabelledImages(to_images(images), to_labels(path, labels, classes))
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:

@@ -16,9 +16,9 @@ from testdg.data.benchmarks.corruption import CorruptedSet, corrupted_sets
 from testdg.data.cifar import Cifar, find_arrays, find_clean, read_batch
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER
 from testdg.data.corruptions import SEVERITIES as LEVELS
-from testdg.data.decoder import open_image_file
 from testdg.data.image_files import list_classes, list_images
 from testdg.data.picture_sets import PictureSet, read_manifest
+from testdg.data.pictures import open_image_file
 from testdg.data.segmentation import layouts
 from testdg.data.segmentation.files import Pair, check_picture, read_mask, size_of
 from testdg.data.weather import CONDITIONS

@@ -11,7 +11,7 @@ from testdg.data.arrays import read_archive, to_labels
 from testdg.data.corruptions import CIFAR as PARAMETERS
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER, ParameterSet
 from testdg.data.pickled import read_pickle
-from testdg.data.stream import Samples
+from testdg.data.stream import LabelledImages
 from testdg.errors import UserError
 
 
@@ -74,7 +74,7 @@ CIFAR100 = Cifar(
 )
 
 
-def read_batch(path: Path, cifar: Cifar = CIFAR10) -> Samples:
+def read_batch(path: Path, cifar: Cifar = CIFAR10) -> LabelledImages:
     """Read one batch file: N rows of 3072 bytes, red, green, blue."""
     content = read_pickle(path)
     data, labels = content.get("data"), content.get(cifar.labels)
@@ -83,7 +83,9 @@ def read_batch(path: Path, cifar: Cifar = CIFAR10) -> Samples:
         raise UserError(f"{path}: data must be uint8 of shape (N, 3072); got {found}", code="wrong-array")
     if not isinstance(labels, list) or len(labels) != len(data) or not all(type(n) is int for n in labels):
         raise UserError(f"{path}: {cifar.labels} must be a list of {len(data)} integers", code="wrong-labels")
-    return Samples(torch.from_numpy(data.copy()).view(-1, 3, 32, 32), to_labels(path, labels, len(cifar.classes)))
+    return LabelledImages(
+        torch.from_numpy(data.copy()).view(-1, 3, 32, 32), to_labels(path, labels, len(cifar.classes))
+    )
 
 
 def find_clean(data: Path, cifar: Cifar = CIFAR10) -> Path:
@@ -106,7 +108,7 @@ def has_clean(data: Path, cifar: Cifar = CIFAR10) -> bool:
     return (find_clean(data, cifar) / cifar.test).is_file() or (data / cifar.archive).is_file()
 
 
-def read_test(data: Path, cifar: Cifar = CIFAR10) -> Samples:
+def read_test(data: Path, cifar: Cifar = CIFAR10) -> LabelledImages:
     """Read the clean test images: the pickled batch, or the .npz file if there is none."""
     batch = find_clean(data, cifar) / cifar.test
     if not batch.exists() and (data / cifar.archive).exists():
@@ -114,7 +116,7 @@ def read_test(data: Path, cifar: Cifar = CIFAR10) -> Samples:
     return read_batch(batch, cifar)
 
 
-def read_train(data: Path, cifar: Cifar = CIFAR10) -> Samples:
+def read_train(data: Path, cifar: Cifar = CIFAR10) -> LabelledImages:
     """Read the existing clean training images; warn if some are missing."""
     folder = find_clean(data, cifar)
     present = [folder / name for name in cifar.train if (folder / name).exists()]
@@ -125,7 +127,7 @@ def read_train(data: Path, cifar: Cifar = CIFAR10) -> Samples:
             f"{folder / cifar.train[0]} is missing: expected the training batches of {cifar.title}", code="missing-file"
         )
     parts = [read_batch(path, cifar) for path in present]
-    train = Samples(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+    train = LabelledImages(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
     if len(present) < len(cifar.train):
         missing = ", ".join(name for name in cifar.train if not (folder / name).exists())
         warnings.warn(f"{folder}: {missing} missing; {len(train)} training images found", stacklevel=2)

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from testdg.bounds import check_file, check_picture_size, read_text
-from testdg.data.decoder import SUFFIXES
+from testdg.data.pictures import SUFFIXES
 from testdg.errors import UserError, unknown
 
 ORDERS = ("name", "time")
@@ -22,7 +22,7 @@ _POLL = 0.5  # seconds between two polls of a growing folder
 _SETTLED = 2.0  # seconds without a change after which a file counts as complete
 
 
-class Frame(NamedTuple):
+class NamedPicture(NamedTuple):
     """A picture before it is decoded: its name, and a path, bytes, an array, a tensor or a PIL image."""
 
     file: str
@@ -39,7 +39,7 @@ class Frames:
     ahead = True
     """Whether another thread may read pictures ahead."""
 
-    def __iter__(self) -> Iterator[Frame | None]:
+    def __iter__(self) -> Iterator[NamedPicture | None]:
         raise NotImplementedError
 
     def place(self, file: str) -> Path | None:
@@ -67,11 +67,11 @@ class PictureIterable(Frames):
         self.pictures = pictures
         self.total = len(pictures) if isinstance(pictures, Sized) else None
 
-    def __iter__(self) -> Iterator[Frame | None]:
+    def __iter__(self) -> Iterator[NamedPicture | None]:
         number = 0
         for item in self.pictures:
             for picture in item if isinstance(item, np.ndarray | Tensor) and item.ndim == 4 else (item,):
-                yield Frame(str(picture) if isinstance(picture, str | Path) else f"{number:06}", picture)
+                yield NamedPicture(str(picture) if isinstance(picture, str | Path) else f"{number:06}", picture)
                 number += 1
 
 
@@ -96,10 +96,10 @@ class PictureFolder(Frames):
                 f"{path} contains no pictures ({', '.join(SUFFIXES)}): name another folder", code="no-images"
             )
 
-    def __iter__(self) -> Iterator[Frame | None]:
+    def __iter__(self) -> Iterator[NamedPicture | None]:
         if not self.live:
             names, self._first = self._first or self._names(), None
-            yield from (Frame(name, self.path / name) for name in names)
+            yield from (NamedPicture(name, self.path / name) for name in names)
             return
         seen: set[str] = set()
         sizes: dict[str, tuple[int, float]] = {}
@@ -107,7 +107,7 @@ class PictureFolder(Frames):
         while self.idle is None or time.monotonic() - last < self.idle:
             new = [name for name in self._names(seen) if self._complete(name, sizes)]
             seen.update(new)
-            yield from (Frame(name, self.path / name) for name in new)
+            yield from (NamedPicture(name, self.path / name) for name in new)
             last = time.monotonic() if new else last
             yield None
             time.sleep(_POLL)
@@ -156,8 +156,8 @@ class PictureList(Frames):
         if not self.names:
             raise UserError(f"{path} is empty: expected the path of a picture per line", code="empty-list")
 
-    def __iter__(self) -> Iterator[Frame | None]:
-        yield from (Frame(name, self.place(name)) for name in self.names)
+    def __iter__(self) -> Iterator[NamedPicture | None]:
+        yield from (NamedPicture(name, self.place(name)) for name in self.names)
 
     def place(self, file: str) -> Path:
         relative = self.path.parent / file
@@ -169,7 +169,7 @@ class PicturePipe(Frames):
 
     live = True
 
-    def __iter__(self) -> Iterator[Frame | None]:
+    def __iter__(self) -> Iterator[NamedPicture | None]:
         # os.read, since a thread that waits in sys.stdin holds the lock of its buffer until the end
         left = b""
         while data := os.read(sys.stdin.fileno(), 1 << 16):
@@ -182,9 +182,9 @@ class PicturePipe(Frames):
         return Path(file)
 
 
-def _piped(line: bytes) -> Frame:
+def _piped(line: bytes) -> NamedPicture:
     name = os.fsdecode(line.rstrip(b"\r"))
-    return Frame(name, Path(name))
+    return NamedPicture(name, Path(name))
 
 
 class RemainingPictures(Frames):
@@ -192,10 +192,10 @@ class RemainingPictures(Frames):
 
     def __init__(self, frames: Frames, done: Iterable[str], again: Iterable[str]) -> None:
         self.frames, self.done = frames, Counter(done)
-        self.again = [Frame(file, place) for file in again if (place := frames.place(file)) is not None]
+        self.again = [NamedPicture(file, place) for file in again if (place := frames.place(file)) is not None]
         self.total, self.live, self.ahead = frames.total, frames.live, frames.ahead
 
-    def __iter__(self) -> Iterator[Frame | None]:
+    def __iter__(self) -> Iterator[NamedPicture | None]:
         yield from self.again
         left = self.done + Counter(frame.file for frame in self.again)
         for frame in self.frames:
@@ -286,11 +286,11 @@ class Video(Frames):
             ) from error
         return container
 
-    def __iter__(self) -> Iterator[Frame | None]:
+    def __iter__(self) -> Iterator[NamedPicture | None]:
         self._remarks, number, self._damaged = [], 0, 0
         with self._opened() as container:
             for frame in self._decoded(container):
-                yield Frame(f"{self.path.name}#{number:06}", _pixels(frame))
+                yield NamedPicture(f"{self.path.name}#{number:06}", _pixels(frame))
                 number += 1
         if self._damaged:
             self._remarks.append(f"{self._damaged} parts of {self.path} are damaged and were left out")

@@ -25,11 +25,11 @@ from testdg.data.benchmarks.base import Corrupt, Options, check_once, fingerprin
 from testdg.data.benchmarks.corruption import corrupted_sets
 from testdg.data.corruptions import CIFAR, EXTRA, SEVERITIES, STANDARD_ORDER, FrostTextures, ParameterSet, corrupt_uint8
 from testdg.data.corruptions.parameters import check_severity
-from testdg.data.decoder import Crop, decode_file
 from testdg.data.image_files import list_images, spread
 from testdg.data.picture_sets import MANIFEST as MANIFEST
 from testdg.data.picture_sets import Pictures, PictureSet, read_manifest
-from testdg.data.stream import Samples
+from testdg.data.pictures import Crop, read_image
+from testdg.data.stream import LabelledImages
 from testdg.errors import UserError, look_up, unknown
 from testdg.files import locked, replace_text, replacing, writing
 from testdg.version import __version__
@@ -235,7 +235,7 @@ def write_set(
 
 def write_arrays(
     folder: Path,
-    clean: Samples,
+    clean: LabelledImages,
     frost: FrostTextures | None,
     options: CorruptOptions,
     on_progress: OnProgress,
@@ -331,13 +331,9 @@ def _make_files(source: _Files, piece: _Piece) -> list[str]:
     for index, name in zip(source.positions[part], names, strict=True):
         target = piece.folder / _as_jpeg(name)
         if not target.exists():
-            path, side = source.clean.folder / source.clean.paths[name], source.crop.side
-            pixels = decode_file(path, source.crop)
-            if isinstance(pixels, str):
-                message = f"{path} cannot be read as an image: {pixels}; replace or delete it"
-                raise UserError(message, code="unreadable-picture")
-            image = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(1, 3, side, side)
-            made = source.corrupt(image, piece.name, piece.severity, indices=[index])[0]
+            path = source.clean.folder / source.clean.paths[name]
+            image = read_image(path, source.crop, "replace or delete it")
+            made = source.corrupt(image[None], piece.name, piece.severity, indices=[index])[0]
             target.parent.mkdir(parents=True, exist_ok=True)
             with replacing(target) as fresh:
                 Image.fromarray(made.permute(1, 2, 0).contiguous().numpy()).save(fresh, "JPEG", quality=QUALITY)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from testdg.bounds import read_json
 from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER, ParameterSet
-from testdg.data.decoder import Crop
 from testdg.data.image_files import is_image, list_classes, list_images, read_annotated, read_classes
+from testdg.data.pictures import Crop
 from testdg.errors import UserError
 
 MANIFEST = "testdg-corrupt.json"

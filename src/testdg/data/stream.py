@@ -69,7 +69,7 @@ class ImageSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Samples:
+class LabelledImages:
     """Images in memory, uint8, (N, 3, H, W), with their labels: int64 (N), or uint8 maps (N, H, W)."""
 
     images: Tensor
@@ -84,8 +84,8 @@ class Samples:
     def take(self, indices: Sequence[int]) -> Tensor:
         return self.images[list(indices)]
 
-    def first(self, count: int | None) -> Samples:
-        return Samples(self.images[:count], self.labels[:count])
+    def first(self, count: int | None) -> LabelledImages:
+        return LabelledImages(self.images[:count], self.labels[:count])
 
 
 @dataclass(frozen=True, eq=False)

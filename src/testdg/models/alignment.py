@@ -36,6 +36,7 @@ PASSES = 2
 """Passes with the statistics of a new domain: those of later sites are exact only after earlier sites are aligned."""
 FILE = "alignment.safetensors"
 Reads = Literal["memory", "batch", "image"]
+_SETTINGS = ["blocks", "prefix", "class_token", "memory", "threshold", "reads", "norms", "norm_memory", "norm_source"]
 
 
 class Alignment(nn.Module):
@@ -202,18 +203,7 @@ class Alignment(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write it next to the weights of its model."""
-        names = [
-            "blocks",
-            "prefix",
-            "class_token",
-            "memory",
-            "threshold",
-            "reads",
-            "norms",
-            "norm_memory",
-            "norm_source",
-        ]
-        about = {name: getattr(self, name) for name in names}
+        about = {name: getattr(self, name) for name in _SETTINGS}
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
         save_file(tensors, folder / FILE, {"alignment": json.dumps(about)})
 

@@ -18,6 +18,7 @@ from testdg.models import timm_models
 from testdg.models.heads import wrap
 from testdg.models.model import VisionModel
 from testdg.models.preprocessing import Preprocessing, identity_with_warning, read_preprocessor
+from testdg.models.resnet import CifarResNet
 from testdg.models.transfer import with_classes
 from testdg.models.untrusted import CONFIG, budget_of, find_weights, first_line, read_config
 
@@ -125,6 +126,25 @@ def _some(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
+def load_strictly(given: Mapping[str, Tensor], network: nn.Module, place: str, name: str) -> None:
+    """Load tensors into a network that has exactly these, whatever wrapped it when they were saved."""
+    fitted = load_fitting(given, network, place, name)
+    if more := [*fitted.unknown, *fitted.branches]:
+        unknown = f"{len(more)} tensors that {type(network).__name__} does not have, first {more[0]}"
+        raise UserError(f"{place} has {unknown}", code="wrong-weights")
+
+
+def resnet_from_weights(weights: Mapping[str, Tensor], place: str) -> CifarResNet:
+    """Make the CIFAR ResNet of some weights; depth, width and classes are read from them."""
+    if not {"conv1.weight", "layer1.0.conv1.weight", "linear.weight"} <= weights.keys():
+        problem = f"{place} is not a CIFAR ResNet (conv1, bn1, layer1 to layer3, linear)"
+        raise UserError(f"{problem}: other models need a folder with config.json", code="no-network")
+    blocks = len({name.split(".")[1] for name in weights if name.startswith("layer1.")})
+    network = CifarResNet(weights["linear.weight"].shape[0], 6 * blocks + 2, weights["conv1.weight"].shape[0])
+    load_strictly(weights, network, place, "a CIFAR ResNet")
+    return network
+
+
 def load_into(
     module: nn.Module | str, place: Path, preprocessing: Preprocessing | None, head: str | None
 ) -> VisionModel:
@@ -133,11 +153,7 @@ def load_into(
     weights = find_weights(place)[0] if place.is_dir() else place
     given = read_checkpoint(weights)
     network = copy.deepcopy(module).float() if isinstance(module, nn.Module) else timm_network(module, given).network
-    fitted = load_fitting(given, network, str(weights), type(network).__name__)
-    if fitted.unknown or fitted.branches:
-        first, count = [*fitted.unknown, *fitted.branches][0], len(fitted.unknown) + len(fitted.branches)
-        unknown = f"{count} tensors that {type(network).__name__} does not have, first {first}"
-        raise UserError(f"{weights} has {unknown}", code="wrong-weights")
+    load_strictly(given, network, str(weights), type(network).__name__)
     name, folder = (place.name, place) if place.is_dir() else (place.stem, place.parent)
     preprocessing = preprocessing or read_preprocessor(folder)
     if preprocessing is None:

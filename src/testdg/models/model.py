@@ -115,7 +115,6 @@ class VisionModel(nn.Module):
         return self.preprocessing.resize(images)
 
     def normalise(self, prepared: Tensor) -> Tensor:
-        """Subtract the mean and divide by the standard deviation, channel by channel."""
         return (prepared - self.mean) / self.std
 
     def forward(self, prepared: Tensor) -> Output:
@@ -144,11 +143,10 @@ class VisionModel(nn.Module):
             reason = "passes a batch again if it is of another domain, which a fixed graph cannot do"
             remedy = "adapt with sites=0, or deploy the folder with load_model"
             raise UserError(f"{self.name} {reason}: {remedy}", code="not-exportable")
-        return Plain(self).eval()
+        return LogitsModule(self).eval()
 
     @property
     def head_layer(self) -> nn.Module:
-        """The layer of the logits."""
         if self.head is None:
             raise UserError(f"the head of {self.name} is unknown: name it with head=...", code="no-head")
         return self.network.get_submodule(self.head)
@@ -160,12 +158,10 @@ class VisionModel(nn.Module):
 
     @property
     def feature_size(self) -> int:
-        """Width of the features."""
         return 0 if self.head is None else self.head_weight.shape[1]
 
     @property
     def classes(self) -> int:
-        """Number of classes."""
         return self._classes if self._classes is not None else self.head_weight.shape[0]
 
     @property
@@ -204,12 +200,8 @@ class VisionModel(nn.Module):
         Query, key and value of one attention read the same tensor, so they form one group, whether the
         implementation fuses them into one layer or keeps them apart.
         """
-        inside = [name for name, module in self.named_modules() if is_attention(module)]
-        linears = {
-            name: module
-            for name, module in self.named_modules()
-            if isinstance(module, nn.Linear) and any(name.startswith(parent + ".") for parent in inside)
-        }
+        inside = tuple(f"{name}." for name, module in self.named_modules() if is_attention(module))
+        linears = {n: m for n, m in self.named_modules() if isinstance(m, nn.Linear) and n.startswith(inside)}
         return self._grouped_by_input(linears)
 
     def convolutions(self) -> list[list[str]]:
@@ -249,13 +241,12 @@ class VisionModel(nn.Module):
         """Write a checkpoint folder: configuration, safetensors weights, preprocessor."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if hasattr(self.network, "save_pretrained"):
-            network: Any = self.network
+        network: Any = self.network
+        if hasattr(network, "save_pretrained"):
             network.save_pretrained(folder)
         else:
-            state = self.network.state_dict()
-            weights = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-            weights = {name: value.cpu().clone().contiguous() for name, value in weights.items()}
+            state = {name: value for name, value in network.state_dict().items() if isinstance(value, Tensor)}
+            weights = {name: value.cpu().clone().contiguous() for name, value in state.items()}
             save_file(weights, folder / "model.safetensors")
             (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n")
         write_preprocessor(self.preprocessing, folder)
@@ -276,8 +267,8 @@ def tensor_bytes(value: Tensor) -> bytes:
     return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
-class Plain(nn.Module):
-    """A copy of a network with its normalisation before it."""
+class LogitsModule(nn.Module):
+    """A copy of the network of a model, with the normalisation before it."""
 
     mean: Tensor
     std: Tensor

@@ -24,7 +24,7 @@ class Attention(nn.Module):
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, d))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Pre-norm transformer block."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -52,7 +52,7 @@ class TinyViT(nn.Module):
         self.patches = nn.Conv2d(3, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.position = nn.Parameter(torch.randn(1, 1 + (size // patch) ** 2, width) * 0.02)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
 

@@ -58,18 +58,13 @@ def with_size(model: VisionModel, size: int) -> VisionModel:
     for name, value in fresh.state_dict().items():
         if "pos" in name and value.ndim == 3 and value.shape != weights[name].shape:
             weights[name] = _interpolate(weights[name], value.shape[1])
-    try:
-        fresh.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        problem = f"model {model.name} cannot take images of {size} x {size}: {reason}"
-        raise UserError(problem, code="image-size") from error
     changed = VisionModel(fresh, model.head, preprocessing, model.name, classes=model.classes, exact=model.exact)
     try:
+        fresh.load_state_dict(weights)
         with torch.no_grad():
             changed.eval()(changed.empty_image())
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[-1].strip()
         problem = f"model {model.name} cannot take images of {size} x {size}: {reason}"
         raise UserError(problem, code="image-size") from error
     return changed.train(model.training)

@@ -4,8 +4,8 @@ from testdg.data.pictures import Unreadable, read_picture
 from testdg.runs.compare import check_comparable, comparable, differences
 from testdg.runs.folder import read_result
 from testdg.runs.observer import Observer
-from testdg.runs.pictures import AdaptedStream, Skipped, adapt_stream
-from testdg.runs.predictor import Prediction, Predictor
+from testdg.runs.pictures import AdaptedStream, adapt_stream
+from testdg.runs.predictions import Prediction
 from testdg.runs.protocol import Protocol, read_protocol, read_protocols
 from testdg.runs.record import Record
 from testdg.runs.result import DomainResult, Result
@@ -19,13 +19,11 @@ __all__ = [
     "DomainResult",
     "Observer",
     "Prediction",
-    "Predictor",
     "Protocol",
     "Record",
     "Result",
     "RunSpec",
     "Session",
-    "Skipped",
     "Unreadable",
     "adapt_stream",
     "check_comparable",

@@ -28,7 +28,7 @@ from testdg.errors import UserError
 from testdg.methods import find_method
 from testdg.models import VisionModel, load_model
 from testdg.models.canvas import Canvas
-from testdg.models.device import find_device
+from testdg.models.loading import find_device
 from testdg.runs.observer import Observer
 from testdg.runs.protocol import Protocol, read_protocol
 from testdg.runs.record import Record, make_record

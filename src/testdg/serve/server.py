@@ -18,10 +18,10 @@ from testdg.errors import UserError
 from testdg.files import locked, writing
 from testdg.serve.app import make_app
 from testdg.serve.demo import play
-from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits
 from testdg.serve.security import Token, is_loopback
 from testdg.serve.service import Service
+from testdg.serve.session import Factory
 
 _GRACE = 3  # seconds that requests in progress may take after a signal
 

@@ -12,14 +12,13 @@ from typing import Any
 
 from testdg.data.pictures import Unreadable
 from testdg.errors import visible
-from testdg.runs.predictor import Both
+from testdg.runs.predictions import Comparison
 from testdg.serve.api import Action, ActionRequest, Done, ServerState, StreamState
-from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits, Refused
-from testdg.serve.pictures import Picture, check_header, open_picture
-from testdg.serve.session import StreamSession
+from testdg.serve.pictures import DecodedPicture, check_header, open_picture
+from testdg.serve.session import Factory, StreamSession
 from testdg.serve.storage import SessionPool, Storage
-from testdg.serve.workers import Batcher, Learner, lower_priority
+from testdg.serve.workers import BackgroundLearner, Batcher, lower_priority
 
 LOG = logging.getLogger("testdg.serve")
 _SAMPLE_EVERY = 0.25  # seconds between two pictures on the page
@@ -34,7 +33,7 @@ class Service:
         self.storage = Storage(folder, factory)
         self.pool = SessionPool(self.storage, limits)
         self.batcher = Batcher(factory, limits)
-        self.learner = Learner(self.pool, limits, factory.batch_size, lambda: self.batcher.in_flight > 0)
+        self.learner = BackgroundLearner(self.pool, limits, factory.batch_size, lambda: self.batcher.in_flight > 0)
         self.decoders = ThreadPoolExecutor(4, thread_name_prefix="decoder")
         self.large_decoders = ThreadPoolExecutor(
             max(1, (os.cpu_count() or 1) // 2), "large-decoder", initializer=lower_priority
@@ -114,23 +113,27 @@ class Service:
                 self.large_in_flight -= large
                 self.decoded -= reserved
 
-    def decode(self, files: Sequence[bytes], costs: Sequence[int | Unreadable]) -> list[Future[Picture | Unreadable]]:
+    def decode(
+        self, files: Sequence[bytes], costs: Sequence[int | Unreadable]
+    ) -> list[Future[DecodedPicture | Unreadable]]:
         """Decode the pictures of a request whose headers were checked."""
         large = sum(cost for cost in costs if isinstance(cost, int)) > self.limits.large
         executor = self.large_decoders if large else self.decoders
         return [executor.submit(self._decode, *one, large) for one in zip(files, costs, strict=True)]
 
-    def _decode(self, data: bytes, cost: int | Unreadable, large: bool) -> Picture | Unreadable:
+    def _decode(self, data: bytes, cost: int | Unreadable, large: bool) -> DecodedPicture | Unreadable:
         if large and self.closing.is_set():  # the queue may be worth many seconds
             raise Refused("the server is shutting down", "closing", 503)
-        return (
-            cost
-            if isinstance(cost, Unreadable)
-            else open_picture(data, self.factory.canvas, self.factory.model.channels)
-        )
+        if isinstance(cost, Unreadable):
+            return cost
+        return open_picture(data, self.factory.canvas, self.factory.model.channels)
 
     def count(
-        self, session: StreamSession, pictures: Sequence[Picture], answers: Sequence[Both], label: int | None = None
+        self,
+        session: StreamSession,
+        pictures: Sequence[DecodedPicture],
+        answers: Sequence[Comparison],
+        label: int | None = None,
     ) -> None:
         """Count predictions, and show one on the page now and then; the demonstration knows the label."""
         with self._lock:

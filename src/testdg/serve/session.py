@@ -1,21 +1,20 @@
-"""One named stream: its adapter, a copy of the adapted model for predictions, its counts and its timeline."""
+"""The session that all streams begin with, and a named stream: its adapter, its counts and its timeline."""
 
 import math
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from testdg.core.online import OnlineModel
 from testdg.files import writing
 from testdg.models import VisionModel
-from testdg.runs.session import Session
-from testdg.serve.factory import Factory
+from testdg.runs.session import BATCH_SIZE, PictureOptions, Session, open_pictures
 from testdg.serve.limits import Refused
 from testdg.serve.timeline import Timeline
 
@@ -59,6 +58,29 @@ class Saved:
     bytes: int = 0
     lost: str = ""
     """What was lost when the last server was killed, or with a damaged state."""
+
+
+class Factory:
+    """A model, a method and its settings, from which every stream gets a session of its own."""
+
+    def __init__(
+        self, model: str | Path | nn.Module, options: PictureOptions, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self.session = open_pictures(model, options, settings)
+        self.session.warm_up()
+        assert self.session.untouched is not self.session.model  # copied now, before other threads predict
+        self.model, self.names, self.canvas = self.session.model, self.session.names, self.session.canvas
+        self.notes, self.batch_size = self.session.notes, BATCH_SIZE[self.model.task]
+        self.method = type(self.session.adapter)
+        self.guarded = self.session.online.guard is not None
+        self.learns = self.method.learns
+        self.whole_pictures = self.canvas.size is None or self.model.task == "segmentation"
+        """Whether memory and answers grow with the size of the pictures."""
+
+    def describe(self) -> dict[str, Any]:
+        """Model, method and settings to which saved states belong."""
+        first = self.session.adapter
+        return {"method": first.name, "settings": asdict(first.settings), **first.origin, "classes": self.names}
 
 
 @dataclass(eq=False)

@@ -24,9 +24,8 @@ from testdg.bounds import read_json
 from testdg.core.state import TENSORS, VALUES, tidy
 from testdg.errors import UserError, visible
 from testdg.files import replace_text, writing
-from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits, Refused
-from testdg.serve.session import StreamSession
+from testdg.serve.session import Factory, StreamSession
 
 _MOST_LOG = 8 << 20  # bytes of a log, after which a new one is started; the previous one stays
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")

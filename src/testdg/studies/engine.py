@@ -15,7 +15,7 @@ import torch
 from testdg.errors import ErrorCollector, UserError
 from testdg.files import Busy
 from testdg.methods import find_method
-from testdg.models.device import find_device
+from testdg.models.loading import find_device
 from testdg.runs.events import Entry
 from testdg.runs.observer import Observer, Observers, RunProgress, tracked
 from testdg.runs.result import Result

@@ -21,11 +21,11 @@ from torch import nn
 from testdg.data.frames import natural
 from testdg.errors import UserError, unknown
 from testdg.models import VisionModel, load_model
-from testdg.models.device import DEVICES
+from testdg.models.loading import DEVICES
 from testdg.runs.adapt import Draw, Request, Watcher, adapt_frames, check_request, open_request
 from testdg.runs.loop import graceful_interrupt
-from testdg.runs.pictures import Answered
-from testdg.runs.summary import Tally
+from testdg.runs.pictures import PredictedBatch
+from testdg.runs.summary import StreamStatistics
 from testdg.studies.engine import Failed, retry_while_busy
 from testdg.studies.ray import PATIENCE, POLL_INTERVAL, RETRIES, Cluster, import_ray
 
@@ -154,8 +154,8 @@ class _Reporter(Watcher):
         self.total, self.done = total, done
         self._send(began=True)
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
-        self.done += len(answered.predictions) + len(answered.skipped)
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
+        self.done += len(batch.predictions) + len(batch.skipped)
         if time.monotonic() - self.last >= NEWS_INTERVAL:
             self._send()
 

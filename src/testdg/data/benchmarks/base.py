@@ -13,7 +13,7 @@ from torch import Tensor
 
 from testdg.data.corruptions import corrupt_uint8
 from testdg.data.corruptions.parameters import check_severity
-from testdg.data.stream import Domain, ImageSource, Samples, Stream
+from testdg.data.stream import Domain, ImageSource, LabelledImages, Stream
 from testdg.data.weather import CONDITIONS
 from testdg.errors import UserError, unknown
 from testdg.registry import Registry
@@ -104,7 +104,7 @@ class Options:
     skip_unreadable: bool = False
     """Try to read every image file first, and leave out and count those that cannot be decoded."""
     workers: int | None = None
-    """Processes that decode image files; None for one per core, at most 16."""
+    """Threads that decode image files; None for one per core, at most 16."""
 
     def __post_init__(self) -> None:
         if self.images is not None and self.images < 1:
@@ -223,11 +223,11 @@ class Benchmark(ABC):
         return tuple(self.domain(name) for name in self.order)
 
     @abstractmethod
-    def train(self) -> Samples:
+    def train(self) -> LabelledImages:
         """Clean images for training a source model."""
 
     @abstractmethod
-    def test(self) -> Samples:
+    def test(self) -> LabelledImages:
         """Clean images for testing a source model."""
 
     @abstractmethod

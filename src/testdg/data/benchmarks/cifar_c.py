@@ -10,7 +10,7 @@ from testdg.data.benchmarks.base import fingerprint, register
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
 from testdg.data.cifar import CIFAR10, CIFAR100, Cifar, find_arrays, has_clean, read_test, read_train
 from testdg.data.picture_sets import stored_origin
-from testdg.data.stream import Domain, Samples
+from testdg.data.stream import Domain, LabelledImages
 from testdg.errors import UserError
 
 
@@ -34,10 +34,10 @@ class CifarC(CorruptionBenchmark):
             self._refuse_seed()
         return folder
 
-    def train(self) -> Samples:
+    def train(self) -> LabelledImages:
         return read_train(self.data, self.data_set)
 
-    def test(self) -> Samples:
+    def test(self) -> LabelledImages:
         return read_test(self.data, self.data_set)
 
     def make_domain(self, name: str, severity: int) -> Domain:

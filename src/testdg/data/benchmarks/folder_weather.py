@@ -7,7 +7,7 @@ from testdg.data.benchmarks.base import CorruptedImages, Options, WeatherBenchma
 from testdg.data.segmentation import layouts
 from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE
 from testdg.data.segmentation.files import Pair, PairFiles, readable, size_of
-from testdg.data.stream import Domain, Samples
+from testdg.data.stream import Domain, LabelledImages
 from testdg.data.weather import weather
 from testdg.errors import UserError
 
@@ -76,12 +76,12 @@ class FolderWeather(WeatherBenchmark):
         source = CorruptedImages(images, name, severity, corrupt, positions=positions, cache=self.cache)
         return Domain(name, severity, source, self.files.masks)
 
-    def train(self) -> Samples:
-        return Samples(*self._open(self._pairs(_TRAIN, self.options.subset)).load())
+    def train(self) -> LabelledImages:
+        return LabelledImages(*self._open(self._pairs(_TRAIN, self.options.subset)).load())
 
-    def test(self) -> Samples:
+    def test(self) -> LabelledImages:
         """The pictures of the stream, in their own weather."""
-        return Samples(*self.files.load())
+        return LabelledImages(*self.files.load())
 
     def origin(self) -> str:
         pictures = "Cityscapes" if self.cities else f"{self.files.pairs[0].image.parent.name}/"

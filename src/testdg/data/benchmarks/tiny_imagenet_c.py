@@ -4,8 +4,8 @@ from testdg.data.benchmarks.base import register
 from testdg.data.benchmarks.corruption import PictureBenchmark
 from testdg.data.corruptions import ParameterSet
 from testdg.data.corruptions.parameters import row
-from testdg.data.decoder import Crop
 from testdg.data.picture_sets import PictureSet
+from testdg.data.pictures import Crop
 
 PARAMETERS = ParameterSet(  # of the recipe for 64 px; the columns are those of the set for 32 px
     "tiny-imagenet",

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from testdg.core.fitting import fit
 from testdg.data.benchmarks import Benchmark
 from testdg.data.segmentation.classes import IGNORED
-from testdg.data.stream import Samples, to_float
+from testdg.data.stream import LabelledImages, to_float
 from testdg.errors import UserError
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.tiny import tiny_segformer
@@ -148,7 +148,7 @@ def train(benchmark: Benchmark, recipe: EmbeddedRecipe, progress: Progress, name
     return model.eval()
 
 
-def _batches(samples: Samples, recipe: EmbeddedRecipe) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(samples: LabelledImages, recipe: EmbeddedRecipe) -> Iterator[tuple[Tensor, Tensor]]:
     """Random views of every batch; a short last batch of an epoch is left out."""
     generator = torch.Generator().manual_seed(recipe.seed)
     whole = len(samples) - len(samples) % recipe.batch_size

@@ -11,11 +11,11 @@ from torch import nn
 
 from testdg.data.benchmarks import Benchmark
 from testdg.data.benchmarks.base import fingerprint
-from testdg.data.stream import Samples, to_float
+from testdg.data.stream import LabelledImages, to_float
 from testdg.errors import UserError
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.alignment import detach
-from testdg.models.device import find_device
+from testdg.models.loading import find_device
 from testdg.models.segformer import SEGFORMERS, random_segformer
 from testdg.models.transfer import with_classes, with_size
 from testdg.runs.scores import find_score
@@ -114,7 +114,7 @@ def _random(benchmark: Benchmark, name: str, size: int | None, seed: int) -> Vis
 
 
 @torch.inference_mode()
-def clean_scores(model: VisionModel, samples: Samples, classes: Sequence[str]) -> dict[str, Any]:
+def clean_scores(model: VisionModel, samples: LabelledImages, classes: Sequence[str]) -> dict[str, Any]:
     """The error and, of maps, the mIoU in percent, in full precision; named as `training.json` has them."""
     score, size = find_score(model.task), _TEST_BATCH[model.task]
     score.check(samples.labels, model.classes)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from testdg.core.fitting import fit
 from testdg.core.learner import load_moments, moments
-from testdg.data.stream import Samples, to_float
+from testdg.data.stream import LabelledImages, to_float
 from testdg.errors import UserError
 from testdg.models import VisionModel
 from testdg.runs.training.folder import TrainingFolder
@@ -34,7 +34,7 @@ class Training:
     def __init__(
         self,
         model: VisionModel,
-        samples: Samples,
+        samples: LabelledImages,
         recipe: Tuning,
         folder: TrainingFolder,
         on_progress: OnProgress,
@@ -127,10 +127,10 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def brought_near(samples: Samples, device: torch.device) -> Samples:
+def brought_near(samples: LabelledImages, device: torch.device) -> LabelledImages:
     """Keep all images on the graphics card where they take less than a quarter of what is free there."""
     if device.type != "cuda":
         return samples
     images, labels = samples.images, samples.labels
     fits = 4 * (images.nbytes + labels.nbytes) < torch.cuda.mem_get_info(device)[0]
-    return Samples(images.to(device), labels.to(device)) if fits else samples
+    return LabelledImages(images.to(device), labels.to(device)) if fits else samples
