@@ -99,7 +99,7 @@ def test_the_next_value_has_the_ratio_of_the_last_two_and_stops_at_the_bound(
 def test_of_miou_the_largest_is_chosen() -> None:
     found = replace(choice({"3e-05 adam": 50.0, "1e-05 adam": 10.0}), metric=Segmentation.metric)
     assert found.best.score == 50.0
-    assert found.behind(next(one for one in found.tried if one.score == 10.0)) == 40.0
+    assert found.gap_to_best(next(one for one in found.tried if one.score == 10.0)) == 40.0
 
 
 # The file
