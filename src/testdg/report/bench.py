@@ -5,15 +5,16 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 from testdg.errors import visible
 from testdg.report.record import Pairs, pair_lines, reconstruction_note, record_pairs
 from testdg.report.safe import csv_text, render
 from testdg.report.table import Cell, Field, Table, TableColumn, plain_table, tabulate
 from testdg.studies import BenchRow, BenchTable
-from testdg.studies.ablations import Column as Measured
-from testdg.studies.ablations import Published
+from testdg.studies.ablations import EventColumn, PublishedRows
 from testdg.studies.summary import Gain, Score
-from testdg.studies.tuning import Choice, Tried
+from testdg.studies.tuning import Configuration, VariantChoice
 
 INTERVAL = "95 % interval"
 _DIGITS = 2  # of scores in a tuning
@@ -39,7 +40,7 @@ def table_record(table: BenchTable) -> Pairs:
     return pairs
 
 
-def means_table(table: BenchTable, more: Sequence[Measured] = ()) -> Table:
+def means_table(table: BenchTable, more: Sequence[EventColumn] = ()) -> Table:
     """The means of all rows, on the stream and on held-out domains, and how much better they are than Source's."""
     metric = table.metric
     fields: list[Field[BenchRow]] = [(TableColumn("runs", digits=0), lambda row: Cell(len(row.results)))]
@@ -87,7 +88,7 @@ def interval_text(gain: Gain, digits: int = 2) -> str:
     return f"{gain.low:+z.{digits}f} to {gain.high:+z.{digits}f}"
 
 
-def _measured_cell(column: Measured, row: BenchRow) -> Cell:
+def _measured_cell(column: EventColumn, row: BenchRow) -> Cell:
     return Cell.of(column.value(row))
 
 
@@ -104,8 +105,8 @@ class Section(NamedTuple):
 class Layout:
     """How the tables of a bench are shown; those of an ablation have more columns and may have published numbers."""
 
-    columns: tuple[Measured, ...] = ()
-    published: Published | None = None
+    columns: tuple[EventColumn, ...] = ()
+    published: PublishedRows | None = None
 
     def text(self, tables: Sequence[BenchTable]) -> str:
         """Every table below its record, as aligned text."""
@@ -140,7 +141,7 @@ class Layout:
         for table, plain in zip(tables, measured["tables"], strict=True):
             for row, values in zip(table.rows, plain["rows"], strict=True):
                 values |= {column.key: (value := column.value(row)) and asdict(value) for column in self.columns}
-        return {**measured, "published": self.published._asdict()} if self.published else measured
+        return {**measured, "published": msgspec.structs.asdict(self.published)} if self.published else measured
 
 
 def bench_text(tables: Sequence[BenchTable]) -> str:
@@ -148,13 +149,13 @@ def bench_text(tables: Sequence[BenchTable]) -> str:
     return Layout().text(tables)
 
 
-def _published_table(published: Published) -> Table:
+def _published_table(published: PublishedRows) -> Table:
     (corner, *titles), *rows = published.cells()
     cells = [(name, [Cell(text=text) for text in texts]) for name, *texts in rows]
     return Table("", "", list(map(TableColumn, titles)), cells, corner)
 
 
-def _csv_line(table: BenchTable, row: BenchRow, columns: Sequence[Measured]) -> dict[str, object]:
+def _csv_line(table: BenchTable, row: BenchRow, columns: Sequence[EventColumn]) -> dict[str, object]:
     """The values of a row by title; empty where there is no number."""
     line = {
         "benchmark": table.benchmark,
@@ -180,7 +181,7 @@ def _csv_line(table: BenchTable, row: BenchRow, columns: Sequence[Measured]) -> 
 # Tunings
 
 
-def tuning_text(choices: Sequence[Choice], about: Sequence[str]) -> str:
+def tuning_text(choices: Sequence[VariantChoice], about: Sequence[str]) -> str:
     """What a tuning found: conditions, a table of configurations for each method, and the choices."""
     parts = ["\n".join(about)]
     for choice in choices:
@@ -189,7 +190,7 @@ def tuning_text(choices: Sequence[Choice], about: Sequence[str]) -> str:
     return "\n\n".join([*parts, "\n".join(plain_table(summary_table(choices)))])
 
 
-def tuning_markdown(choices: Sequence[Choice], about: Sequence[str]) -> str:
+def tuning_markdown(choices: Sequence[VariantChoice], about: Sequence[str]) -> str:
     """The same as Markdown, the choices first."""
     sections = [Section("", about, summary_table(choices))]
     for choice in choices:
@@ -199,47 +200,46 @@ def tuning_markdown(choices: Sequence[Choice], about: Sequence[str]) -> str:
     return render("tables.md", sections=sections)
 
 
-def tuning_csv(choices: Iterable[Choice]) -> str:
+def tuning_csv(choices: Iterable[VariantChoice]) -> str:
     """A line for each configuration, with all digits."""
     rows: list[list[object]] = [["row", "settings", "metric", "score", "behind", "published", "chosen", "seconds"]]
     for choice in choices:
         for one in choice.tried:
-            about = [choice.variant.key, one.configuration.described, choice.metric.key, one.score]
-            flags = [one.configuration.published, one is choice.best]
+            about = [choice.variant.key, one.described, choice.metric.key, one.score]
+            flags = [one.published, one is choice.best]
             rows.append([*about, choice.gap_to_best(one), *flags, round(one.seconds, 3)])
     return csv_text(rows)
 
 
-def tuning_plain(choices: Iterable[Choice]) -> list[dict[str, Any]]:
+def tuning_plain(choices: Iterable[VariantChoice]) -> list[dict[str, Any]]:
     """The same as plain JSON."""
     return [
         {
             "row": choice.variant.key,
-            **asdict(choice.chosen()),
+            **msgspec.structs.asdict(choice.chosen()),
             "source": choice.source,
-            "ties": [one.configuration.settings for one in choice.ties],
+            "ties": [one.settings for one in choice.ties],
             "tried": [
-                {"settings": one.configuration.settings, "score": one.score, "published": one.configuration.published}
-                for one in choice.tried
+                {"settings": one.settings, "score": one.score, "published": one.published} for one in choice.tried
             ],
         }
         for choice in choices
     ]
 
 
-def choice_table(choice: Choice) -> Table:
+def choice_table(choice: VariantChoice) -> Table:
     """A row for each configuration of a method, in the order of its search."""
 
-    def setting(place: int, one: Tried) -> Cell:
-        return Cell(text=one.configuration.described.split(", ")[place].partition("=")[2])
+    def setting(place: int, one: Configuration) -> Cell:
+        return Cell(text=one.described.split(", ")[place].partition("=")[2])
 
-    def mark(one: Tried) -> Cell:
+    def mark(one: Configuration) -> Cell:
         tied = one is not choice.best and one in choice.ties
-        marks = {"chosen": one is choice.best, "tied": tied, "published": one.configuration.published}
+        marks = {"chosen": one is choice.best, "tied": tied, "published": one.published}
         return Cell(text=", ".join(mark for mark, holds in marks.items() if holds))
 
-    keys = choice.tried[0].configuration.settings
-    fields: list[Field[Tried]] = [(TableColumn(key), partial(setting, place)) for place, key in enumerate(keys)]
+    keys = choice.tried[0].settings
+    fields: list[Field[Configuration]] = [(TableColumn(key), partial(setting, place)) for place, key in enumerate(keys)]
     fields += [
         (TableColumn.of(choice.metric, "", 1), lambda one: Cell(one.score, text="no score")),
         (TableColumn("behind", digits=_DIGITS, signed=True), lambda one: Cell(choice.gap_to_best(one))),
@@ -250,9 +250,9 @@ def choice_table(choice: Choice) -> Table:
     return tabulate(f"{choice.variant.title}{source}", "", fields, rows, corner="")
 
 
-def remarks(choice: Choice) -> list[str]:
+def remarks(choice: VariantChoice) -> list[str]:
     """How sure the choice is: ties, neighbours, edges of what was tried, and configurations without a score."""
-    lines = [f"chosen: {choice.best.configuration.described}"]
+    lines = [f"chosen: {choice.best.described}"]
     if ties := len(choice.ties) - 1:
         lines.append(f"tied with {ties} more: of ties, the published settings are taken, then the smallest rate")
     near = [gap for one in choice.neighbours() if (gap := choice.gap_to_best(one)) is not None]
@@ -267,20 +267,20 @@ def remarks(choice: Choice) -> list[str]:
     return lines
 
 
-def summary_table(choices: Sequence[Choice]) -> Table:
+def summary_table(choices: Sequence[VariantChoice]) -> Table:
     """A row for each method: what was chosen, next to the published settings and Source."""
 
-    def gain(one: Choice) -> Cell:
+    def gain(one: VariantChoice) -> Cell:
         score = one.best.score
         return Cell(None if one.source is None or score is None else one.metric.gain(one.source, score))
 
-    def remark(one: Choice) -> Cell:
+    def remark(one: VariantChoice) -> Cell:
         edges = ", ".join(f"{which} {key}" for key, which in one.edges().items())
         return Cell(text=f"{edges}: widen" if edges else "")
 
     metric = choices[0].metric
-    fields: list[Field[Choice]] = [
-        (TableColumn("chosen"), lambda one: Cell(text=one.best.configuration.described)),
+    fields: list[Field[VariantChoice]] = [
+        (TableColumn("chosen"), lambda one: Cell(text=one.best.described)),
         (TableColumn.of(metric, "", 1), lambda one: Cell(one.best.score)),
         (TableColumn.of(metric, "published", 1), lambda one: Cell(one.published.score)),
         (TableColumn.gains(metric, "gain", 1), gain),
