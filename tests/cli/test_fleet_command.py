@@ -79,10 +79,10 @@ def test_every_end_has_a_line_and_all_of_them_a_sum(capsys: pytest.CaptureFixtur
             screen.notify(end)
     assert capsys.readouterr().out.splitlines() == [
         "note      all streams: hear",
-        "gate: its process was lost; another one goes on from the last state",
+        "gate: its process was lost; another one resumes from the saved state",
         "1 of 3  gate: 30 predicted, 2 left out, 1 changes, 12.5 % changed by adaptation, 12.3 a second",
         "2 of 3  \\x1b[2Jroof: failed: no pictures",
-        "3 of 3  yard: stopped; what it has done is saved",
+        "3 of 3  yard: stopped; its state is saved",
     ]
     print_failures(list(ends), [end for end in ends.values() if isinstance(end, Failed)])
     assert capsys.readouterr().err == "testdg: \\x1b[2Jroof: no pictures\n"

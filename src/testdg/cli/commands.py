@@ -6,7 +6,7 @@ from typing import Annotated
 from typer import Argument, Context, Option
 
 from testdg.cli import options as given
-from testdg.cli.options import BenchOptions, Chosen, prepare_torch, uses_ray, with_choices, with_options
+from testdg.cli.options import BenchOptions, RunChoices, prepare_torch, uses_ray, with_choices, with_options
 from testdg.spec import CHOICES
 
 DEFAULT_METHOD = "testdg_aligned"
@@ -127,7 +127,7 @@ def serve(
 
 @with_choices(several=False, benchmark="digits-c", method=DEFAULT_METHOD)
 def run(
-    chosen: Chosen,
+    chosen: RunChoices,
     out: Annotated[Path, Option(help="Parent of the run folders.")] = Path("runs"),
     track: given.Track = None,
     json: given.Json = False,
@@ -143,7 +143,7 @@ def run(
 @with_choices()
 @with_options("places", BenchOptions)
 def bench(
-    chosen: Chosen,
+    chosen: RunChoices,
     places: BenchOptions,
     grid: Annotated[
         Path | None, Argument(metavar="GRID.toml", help="Grid of runs; see docs/bench.md. Options win over it.")
@@ -160,7 +160,7 @@ def bench(
 @with_choices("method", "tuned", several=False, benchmark="digits-c")
 @with_options("places", BenchOptions)
 @with_options("request", given.TuneOptions)
-def tune(chosen: Chosen, places: BenchOptions, request: given.TuneOptions, json: given.Json = False) -> bool:
+def tune(chosen: RunChoices, places: BenchOptions, request: given.TuneOptions, json: given.Json = False) -> bool:
     """Choose settings: twelve configurations a method, on the extra corruptions (exit code 1 if a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.tune import tune_command
@@ -171,7 +171,9 @@ def tune(chosen: Chosen, places: BenchOptions, request: given.TuneOptions, json:
 @with_choices("method", "protocol", benchmark="digits-c")
 @with_options("places", BenchOptions)
 @with_options("request", given.BoardOptions)
-def leaderboard(chosen: Chosen, places: BenchOptions, request: given.BoardOptions, json: given.Json = False) -> bool:
+def leaderboard(
+    chosen: RunChoices, places: BenchOptions, request: given.BoardOptions, json: given.Json = False
+) -> bool:
     """Run all methods on all streams and compare them: errors, worst case, cost (exit code 1 if a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.leaderboard import leaderboard_command
@@ -182,7 +184,7 @@ def leaderboard(chosen: Chosen, places: BenchOptions, request: given.BoardOption
 @with_choices("method", "tuned")
 @with_options("places", BenchOptions)
 def ablate(
-    chosen: Chosen,
+    chosen: RunChoices,
     places: BenchOptions,
     name: Annotated[str, Argument(metavar="NAME|list", help="Ablation; `list` shows all.")] = "list",
     json: given.Json = False,
@@ -196,7 +198,7 @@ def ablate(
 
 @with_choices(method="testdg")
 @with_options("request", given.AnalyzeOptions)
-def analyze(chosen: Chosen, request: given.AnalyzeOptions, json: given.Json = False) -> bool:
+def analyze(chosen: RunChoices, request: given.AnalyzeOptions, json: given.Json = False) -> bool:
     """Analyse what adaptation does: numbers as JSON, and a figure (exit code 1 if a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.analyze import analyze_command

@@ -107,7 +107,7 @@ class AnalyzeOptions:
     ] = None
 
 
-class Chosen(NamedTuple):
+class RunChoices(NamedTuple):
     """The choices of a user about runs: values of a grid, and settings of methods as `--set` has them."""
 
     values: dict[str, Any]
@@ -138,7 +138,7 @@ def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Calla
             for key in [key for key in values if key.startswith(_SECOND)]:
                 if (second := values.pop(key)) is not None:
                     values[key.removeprefix(_SECOND)] = second
-            return command(chosen=Chosen(chosen(values), settings or []), **given)
+            return command(chosen=RunChoices(chosen(values), settings or []), **given)
 
         parameter = inspect.Parameter("settings", _KIND, default=None, annotation=Settings)
         return _with_parameters(run, command, "chosen", [*options, parameter])

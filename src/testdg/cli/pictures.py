@@ -13,12 +13,11 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from testdg.cli.display import Drawn, Screen, print_failures, quieten
+from testdg.cli.display import Screen, print_failures, quieten
 from testdg.errors import UserError, visible
 from testdg.report.pictures import draw_summary
 from testdg.runs.adapt import Request, Watcher, adapt_frames
@@ -28,7 +27,6 @@ from testdg.runs.summary import StreamStatistics
 from testdg.studies.engine import Failed
 from testdg.studies.fleet import End, Ended, Lost, News, Noted, Seen, Stopped, adapt_fleet, find_streams
 
-LINE_INTERVAL = 10.0  # seconds between two lines where there is no terminal
 NAMED = 5  # pictures that were left out and are named on the screen; skipped.csv has all
 
 
@@ -63,34 +61,32 @@ def print_summary(console: Console, summary: Mapping[str, Any]) -> None:
         console.print(visible(line), markup=False)
 
 
-class StreamScreen(Watcher, Drawn):
-    """On a terminal a bar that moves, and a line under it; elsewhere a line at every tenth and every ten seconds."""
+class StreamScreen(Screen, Watcher):
+    """On a terminal a bar that moves, and a line below it; elsewhere a line at every tenth and every ten seconds."""
+
+    interval = 10.0
 
     def __init__(self, console: Console) -> None:
-        self.console, self.done, self.first, self.tenths = console, 0, 0, 0
-        self.total: int | None = None
-        self.begun = self.last = time.monotonic()
-        self.bar = Progress(TextColumn("adapting"), BarColumn(), TimeRemainingColumn(), console=console)
-        self.task = self.bar.add_task("", total=None)
         self.text = "loading the model"
-        if console.is_terminal:
-            self.drawing = Live(
-                console=console,
-                refresh_per_second=4,
-                transient=True,
-                get_renderable=lambda: Group(self.bar, Text(self.text)),
-            )
+        super().__init__(console, TextColumn("adapting"), BarColumn(), TimeRemainingColumn())
+        self.task = self.progress.add_task("", total=None)
+        self.done, self.first, self.tenths = 0, 0, 0
+        self.total: int | None = None
+        self.begun = time.monotonic()
+
+    def render(self) -> RenderableType:
+        return Group(self.progress, Text(self.text))
 
     def note(self, text: str) -> None:
         """Print a line that stays."""
-        self.console.print(f"note      {visible(text)}", markup=False)
+        self.print(f"note      {text}")
 
     def started(self, total: int | None, done: int) -> None:
         self.total, self.done, self.first, self.begun = total, done, done, time.monotonic()
         if done:
             self.note(f"{done} pictures are done already")
         self.text = "waiting for the first pictures"
-        self.bar.update(self.task, total=total, completed=done)
+        self.progress.update(self.task, total=total, completed=done)
 
     def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
         """Count, name the first pictures that are left out, and show the progress."""
@@ -101,21 +97,19 @@ class StreamScreen(Watcher, Drawn):
             elif number == NAMED:
                 self.note("more are left out: see skipped.csv")
         self.text = self.progress_line(statistics)
-        self.bar.update(self.task, completed=self.done)
+        self.progress.update(self.task, completed=self.done)
         tenths = 10 * self.done // self.total if self.total else 0
-        late = tenths > self.tenths or time.monotonic() - self.last > LINE_INTERVAL
-        if late and not self.console.is_terminal:
-            self.tenths, self.last = tenths, time.monotonic()
-            self.console.print(self.text, markup=False)
+        if not self.console.is_terminal and (tenths > self.tenths or self.is_silent):
+            self.tenths = tenths
+            self.print(self.text)
 
     def progress_line(self, statistics: StreamStatistics) -> str:
         rate = (self.done - self.first) / max(time.monotonic() - self.begun, 1e-9)
         whole = f" of {self.total}" if self.total else ""
-        return (
-            f"{self.done}{whole}, {rate:.1f}/s, confidence {statistics.all.mean('confidence'):.2f}, "
-            f"{statistics.changes} changes, {100 * statistics.all.mean('differs'):.1f} % changed by adaptation"
-            + (f", {statistics.skipped} left out" if statistics.skipped else "")
-        )
+        confidence, changed = statistics.all.mean("confidence"), 100 * statistics.all.mean("differs")
+        line = f"{self.done}{whole}, {rate:.1f}/s, confidence {confidence:.2f}, {statistics.changes} changes"
+        left_out = f", {statistics.skipped} left out" if statistics.skipped else ""
+        return f"{line}, {changed:.1f} % changed by adaptation{left_out}"
 
 
 # Many streams on a Ray cluster

@@ -14,13 +14,13 @@ from typing import Any
 from testdg.errors import UserError
 from testdg.files import write_files
 from testdg.report.bench import INTERVAL, interval_text, table_record
-from testdg.report.figures import Picture, group_pictures, picture_files
+from testdg.report.figures import FigureFiles, files_by_name, group_figures
 from testdg.report.published import published
 from testdg.report.record import Pairs
 from testdg.report.runs import Runs, read_runs, row_key
 from testdg.report.safe import csv_text, render
 from testdg.report.table import Table
-from testdg.report.tables import group_sheets, published_sheet
+from testdg.report.tables import group_tables, published_table
 from testdg.runs import Result, comparable, differences
 from testdg.runs.compare import grouped, same_but_for_order
 from testdg.runs.stored import RUNS, to_line
@@ -51,16 +51,16 @@ class Group:
 
     @cached_property
     def sheets(self) -> list[Table]:
-        return group_sheets(self.table)
+        return group_tables(self.table)
 
     @cached_property
     def published(self) -> list[Table]:
         """What papers published for the benchmark and the protocol."""
-        return [published_sheet(one) for one in published(self.table.benchmark, self.table.protocol)]
+        return [published_table(one) for one in published(self.table.benchmark, self.table.protocol)]
 
     @cached_property
-    def pictures(self) -> list[Picture]:
-        return group_pictures(self.table, self.sheets[1], self.name)
+    def figures(self) -> list[FigureFiles]:
+        return group_figures(self.table, self.sheets[1], self.name)
 
     @property
     def record(self) -> Pairs:
@@ -190,8 +190,8 @@ class Report:
         texts = {name: render(name, title=self.title, report=self) for name in (PAGE, "report.md", "report.tex")}
         texts["report.csv"] = self._numbers()
         texts[RUNS] = "".join(to_line(result, read_names(result)) for result in self.runs.results)
-        pictures = picture_files(picture for group in self.groups for picture in group.pictures)
-        return {name: text.encode() for name, text in texts.items()} | pictures
+        figures = files_by_name(figure for group in self.groups for figure in group.figures)
+        return {name: text.encode() for name, text in texts.items()} | figures
 
     def _numbers(self) -> str:
         """A line for each number of ours, with all digits; what papers published is not among them."""

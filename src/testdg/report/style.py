@@ -48,6 +48,11 @@ def method_styles(methods: Sequence[str]) -> list[tuple[str, str]]:
     return [found[number] for number in range(len(methods))]
 
 
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many letters."""
+    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
+
+
 def new_figure(
     width: float, height: float, rows: int = 1, columns: int = 1, layout: Any = "constrained", **more: Any
 ) -> tuple[Figure, Any]:
