@@ -92,7 +92,7 @@ def sync_folder(folder: Path) -> None:
         os.close(number)
 
 
-def checksum(values: Any, size: int = 16) -> str:
+def checksum(values: object, size: int = 16) -> str:
     """Hexadecimal checksum of bytes or of JSON values (the order of keys does not matter), 2 x `size` digits."""
     data = values if isinstance(values, bytes) else json.dumps(values, sort_keys=True).encode()
     return hashlib.blake2b(data, digest_size=size).hexdigest()
