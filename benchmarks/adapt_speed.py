@@ -4,7 +4,7 @@
     python benchmarks/adapt_speed.py memory [--frames 20000]
     python benchmarks/adapt_speed.py broken [--pictures 10000]
 
-`speed` runs `--method source` and the loop in turn, so that both see the same load, and prints the median of the ratios.
+`speed` runs `--method source` and the loop in turn, so that both see the same load, and prints the median ratio.
 `memory` adapts a tiny model to a list of many frames and prints the resident memory. `broken` makes pictures of many
 kinds, one in a hundred of them damaged, and predicts all of them.
 """

@@ -1,4 +1,4 @@
-"""The cost of a stream (state on disk, memory, bytes per row, CPU time per image), and what streams on one machine share.
+"""The cost of a stream (state on disk, memory, bytes per row, CPU time per image), and what streams share.
 
     python benchmarks/fleet.py --data DIR --models FOLDER... [--pictures 1024] [--no-guard] [--fleets METHOD...]
 

@@ -4,10 +4,10 @@
     python benchmarks/serving.py storm --model MODEL --pictures FOLDER [--requests 10000]
 
 `load` starts each server in a process of its own. In every round 1, 8 and 32 clients send requests to one server after
-the other for a few seconds, so that all servers see the same load of the machine. It prints medians over the rounds, the
-median of the ratios within a round, and the CPU time of the server per request. `storm` sends requests, one in a hundred
-of them bad, from 16 clients to 3 streams, and counts answers, memory, threads and files. The pictures are PNG files: one
-half serves as clean pictures, every client sends the other half.
+the other for a few seconds, so that all servers see the same load. It prints medians over the rounds, the median ratio
+within a round, and the CPU time of the server per request. `storm` sends requests, one in a hundred of them bad, from
+16 clients to 3 streams, and counts answers, memory, threads and files. The pictures are PNG files: one half serves as
+clean pictures, every client sends the other half.
 """
 
 import argparse
