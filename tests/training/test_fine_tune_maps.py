@@ -18,11 +18,10 @@ from testdg.data.benchmarks.streets import Streets
 from testdg.data.stream import LabelledImages, to_float
 from testdg.data.streets.scene import draw_scenes
 from testdg.models import load_model
-from testdg.runs.training.fine_tune import fine_tune, starting_model
+from testdg.runs.training.fine_tune import FineTuning, fine_tune, starting_model
 from testdg.runs.training.folder import TrainingFolder
 from testdg.runs.training.losses import cross_entropy, overlap_loss
 from testdg.runs.training.recipe import ClassTuning, MapTuning, make_recipe
-from testdg.runs.training.steps import Training
 from testdg.runs.training.views import map_view
 
 SHORT = MapTuning(epochs=3, batch_size=4)
@@ -85,7 +84,7 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(tmp_path: Path) 
 def test_the_decoder_has_its_own_learning_rate_and_every_weight_is_learnt_once(tmp_path: Path) -> None:
     bench, recipe = Small(), MapTuning(learning_rate=1e-4, head_rate=10.0, weight_decay=0.01)
     model = starting_model(bench, "tiny")
-    training = Training(model, bench.train(), recipe, TrainingFolder(tmp_path, {}), lambda *_: None, 60.0)
+    training = FineTuning(model, bench.train(), recipe, TrainingFolder(tmp_path, {}), lambda *_: None, 60.0)
     rates = {id(p): (g["lr"], g["weight_decay"]) for g in training.optimizer.param_groups for p in g["params"]}
     assert sum(len(g["params"]) for g in training.optimizer.param_groups) == len(list(model.parameters()))
     for name, parameter in model.network.named_parameters():
@@ -162,7 +161,7 @@ def test_starting_models() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
-        ("epochs", 0, "got 0"), ("balance", 1.5, "[0, 1]"), ("head_rate", -1.0, "-1.0"), ("overlap", math.nan, "nan"),
+        ("epochs", 0, "got 0"), ("balance", 1.5, "0 to 1"), ("head_rate", -1.0, "-1.0"), ("overlap", math.nan, "nan"),
         ("scale_from", 2.5, "2.5 to 2.0"), ("scale_from", math.nan, "nan to 2.0"),
     ],
 )  # fmt: skip

@@ -23,7 +23,7 @@ from testdg.report.table import Table
 from testdg.report.tables import group_tables, published_table
 from testdg.runs import Result, comparable, differences
 from testdg.runs.compare import grouped, same_but_for_order
-from testdg.runs.stored import RUNS, to_line
+from testdg.runs.result import RUNS, to_line
 from testdg.spec import SOURCE
 from testdg.studies import BenchTable
 from testdg.studies.rows import by_number, method_title, read_names, titled_rows

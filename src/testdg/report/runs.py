@@ -11,7 +11,7 @@ from testdg.report.record import record_pairs
 from testdg.runs import Result, read_result
 from testdg.runs.folder import damaged
 from testdg.runs.protocol import make_visits
-from testdg.runs.stored import RUNS, read_lines
+from testdg.runs.result import RUNS, read_lines
 from testdg.studies.rows import settings_of_row
 
 
