@@ -17,7 +17,8 @@ from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.imagenet_c import IMAGENET
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER, FrostTextures, corrupt_uint8
-from testdg.data.generate import MANIFEST, CorruptOptions, write_arrays, write_pictures
+from testdg.data.generate import CorruptOptions, write_arrays, write_pictures
+from testdg.data.picture_sets import MANIFEST
 from testdg.data.pictures import fit
 from testdg.data.stream import LabelledImages
 

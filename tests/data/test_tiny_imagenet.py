@@ -11,9 +11,9 @@ from PIL import Image
 from support.errors import refused
 from testdg.cli.app import execute
 from testdg.data.benchmarks import load_benchmark
-from testdg.data.benchmarks.tiny_imagenet_c import PARAMETERS
 from testdg.data.check import check_folder
 from testdg.data.corruptions import EXTRA, IMAGENET, STANDARD_ORDER, corrupt_uint8
+from testdg.data.corruptions import TINY_IMAGENET as PARAMETERS
 
 WNIDS = ("n02124075", "n01443537", "n03970156")  # in no order, as in the list that comes with the set
 NAMES = ["gaussian_noise", "fog"]

@@ -15,12 +15,12 @@ from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
 from testdg.files import write_files
 from testdg.report.bench import Layout
-from testdg.report.board import board_markdown, board_page, board_pictures, board_table, outcome
-from testdg.report.figures import picture_files
+from testdg.report.board import board_figures, board_markdown, board_page, board_table, outcome
+from testdg.report.figures import files_by_name
 from testdg.report.page import check_folder
 from testdg.report.table import plain_table
 from testdg.runs import Result
-from testdg.runs.stored import RUNS, read_lines, to_line
+from testdg.runs.result import RUNS, read_lines, to_line
 from testdg.studies import Complete
 from testdg.studies.analyses.cost import Costs, measure_costs, read_costs
 from testdg.studies.grid import read_settings
@@ -143,19 +143,19 @@ def _write(
     if not runs:
         raise UserError("no run is complete: there is nothing to show", code="no-runs")
     board = make_board(runs)
-    pictures, tables = board_pictures(board, costs), list(board.tables.values())
+    figures, tables = board_figures(board, costs), list(board.tables.values())
     lines = "".join(to_line(run, row_entry(stream, place, row)) for place, (stream, row, run) in enumerate(runs))
 
     def text(path: Path) -> str:
-        figures = Path(os.path.relpath(folder / "figures", path.parent)).as_posix()
-        return board_markdown(board, costs, pictures, figures)
+        place = Path(os.path.relpath(folder / "figures", path.parent)).as_posix()
+        return board_markdown(board, costs, figures, place)
 
     files = {
         "leaderboard.md": text(folder / "leaderboard.md").encode(),
-        "leaderboard.html": board_page(board, costs, pictures).encode(),
+        "leaderboard.html": board_page(board, costs, figures).encode(),
         RUNS: lines.encode(),
     }
-    write_files(folder, files | picture_files(pictures))
+    write_files(folder, files | files_by_name(figures))
     texts = {places.csv: lambda: Layout().csv(tables), places.markdown: lambda: text(places.markdown or folder)}
     write_texts({**texts, places.jsonl: lambda: lines})
     if as_json:

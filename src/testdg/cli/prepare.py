@@ -12,7 +12,8 @@ from torch import nn
 
 from testdg.cli.display import Bar, quieten
 from testdg.data.benchmarks import find_benchmark, load_benchmark
-from testdg.data.generate import ALL, MANIFEST, CorruptOptions, write_set
+from testdg.data.generate import ALL, CorruptOptions, write_set
+from testdg.data.picture_sets import MANIFEST
 from testdg.errors import UserError
 from testdg.methods import Adapter, find_method
 from testdg.models import Preprocessing, TinyCNN, TinyViT, load_model

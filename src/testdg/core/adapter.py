@@ -16,7 +16,7 @@ from testdg.bounds import require_range
 from testdg.core.registry import find_method
 from testdg.core.settings import Search, make_settings
 from testdg.core.settings import Settings as BaseSettings
-from testdg.core.state import read_folder, write_folder
+from testdg.core.state import Values, read_folder, write_folder
 from testdg.core.stateful import MARK, Stateful, Undo
 from testdg.core.weights import frozen_copy, uses_batch
 from testdg.errors import UserError, unknown
@@ -246,7 +246,7 @@ class Adapter(Stateful):
         self.save_state(folder, self.tensors(), self.values(), note)
 
     def save_state(
-        self, folder: str | Path, tensors: dict[str, Tensor], values: dict[str, Any], note: Mapping[str, Any] | None
+        self, folder: str | Path, tensors: dict[str, Tensor], values: Values, note: Mapping[str, Any] | None
     ) -> None:
         """Write a state that is the adapter's own, or that of a guard around it."""
         self._refuse_torn()
@@ -297,7 +297,7 @@ class Adapter(Stateful):
         self.adapted_model().save(folder)
 
     @classmethod
-    def preset(cls, name: str | None) -> dict[str, Any]:
+    def preset(cls, name: str | None) -> Values:
         """Settings published or chosen for a benchmark."""
         if name is None:
             return {}

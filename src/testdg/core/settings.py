@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from itertools import product
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 import msgspec
 
@@ -34,6 +34,15 @@ class Settings:
 
     seed: int = option(0, "seed of the method's own random numbers", low=0, high=2**32 - 1)
     precision: Literal["fp32", "bf16"] = option("fp32", "bf16 runs the passes under autocast; weights stay fp32")
+
+
+class SettingInfo(TypedDict):
+    """What is shown of a setting."""
+
+    name: str
+    type: str
+    default: object
+    help: str
 
 
 def make_settings(settings_class: type[S], values: Mapping[str, Any]) -> S:
@@ -70,7 +79,7 @@ def _readings(text: str) -> Iterator[Any]:
             yield kind(text)
 
 
-def _in_range(about: Field[Any], value: Any) -> Any:
+def _in_range(about: Field[object], value: object) -> object:
     """A value of the right type; a number that is not finite or beyond the bounds of its setting is refused."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
@@ -85,11 +94,11 @@ def _in_range(about: Field[Any], value: Any) -> Any:
     return value
 
 
-def _type_name(kind: Any) -> str:
+def _type_name(kind: object) -> str:
     return rule_of(kind) + " or none" * (types.NoneType in typing.get_args(kind))
 
 
-def order_for_display(settings_class: type[Settings]) -> list[dict[str, Any]]:
+def order_for_display(settings_class: type[Settings]) -> list[SettingInfo]:
     """Describe settings: those of the method and its learning rate first, those that all methods share last."""
     parents = [{f.name for f in fields(parent)} for parent in settings_class.__mro__ if is_dataclass(parent)]
     described = describe_settings(settings_class)
@@ -97,7 +106,7 @@ def order_for_display(settings_class: type[Settings]) -> list[dict[str, Any]]:
     return sorted(described, key=lambda one: 1 if one["name"] == RATE else own[one["name"]])
 
 
-def describe_settings(settings_class: type[Settings]) -> list[dict[str, Any]]:
+def describe_settings(settings_class: type[Settings]) -> list[SettingInfo]:
     """List name, type, default and help of each setting."""
     kinds = typing.get_type_hints(settings_class)
     return [
@@ -138,7 +147,7 @@ def is_ordered(values: tuple[Any, ...]) -> bool:
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
-def next_value(settings_class: type[Settings], key: str, values: tuple[Any, ...], side: Side) -> Any:
+def next_value(settings_class: type[Settings], key: str, values: tuple[float, ...], side: Side) -> float | None:
     """The next value beyond the smallest or largest of some values, by the ratio of the last two.
 
     The bounds of the setting limit it; None where there is no further value.

@@ -12,13 +12,15 @@ from torch import Tensor
 from testdg.errors import UserError
 from testdg.files import checksum, file_checksum, sync_folder, writing
 
+Values = dict[str, Any]
+"""Plain values, ready for JSON."""
 TENSORS, VALUES = "state.safetensors", "state.json"
 CHECKSUMS = "checksums"
 FRESH, OLD = ".new", ".old"
 """Suffixes of the folder that is being written, and of the state before it."""
 
 
-def write_folder(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+def write_folder(folder: Path, tensors: dict[str, Tensor], about: Values) -> None:
     """Write a state folder under another name, force it to disk, then rename it.
 
     A crash at any moment leaves the new state or the old one: the old one is renamed only when the new one is complete,
@@ -51,7 +53,7 @@ def write_folder(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]
     shutil.rmtree(old, ignore_errors=True)
 
 
-def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_folder(folder: Path) -> tuple[dict[str, Tensor], Values]:
     """Read a state folder; after a crash in the middle of writing, the previous state."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file

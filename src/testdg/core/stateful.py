@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from testdg.core.graphs import Function, Recorded
 from testdg.core.learner import Learner, load_moments, moments
 from testdg.core.settings import Settings as BaseSettings
-from testdg.core.state import below
+from testdg.core.state import Values, below
 from testdg.errors import UserError
 from testdg.models import VisionModel
 
@@ -27,10 +27,10 @@ class PlainState(nn.Module):
 
     plain: ClassVar[tuple[str, ...]]
 
-    def get_extra_state(self) -> dict[str, Any]:
+    def get_extra_state(self) -> Values:
         return {name: getattr(self, name) for name in self.plain}
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
+    def set_extra_state(self, state: Values) -> None:
         for name in self.plain:
             setattr(self, name, type(getattr(self, name))(state[name]))
 
@@ -50,8 +50,8 @@ class Undo:
         self.learners = [part for part in module.modules() if isinstance(part, Learner)]
         none = nn.Module.get_extra_state
         self.with_values = [part for part in module.modules() if type(part).get_extra_state is not none]
-        self.copied: list[tuple[dict[str, Any], str]] = []  # places of buffers that are copied
-        self.replaced: list[tuple[dict[str, Any], str]] = []  # and of the others
+        self.copied: list[tuple[dict[str, Tensor | None], str]] = []  # places of buffers that are copied
+        self.replaced: list[tuple[dict[str, Tensor | None], str]] = []  # and of the others
         for part in module.modules():
             for key in sorted(part._buffers.keys() - part._non_persistent_buffers_set):
                 uncopied = key in getattr(part, "uncopied", ())
@@ -123,7 +123,7 @@ class Stateful(nn.Module):
     model: VisionModel
     generator: torch.Generator
     _undo: Undo
-    _source: tuple[dict[str, Tensor], dict[str, Any]]
+    _source: tuple[dict[str, Tensor], Values]
     """The state that `reset` returns to, without what `warm_up` has changed."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class Stateful(nn.Module):
         state.update({WARM + name: value for name, value in self._warm.items()})
         return {**state, "generator": self.generator.get_state()}
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Values:
         """Every plain value that the next batch depends on, ready for JSON."""
         extra = {key: value for key, value in self.state_dict().items() if not isinstance(value, Tensor)}
         return {"batches": self.batches, "images": self.images, **json.loads(json.dumps(extra))}

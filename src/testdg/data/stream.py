@@ -69,7 +69,7 @@ class ImageSource(Protocol):
 
 
 @dataclass(frozen=True)
-class LabelledImages:
+class LabelledImages(ImageSource):
     """Images in memory, uint8, (N, 3, H, W), with their labels: int64 (N), or uint8 maps (N, H, W)."""
 
     images: Tensor
@@ -77,9 +77,6 @@ class LabelledImages:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def read(self, start: int, stop: int) -> Tensor:
-        return self.images[start:stop]
 
     def take(self, indices: Sequence[int]) -> Tensor:
         return self.images[list(indices)]

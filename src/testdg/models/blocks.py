@@ -21,22 +21,26 @@ def is_attention(module: nn.Module) -> bool:
     return any(word in type(module).__name__ for word in ("Attention", "Attn"))
 
 
-def first(output: Any) -> Tensor:
+def config_of(network: nn.Module) -> Any:
+    """The configuration of a network: a dict for networks of this package, an object of transformers, or None."""
+    return getattr(network, "config", None)
+
+
+def first(output: Tensor | tuple[Tensor, ...]) -> Tensor:
     """The tensor that a block returns, alone or as the first of several."""
-    return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]
+    return output[0] if isinstance(output, tuple) else output
 
 
-def with_first(output: Any, value: Tensor) -> Any:
+def with_first(output: Tensor | tuple[Tensor, ...], value: Tensor) -> Tensor | tuple[Tensor, ...]:
     """The output of a block, with another first tensor."""
     return (value, *output[1:]) if isinstance(output, tuple) else value
 
 
-def find_logits(output: Any) -> Tensor:
+def find_logits(output: object) -> Tensor:
     """The logits in the output of a network."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(getattr(output, "logits", None), Tensor):
-        return output.logits  # type: ignore[no-any-return]
+    logits = getattr(output, "logits", output)
+    if isinstance(logits, Tensor):
+        return logits
     found = type(output).__name__
     raise UserError(f"the network must return a tensor of logits; it returned {found}", code="bad-network")
 
@@ -53,7 +57,7 @@ def watching(*layers: nn.Module, note: Callable[[nn.Module, Tensor, Any], None])
     """Context that calls `note` with the inputs and outputs of layers; passes in other threads are ignored."""
     own = threading.get_ident()
 
-    def hook(layer: nn.Module, inputs: tuple[Any, ...], *rest: Any) -> None:
+    def hook(layer: nn.Module, inputs: tuple[object, ...], *rest: Any) -> None:
         if threading.get_ident() != own:  # it may see the hook half removed, with fewer arguments
             return
         named, output = rest
@@ -66,7 +70,7 @@ def watching(*layers: nn.Module, note: Callable[[nn.Module, Tensor, Any], None])
 
 
 @contextmanager
-def holding(modules: Iterable[nn.Module], name: str, value: Any, usual: Any) -> Iterator[None]:
+def holding(modules: Iterable[nn.Module], name: str, value: object, usual: object) -> Iterator[None]:
     """Context in which an attribute of some modules has another value than usual."""
     modules = list(modules)
     for module in modules:

@@ -5,7 +5,7 @@ import pickle
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zipfile import BadZipFile
 
 import torch
@@ -58,7 +58,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _tensors(content: Any) -> dict[str, Tensor]:
+def _tensors(content: object) -> dict[str, Tensor]:
     """The tensors by name, in any of the places where training scripts store them."""
     if not isinstance(content, Mapping):
         return {}
@@ -189,7 +189,7 @@ def without_network(path: Path) -> UserError:
     return UserError(f"{path} has weights without their network: {ways}", code="no-network")
 
 
-def of_a_module(folder: Path, config: dict[str, Any]) -> UserError:
+def of_a_module(folder: Path, config: Mapping[str, object]) -> UserError:
     """The error for a folder with the weights of a user's own module, with the way to use it."""
     name = config.get("module") if str(config.get("module")).isidentifier() else "Module"
     remedy = f"load_model({str(folder)!r}, module={name}()) in Python, or in a --plugin FILE.py for commands"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from testdg.errors import UserError
 from testdg.models import timm_models
 from testdg.models.alignment import Alignment
-from testdg.models.blocks import find_logits, is_attention, pooled, watching
+from testdg.models.blocks import config_of, find_logits, is_attention, pooled, watching
 from testdg.models.preprocessing import Preprocessing, require_dense, write_preprocessor
 from testdg.models.resnet import CifarResNet
 from testdg.models.tiny import TinyCNN, TinyViT
@@ -167,7 +167,7 @@ class VisionModel(nn.Module):
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes: given, from the network's configuration, or numbers."""
-        labels = getattr(getattr(self.network, "config", None), "id2label", None) or {}
+        labels = getattr(config_of(self.network), "id2label", None) or {}
         own = tuple(str(labels[number]) for number in sorted(labels))
         return self._class_names or (own if len(own) == self.classes else tuple(map(str, range(self.classes))))
 
@@ -215,7 +215,7 @@ class VisionModel(nn.Module):
         groups: dict[int, list[str]] = {}
         alive: list[Tensor] = []  # an id may be used again once its tensor is freed
 
-        def note(layer: nn.Module, given: Tensor, _: Any) -> None:
+        def note(layer: nn.Module, given: Tensor, _: object) -> None:
             alive.append(given)
             groups.setdefault(id(given), []).append(names[layer])
 
@@ -253,7 +253,7 @@ class VisionModel(nn.Module):
         if self.alignment is not None:
             self.alignment.save(folder)
 
-    def _config(self) -> dict[str, Any]:
+    def _config(self) -> dict[str, object]:
         """What is needed to make the network again; of a user's own module, its name."""
         for name, kind in ARCHITECTURES.items():
             if type(self.network) is kind:

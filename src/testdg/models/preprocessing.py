@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -76,7 +77,7 @@ class Preprocessing:
             raise UserError(f"{problem} to a short side of {self.size} px: {limit}", code="image-shape")
         return (self.size, longest) if height <= width else (longest, self.size)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """The values as plain JSON, for records and saved states."""
         return asdict(self)
 
@@ -138,7 +139,7 @@ def read_preprocessor(folder: Path, *, dense: bool = False) -> Preprocessing | N
         raise UserError(f"{path} is not a preprocessor configuration: {error}", code="preprocessing") from error
 
 
-def from_preprocessor_config(config: dict[str, Any], *, dense: bool = False) -> Preprocessing:
+def from_preprocessor_config(config: Mapping[str, Any], *, dense: bool = False) -> Preprocessing:
     """Translate the fields of a Hugging Face image processor.
 
     A `dense` model, which predicts pixels, takes images of any size: the size that transformers writes for such a model

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.models.blocks import config_of
 from testdg.models.model import Output, VisionModel
 from testdg.models.preprocessing import Preprocessing
 from testdg.models.tiny import tiny_segformer
@@ -65,7 +66,7 @@ class SegmentationModel(VisionModel):
         return int(self.network.config.hidden_sizes[-1])
 
 
-def make_segformer(classes: int, **options: Any) -> nn.Module:
+def make_segformer(classes: int, **options: object) -> nn.Module:
     """A SegFormer of transformers, with the LayerNorms of the published network."""
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
@@ -84,9 +85,8 @@ def random_segformer(name: str, classes: Sequence[str], seed: int = 0) -> Segmen
             widths, depths, decoder = SEGFORMERS[name]
             network = make_segformer(len(classes), hidden_sizes=widths, depths=depths, decoder_hidden_size=decoder)
         draw_weights(network)
-    config: Any = network.config
-    config.id2label = dict(enumerate(classes))
-    config.label2id = {label: number for number, label in enumerate(classes)}
+    config_of(network).id2label = dict(enumerate(classes))
+    config_of(network).label2id = {label: number for number, label in enumerate(classes)}
     return SegmentationModel(network, "decode_head.classifier", IMAGENET, name).eval()
 
 
@@ -113,11 +113,10 @@ def set_epsilon(network: nn.Module) -> None:
     Transformers leaves them at 1e-5. Norms behind a convolution (patch embedding, reduction of keys and values) have
     1e-5 in both.
     """
-    config: Any = network.config
     for parent in network.modules():
         children = list(parent.children())
         if any(isinstance(child, nn.Conv2d) for child in children):
             continue
         for child in children:
             if isinstance(child, nn.LayerNorm):
-                child.eps = config.layer_norm_eps
+                child.eps = config_of(network).layer_norm_eps

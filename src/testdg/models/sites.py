@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +81,7 @@ class Site(StatisticsModule):
         self.seen: tuple[Tensor, Tensor] | None = None  # mean and variance in each image of the last pass
         self.batch = self.coming = self.read("stream")
 
-    def after(self, _: nn.Module, __: Any, output: Any) -> Any:
+    def after(self, _: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
         """Look at what a block gives, and align it: the hook."""
         tokens = first(output)
         self.seen = self._look(tokens.detach())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.models import timm_models
+from testdg.models.blocks import config_of
 from testdg.models.model import VisionModel
 from testdg.models.tiny import TinyViT
 
@@ -41,7 +42,7 @@ def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> V
 
 def _name_classes(network: Any, classes: Sequence[str]) -> None:
     """Write the classes to the network's configuration."""
-    config: Any = getattr(network, "config", None)
+    config = config_of(network)
     if isinstance(config, dict):
         config["classes"] = len(classes)
     elif hasattr(config, "id2label"):
@@ -72,15 +73,14 @@ def with_size(model: VisionModel, size: int) -> VisionModel:
 
 def _empty_copy(network: nn.Module, size: int) -> nn.Module:
     """Make a network of the same kind for another image size; a network without an image size is copied."""
-    config: Any = getattr(network, "config", None)
+    config = config_of(network)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         if isinstance(network, TinyViT):
             return TinyViT(**{**config, "size": size})
         if isinstance(getattr(config, "image_size", None), int):
             config = copy.deepcopy(config)
             config.image_size = size
-            network_class: Any = type(network)
-            return network_class(config)  # type: ignore[no-any-return]
+            return type(network)(config)
     return copy.deepcopy(network)
 
 

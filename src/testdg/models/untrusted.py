@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from testdg.bounds import check_file, read_json
 from testdg.errors import UserError
+from testdg.models.blocks import config_of
 from testdg.models.preprocessing import Preprocessing
 
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
@@ -67,7 +68,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _check_value(key: str, value: Any, most: int, path: Path) -> None:
+def _check_value(key: str, value: object, most: int, path: Path) -> None:
     """Check one entry of a configuration and, of a table or a list, everything in it."""
     if isinstance(value, Mapping):
         for name, one in value.items():
@@ -187,7 +188,7 @@ def rehearse(make: Callable[[], nn.Module], preprocessing: Preprocessing, budget
 
 def _own_size(network: nn.Module, shortest: object) -> tuple[int, int] | None:
     """A size of images for a network: of a shortest edge, of its configuration, or any; None if it is unknown."""
-    config: Any = getattr(network, "config", None)
+    config = config_of(network)
     if isinstance(shortest, int):
         side = shortest
     elif isinstance(config, dict):

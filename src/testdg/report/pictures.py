@@ -15,7 +15,7 @@ from testdg.data.benchmarks import Benchmark
 from testdg.data.segmentation.classes import IGNORED, default_palette
 from testdg.errors import visible
 from testdg.models import VisionModel
-from testdg.report.style import GREY, PALETTE, SOURCE, new_figure, write_figure
+from testdg.report.style import GREY, PALETTE, SOURCE, new_figure, shortened, write_figure
 from testdg.runs.folder import load_adapted
 from testdg.runs.scores import Segmentation
 from testdg.runs.summary import Bin, Sample, StreamStatistics
@@ -214,7 +214,7 @@ def _draw_classes(axes: Axes, statistics: StreamStatistics) -> None:
     for counts, label, colour, shift in series:
         shares = [100 * counts[name] / statistics.all.count for name in names]
         axes.barh([place + shift for place in range(len(names))], shares, 0.38, color=colour, label=label)
-    axes.set_yticks(range(len(names)), [_short(name, 22) for name in names])
+    axes.set_yticks(range(len(names)), [shortened(visible(name), 22) for name in names])
     more = len(both) - len(names)
     axes.set(xlabel="% of pictures", title="Most frequent classes" + (f" (of {len(both)})" if more else ""))
     handles, labels = axes.get_legend_handles_labels()
@@ -237,10 +237,5 @@ def _draw_shown(part: Any, samples: Sequence[Sample], rows: int, columns: int) -
 def _change(sample: Sample) -> str:
     if sample.strip:
         return f"{100 * sample.differs:.0f} % of the pixels changed"
-    changed = f"\u2192 {_short(sample.after, 22)}" if sample.differs else "unchanged"
-    return f"{_short(sample.before, 24)}\n{changed}"
-
-
-def _short(text: str, most: int) -> str:
-    text = visible(text)
-    return text if len(text) <= most else text[: most - 1] + "\u2026"
+    changed = f"\u2192 {shortened(visible(sample.after), 22)}" if sample.differs else "unchanged"
+    return f"{shortened(visible(sample.before), 24)}\n{changed}"

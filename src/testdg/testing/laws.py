@@ -4,12 +4,11 @@ import tempfile
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from testdg.core.state import read_folder
+from testdg.core.state import Values, read_folder
 from testdg.errors import UserError
 from testdg.methods import Adapter
 from testdg.models import VisionModel, load_model
@@ -276,7 +275,7 @@ def _misfits(make: MakeAdapter) -> None:
     assert_equal(adapter, other)
 
 
-def _assert_refused(adapter: Adapter, tensors: dict[str, Tensor], values: dict[str, Any], name: str) -> None:
+def _assert_refused(adapter: Adapter, tensors: dict[str, Tensor], values: Values, name: str) -> None:
     try:
         adapter.load_state(tensors, values)
     except UserError as error:

@@ -5,10 +5,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
-from testdg.data.arrays import CorruptedArray, read_labels
 from testdg.data.benchmarks.base import fingerprint, register
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
-from testdg.data.cifar import CIFAR10, CIFAR100, Cifar, find_arrays, has_clean, read_test, read_train
+from testdg.data.cifar import (
+    CIFAR10,
+    CIFAR100,
+    Cifar,
+    CorruptedArray,
+    find_arrays,
+    has_clean,
+    read_labels,
+    read_test,
+    read_train,
+)
 from testdg.data.picture_sets import stored_origin
 from testdg.data.stream import Domain, LabelledImages
 from testdg.errors import UserError

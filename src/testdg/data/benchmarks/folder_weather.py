@@ -5,14 +5,13 @@ from pathlib import Path
 
 from testdg.data.benchmarks.base import CorruptedImages, Options, WeatherBenchmark, fingerprint, register
 from testdg.data.segmentation import layouts
-from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE
+from testdg.data.segmentation.classes import CITYSCAPES, PALETTES
 from testdg.data.segmentation.files import Pair, PairFiles, readable, size_of
 from testdg.data.stream import Domain, LabelledImages
 from testdg.data.weather import weather
 from testdg.errors import UserError
 
 WIDEST = 1024
-_PALETTES = {CITYSCAPES: CITYSCAPES_PALETTE, CAMVID: CAMVID_PALETTE}
 _STREAM, _TRAIN = ("test", "val"), ("train",)  # splits; for Cityscapes the last one is used
 
 
@@ -31,7 +30,7 @@ class FolderWeather(WeatherBenchmark):
         super().__init__(data, options)
         self.cities = layouts.find_parent(self.data, "leftImg8bit") is not None
         self.classes = CITYSCAPES if self.cities else self._folders(_STREAM).classes
-        self.palette = _PALETTES.get(self.classes, ())
+        self.palette = PALETTES.get(self.classes, ())
         self._skipped: list[str] = []
 
     def _folders(self, splits: tuple[str, ...]) -> layouts.Folders:
