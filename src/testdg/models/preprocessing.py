@@ -83,11 +83,7 @@ class Preprocessing:
 
 
 def _wrong(rule: str, value: object) -> UserError:
-    try:
-        text = repr(value)[:60]
-    except ValueError:  # a number of thousands of digits has no text
-        text = "a number without end"
-    return UserError(f"{rule}; got {text}", code="preprocessing")
+    return UserError(f"{rule}; got {repr(value)[:60]}", code="preprocessing")
 
 
 def require_dense(images: Tensor) -> None:
