@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 import msgspec
 
 from testdg.errors import UserError, unknown
-from testdg.schema import rule_of
+from testdg.schema import is_number, rule_of
 
 S = TypeVar("S", bound="Settings")
 BUDGET = 12
@@ -70,8 +70,7 @@ def typed_settings(settings_class: type[Settings], values: Mapping[str, Any], *,
         else:
             raise UserError(f"{name} must be {_type_name(kinds[name])}; got {value!r}", code="setting-type")
         low, high = known[name].get("low", -math.inf), known[name].get("high", math.inf)
-        is_number = isinstance(found[name], int | float)
-        if is_number and not (low <= found[name] <= high and math.isfinite(found[name])):
+        if is_number(found[name]) and not (low <= found[name] <= high and math.isfinite(found[name])):
             raise UserError(f"{name} must be {_range_name(low, high)}; got {found[name]!r}", code="setting-range")
     return found
 
@@ -123,18 +122,22 @@ class Search:
 
     def axes(self, published: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
         """The values that are tried of each setting, given the published ones."""
-        rates = {RATE: tuple(_scaled(published[RATE], factor) for factor in self.rates)} if self.rates else {}
-        return rates | {key: _with(values, published[key]) for key, values in self.values.items()}
+        axes: dict[str, tuple[Any, ...]] = {}
+        if self.rates:
+            axes[RATE] = tuple(_scaled(published[RATE], factor) for factor in self.rates)
+        return axes | {key: _with(values, published[key]) for key, values in self.values.items()}
 
     def configurations(self, published: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The settings of every combination."""
         axes = self.axes(published)
-        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())] if axes else []
+        if not axes:
+            return []
+        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 def is_ordered(values: tuple[Any, ...]) -> bool:
     """Whether values can be ordered: numbers can, names and switches cannot."""
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return all(map(is_number, values))
 
 
 def next_value(settings_class: type[Settings], key: str, values: tuple[float, ...], side: Side) -> float | None:
