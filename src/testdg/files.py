@@ -107,6 +107,14 @@ def file_checksum(path: Path) -> str:
     return f"{size}-{code:08x}"
 
 
+def cache_folder() -> Path:
+    """$TESTDG_CACHE, or the user's cache folder."""
+    if chosen := os.environ.get("TESTDG_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "testdg"
+
+
 class Lock(NamedTuple):
     """A lock on an open file."""
 

@@ -19,9 +19,8 @@ import msgspec
 
 from testdg import registry
 from testdg.errors import UserError
-from testdg.files import write_files
+from testdg.files import cache_folder, write_files
 from testdg.runs.session import open_model
-from testdg.runs.training.cache import cache_folder
 from testdg.spec import RunSpec
 from testdg.studies.engine import Complete, Failed, News, Running, run_one
 from testdg.studies.storage import Out
