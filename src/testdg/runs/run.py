@@ -8,7 +8,6 @@ from torch import nn
 
 from testdg.data.benchmarks import Benchmark
 from testdg.errors import UserError
-from testdg.runs.events import Entry
 from testdg.runs.folder import RunFolder, read_events, run_name
 from testdg.runs.loop import graceful_interrupt, run_stream
 from testdg.runs.observer import Observer, RunProgress
@@ -93,18 +92,14 @@ def _follow(session: RunSession, folder: RunFolder, progress: RunProgress, obser
     progress.resume(resumed.entries)
     observer.started(progress)
     session.warm_up()
-
-    def write(entries: list[Entry]) -> None:
-        folder.append(entries)
-        progress.add(entries)
-        observer.advanced(progress, entries)
-
-    def save(batches: int) -> None:
-        folder.save(session.online, batches, time.monotonic() - begun)
-
     with graceful_interrupt() as stop:
         score, every = progress.tally.score, session.spec.save_every
-        run_stream(session, score, start=progress.done, write=write, save=save, save_every=every, stop=stop)
+        for entries, save in run_stream(session, score, start=progress.done, save_every=every, stop=stop):
+            folder.append(entries)
+            progress.add(entries)
+            observer.advanced(progress, entries)
+            if save:
+                folder.save(session.online, progress.done, time.monotonic() - begun)
     source = session.source_folder
     if progress.done != len(session.stream):
         raise UserError(f"{folder.path} has {progress.done} of {len(session.stream)} batches", code="damaged-folder")

@@ -4,7 +4,6 @@ import json
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -113,23 +112,6 @@ class EmbeddedMaps(EmbeddedRecipe):
         return partial(F.cross_entropy, weight=weights, ignore_index=IGNORED)
 
 
-@contextmanager
-def cached_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `folder`, and rename it afterwards unless another process was faster."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=folder.name + "-", dir=folder.parent) as place:
-            yield Path(place) / "model"
-            if not folder.exists():
-                (Path(place) / "model").rename(folder)
-    except (OSError, SafetensorError) as error:
-        if not folder.exists():
-            reason = getattr(error, "strerror", None) or error
-            remedy = "point TESTDG_CACHE to a folder with space that you may write"
-            message = f"cannot keep the source model in {folder.parent}: {reason}; {remedy}"
-            raise UserError(message, code="cannot-write") from error
-
-
 def default_recipe(benchmark: Benchmark) -> EmbeddedRecipe:
     """How the source model of a benchmark is trained."""
     return EmbeddedMaps() if benchmark.task == "segmentation" else EmbeddedClasses()
@@ -138,15 +120,29 @@ def default_recipe(benchmark: Benchmark) -> EmbeddedRecipe:
 def trained_model(benchmark: Benchmark, recipe: EmbeddedRecipe, progress: Progress) -> VisionModel:
     """The source model of a benchmark, from the cache or newly trained."""
     key = checksum(json.dumps([benchmark.name, vars(recipe)]).encode(), 4)
-    name = f"{benchmark.name}-{recipe.network}-{key}"
-    folder = cache_folder() / name
+    folder = cache_folder() / f"{benchmark.name}-{recipe.network}-{key}"
     if not folder.exists():
-        with cached_folder(folder) as fresh:
-            train(benchmark, recipe, progress, name).save(fresh)
+        _train_into(folder, benchmark, recipe, progress)
     try:
         return load_model(folder)
     except UserError as error:
         raise UserError(f"{error}; delete {folder} to train it again", code="damaged-model") from error
+
+
+def _train_into(folder: Path, benchmark: Benchmark, recipe: EmbeddedRecipe, progress: Progress) -> None:
+    """Train a model next to its folder in the cache, and rename it, unless another process was faster."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=folder.name + "-", dir=folder.parent) as place:
+            train(benchmark, recipe, progress, folder.name).save(Path(place) / "model")
+            if not folder.exists():
+                (Path(place) / "model").rename(folder)
+    except (OSError, SafetensorError) as error:
+        if not folder.exists():
+            reason = getattr(error, "strerror", None) or error
+            remedy = "point TESTDG_CACHE to a folder with space that you may write"
+            message = f"cannot store the source model in {folder.parent}: {reason}; {remedy}"
+            raise UserError(message, code="cannot-write") from error
 
 
 def train(benchmark: Benchmark, recipe: EmbeddedRecipe, progress: Progress, name: str) -> VisionModel:
