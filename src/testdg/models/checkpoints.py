@@ -108,8 +108,8 @@ def _layer_of(name: str, expected: Mapping[str, Tensor]) -> str | None:
 def load_fitting(given: Mapping[str, Tensor], network: nn.Module, place: str, name: str) -> Fitted:
     """Load tensors into a network; missing tensors and other shapes are refused."""
     fitted, expected = fit_weights(given, network), network.state_dict()
-    missing = [own for own in expected if own not in fitted.weights and not own.endswith("num_batches_tracked")]
-    if missing:
+    required = [own for own in expected if not own.endswith("num_batches_tracked")]
+    if missing := [own for own in required if own not in fitted.weights]:
         unknown = f" and has the unknown {fitted.unknown[0]}" if fitted.unknown else ""
         raise UserError(f"{place} does not fit {name}: it lacks {_some(missing)}{unknown}", code="wrong-weights")
     wrong = [own for own, value in fitted.weights.items() if value.shape != expected[own].shape]
@@ -152,13 +152,14 @@ def load_into(
     config = read_config(place) if (place / CONFIG).is_file() else {}
     weights = find_weights(place)[0] if place.is_dir() else place
     given = read_checkpoint(weights)
-    network = copy.deepcopy(module).float() if isinstance(module, nn.Module) else timm_network(module, given).network
+    own = module if isinstance(module, nn.Module) else timm_network(module, given).network
+    network = copy.deepcopy(own).float()
     load_strictly(given, network, str(weights), type(network).__name__)
     name, folder = (place.name, place) if place.is_dir() else (place.stem, place.parent)
     preprocessing = preprocessing or read_preprocessor(folder)
-    if preprocessing is None:
-        known = hasattr(network, "pretrained_cfg")  # of timm
-        preprocessing = timm_models.preprocessing_of(network) if known else identity_with_warning(name, stacklevel=5)
+    if preprocessing is None and hasattr(network, "pretrained_cfg"):
+        preprocessing = timm_models.preprocessing_of(network)
+    preprocessing = preprocessing or identity_with_warning(name, stacklevel=5)
     model = wrap(network, preprocessing, head or config.get("head"), name)
     if isinstance(config.get("classes"), list):
         model.name_classes([str(label) for label in config["classes"]])

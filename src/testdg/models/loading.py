@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from testdg.errors import UserError, unknown
 from testdg.files import writing
 from testdg.models import hub, resnet, timm_models
 from testdg.models.alignment import FILE, load_alignment
+from testdg.models.blocks import save_tensors
 from testdg.models.checkpoints import (
     PICKLED,
     Fitted,
@@ -250,10 +250,10 @@ def convert(file: Path, out: Path, *, timm: str | None = None, like: str | None 
     if not file.is_file():
         raise UserError(f"{file} does not exist", code="no-such-file")
     given = read_checkpoint(file)
-    model = timm_network(timm, given) if timm is not None else with_classes_of(given, load_model(str(like)))
+    model = with_classes_of(given, load_model(like)) if like is not None else timm_network(str(timm), given)
     fitted = load_fitting(given, model.network, str(file), model.name)
     with writing(out):
         model.save(out)
         if fitted.branches:
-            save_file({name: value.clone().contiguous() for name, value in fitted.branches.items()}, out / BRANCHES)
+            save_tensors(fitted.branches, out / BRANCHES)
     return model, fitted

@@ -1,7 +1,9 @@
 """SegFormers of transformers, B0 to B5: differences from a classifier, and from the published network."""
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -57,8 +59,8 @@ class SegmentationModel(VisionModel):
     def smallest(self) -> int:
         """Side of the smallest input: every stage reduces its keys and values by a ratio that its map must have."""
         config = self.network.config
-        steps = [math.prod(config.strides[: number + 1]) for number in range(len(config.strides))]
-        return int(max((ratio - 1) * step + 1 for ratio, step in zip(config.sr_ratios, steps, strict=True)))
+        steps: Iterable[int] = accumulate(config.strides, operator.mul)
+        return max(int(ratio - 1) * step + 1 for ratio, step in zip(config.sr_ratios, steps, strict=True))
 
     @property
     def feature_size(self) -> int:
