@@ -45,7 +45,7 @@ def test_the_description_has_everything_a_number_depends_on() -> None:
 
 @given(st.lists(st.integers(0, 11), min_size=1, max_size=8))
 def test_images_do_not_depend_on_order_or_on_what_was_read_before(indices: list[int]) -> None:
-    clean = load_digits()[1].images[:12]
+    clean = load_digits()[1].first(12)
     used, fresh = CorruptedImages(clean, "shot_noise", 5), CorruptedImages(clean, "shot_noise", 5)
     assert torch.equal(used.take(indices), fresh.read(0, 12)[indices])
     assert torch.equal(used.read(3, 12), fresh.read(3, 12))
@@ -53,7 +53,7 @@ def test_images_do_not_depend_on_order_or_on_what_was_read_before(indices: list[
 
 def test_a_cache_keeps_what_was_used_last_within_its_room() -> None:
     cache = PixelCache(limit=2 * 3072)
-    images = CorruptedImages(load_digits()[1].images[:4], "fog", 5, cache=cache)
+    images = CorruptedImages(load_digits()[1].first(4), "fog", 5, cache=cache)
     first = images.read(0, 4)
     assert cache.size == 2 * 3072
     assert [cache.get(("fog", 5, index)) is not None for index in range(4)] == [False, False, True, True]

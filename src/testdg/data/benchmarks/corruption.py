@@ -47,7 +47,7 @@ class CorruptionBenchmark(Benchmark):
         return partial(corrupt_uint8, seed=self.options.corruption_seed, parameters=parameters, frost=self.frost)
 
     def make_domain(self, name: str, severity: int) -> Domain:
-        images = CorruptedImages(self.clean.images, name, severity, self.corrupt, cache=self.cache)
+        images = CorruptedImages(self.clean, name, severity, self.corrupt, cache=self.cache)
         return Domain(name, severity, images, self.clean.labels)
 
     def origin(self) -> str:
