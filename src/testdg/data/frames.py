@@ -131,7 +131,8 @@ class PictureFolder(Frames):
     def _names(self, but: set[str] | frozenset[str] = frozenset()) -> list[str]:
         found = []
         for place, folders, files in os.walk(self.path):
-            folders[:] = [f for f in folders if not f.startswith(".") and Path(place, f).resolve() != self.without]
+            visible = [name for name in folders if not name.startswith(".")]
+            folders[:] = [name for name in visible if Path(place, name).resolve() != self.without]
             inside = Path(place).relative_to(self.path)
             found += [(inside / file).as_posix() for file in filter(is_picture, files)]
         names = sorted((name for name in found if name not in but), key=natural)

@@ -72,10 +72,12 @@ class CorruptedImages(ImageSource):
 
     def take(self, indices: Sequence[int]) -> Tensor:
         keys = {index: (self.name, self.severity, index) for index in indices}
-        images = {index: image for index, key in keys.items() if (image := self._cache.get(key)) is not None}
+        found = {index: self._cache.get(key) for index, key in keys.items()}
+        images = {index: image for index, image in found.items() if image is not None}
         missing = [index for index in keys if index not in images]
         if missing:
-            is_range = missing == list(range(missing[0], missing[0] + len(missing)))  # sources read ahead after a range
+            # Sources read ahead after a range.
+            is_range = missing == list(range(missing[0], missing[0] + len(missing)))
             clean = self.clean.read(missing[0], missing[-1] + 1) if is_range else self.clean.take(missing)
             positions = [self.positions[index] for index in missing]
             corrupted = self.corrupt(clean, self.name, self.severity, indices=positions)
