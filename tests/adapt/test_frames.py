@@ -1,6 +1,5 @@
 """Pictures come in order from folders, lists, pipes and videos."""
 
-import itertools
 import os
 import threading
 import time
@@ -12,9 +11,6 @@ from PIL import Image
 
 from support.errors import refused
 from testdg.data.frames import Frames, NamedPicture, PictureFolder, PictureList, RemainingPictures, open_frames
-from testdg.models import Preprocessing
-from testdg.models.canvas import Canvas
-from testdg.runs.pictures import Loader
 
 
 def files(frames: Frames) -> list[str]:
@@ -125,12 +121,3 @@ def test_a_file_that_is_not_a_video_is_refused(tmp_path: Path) -> None:
     (tmp_path / "v.mp4").write_bytes(b"not a video")
     with refused("unreadable-video", tmp_path / "v.mp4"):
         open_frames(tmp_path / "v.mp4")
-
-
-def test_a_stop_leaves_a_batch_that_is_not_full(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"{number}.png" for number in range(20)))
-    loader = Loader(Canvas(Preprocessing((4, 4))), 3, workers=1)  # hands out four pictures at a time
-    calls = itertools.count()
-    stopped = loader.batches(PictureFolder(tmp_path), 8, stop=lambda: next(calls) >= 3)
-    assert [len(batch) for batch in stopped] == [8]
-    assert [len(batch) for batch in loader.batches(PictureFolder(tmp_path), 8)] == [8, 8, 4]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving_tools import free_port
 
+from support.serving import free_port
 from testdg.serve.demo import demo_factory
 from testdg.serve.limits import Limits
 from testdg.serve.security import Token

@@ -12,8 +12,8 @@ from typing import get_args
 
 import pytest
 import torch
-from serving_tools import act, digits, read, refused, send, wait_for
 
+from support.serving import act, digits, read, refused, send, wait_for
 from testdg.models import load_model
 from testdg.serve import service as service_module
 from testdg.serve.api import Action

@@ -16,8 +16,8 @@ import httpx
 import pytest
 import torch
 from PIL import Image
-from serving_tools import chunk, digits, empty_png, read, refused, send, wait_for
 
+from support.serving import chunk, digits, empty_png, read, refused, send, wait_for
 from testdg.data.pictures import Unreadable
 from testdg.models import Preprocessing, load_model
 from testdg.models.tiny import TinyCNN

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from serving_tools import act, digits, read, refused, send, wait_for
 
+from support.serving import act, digits, read, refused, send, wait_for
 from testdg.data.benchmarks import load_benchmark
 from testdg.models import load_model
 from testdg.serve.service import Service
@@ -284,28 +284,6 @@ def test_a_full_disk_is_reported_and_the_server_continues_in_memory(start: Start
         assert service.storage.save(stream)
     assert service.problems() == []
     assert len(send(service, "b", digits(1))) == 1
-
-
-def test_concurrent_requests(start: Start) -> None:
-    service = start(resident=4)
-    files, wrong = digits(8, "fog"), []
-
-    def client(number: int) -> None:
-        try:
-            for turn in range(6):
-                name = f"s{(number + turn) % 3}"
-                assert len(send(service, name, files, learn=turn % 2 == 0)) == 8
-        except Exception as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert wrong == []
-    assert sum(stream.counts.pictures for stream in service.pool.resident()) == 8 * 6 * 8
-    assert [stream.users for stream in service.pool.resident()] == [0, 0, 0]
 
 
 def test_a_stream_created_during_predictions_is_a_clean_copy(start: Start) -> None:

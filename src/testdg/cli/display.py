@@ -109,8 +109,8 @@ class RunDisplay(Screen, Observer):
             self.runs = {}
         self.runs[run.method] = run
         title = self.titles[run.method]
-        if run.record.order not in OWN_ORDERS:
-            title += f", {run.record.order}"
+        if run.record["order"] not in OWN_ORDERS:
+            title += f", {run.record['order']}"
         self.progress.reset(self.task, description=title, total=run.batches, visible=True)
         self.progress.advance(self.task, run.resumed)
         done = f", {run.resumed} done already" if run.resumed else ""
@@ -128,8 +128,8 @@ class RunDisplay(Screen, Observer):
 
     def _print_visits(self, run: RunProgress, entries: Sequence[Entry]) -> None:
         """Print the score of each visit that is complete."""
-        tally, names = run.tally, [*run.record.domains, *run.record.held_out]
-        images = run.record.images_per_domain
+        tally, names = run.tally, [*run.record["domains"], *run.record["held_out"]]
+        images = run.record["images_per_domain"]
         sizes = dict(zip(names, [images] * len(names) if isinstance(images, int) else images, strict=True))
         several = len({visit.severity for visit in tally.visits}) > 1
         visits = {part["segment"] for entry in entries for part in entry["parts"]}

@@ -20,7 +20,7 @@ from testdg.report.figures import files_by_name
 from testdg.report.page import check_folder
 from testdg.report.table import plain_table
 from testdg.runs import Result
-from testdg.runs.stored import RUNS, read_lines, to_line
+from testdg.runs.result import RUNS, read_lines, to_line
 from testdg.studies import Complete
 from testdg.studies.analyses.cost import Costs, measure_costs, read_costs
 from testdg.studies.grid import read_settings

@@ -16,11 +16,14 @@ from testdg.bounds import require_range
 from testdg.core.registry import find_method
 from testdg.core.settings import Search, make_settings
 from testdg.core.settings import Settings as BaseSettings
-from testdg.core.state import read_folder, write_folder
+from testdg.core.state import Values, read_folder, write_folder
 from testdg.core.stateful import MARK, Stateful, Undo
 from testdg.core.weights import frozen_copy, uses_batch
 from testdg.errors import UserError, unknown
 from testdg.models import VisionModel, load_model
+
+Infer = Callable[[Tensor], Tensor]
+"""Returns the logits of prepared images."""
 
 
 class Adapter(Stateful):
@@ -179,7 +182,7 @@ class Adapter(Stateful):
         return self.predict_by(lambda infer, prepared: infer(prepared), images)
 
     @torch.no_grad()
-    def predict_by(self, combine: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], images: Tensor) -> Tensor:
+    def predict_by(self, combine: Callable[[Infer, Tensor], Tensor], images: Tensor) -> Tensor:
         """Predict a batch by a function of `infer` and the prepared images, such as a mean over views."""
         images = self.checked(images)
         with self.model.refusing_small(images), self.autocast():
@@ -246,7 +249,7 @@ class Adapter(Stateful):
         self.save_state(folder, self.tensors(), self.values(), note)
 
     def save_state(
-        self, folder: str | Path, tensors: dict[str, Tensor], values: dict[str, Any], note: Mapping[str, Any] | None
+        self, folder: str | Path, tensors: dict[str, Tensor], values: Values, note: Mapping[str, Any] | None
     ) -> None:
         """Write a state that is the adapter's own, or that of a guard around it."""
         self._refuse_torn()
@@ -297,7 +300,7 @@ class Adapter(Stateful):
         self.adapted_model().save(folder)
 
     @classmethod
-    def preset(cls, name: str | None) -> dict[str, Any]:
+    def preset(cls, name: str | None) -> Values:
         """Settings published or chosen for a benchmark."""
         if name is None:
             return {}
@@ -327,7 +330,8 @@ class Adapter(Stateful):
     def to_host(self, *values: Tensor) -> list[float]:
         """Copy numbers and the range of the input to the host, in one transfer; a bad input is refused."""
         assert self._range is not None
-        low, high, *rest = torch.cat([self._range.float(), *(v.detach().float().flatten() for v in values)]).tolist()
+        flat = [value.detach().float().flatten() for value in (self._range, *values)]
+        low, high, *rest = torch.cat(flat).tolist()
         require_range(low, high)
         return rest
 

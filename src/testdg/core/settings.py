@@ -3,16 +3,16 @@
 import math
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from itertools import product
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 import msgspec
 
 from testdg.errors import UserError, unknown
-from testdg.schema import rule_of
+from testdg.schema import is_number, rule_of
 
 S = TypeVar("S", bound="Settings")
 BUDGET = 12
@@ -20,10 +20,10 @@ BUDGET = 12
 RATE = "learning_rate"
 Side = Literal["least", "largest"]
 _YES, _NO = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
-_WORDS = {"none": None, **dict.fromkeys(_YES, True), **dict.fromkeys(_NO, False)}
+_WORDS = {"none": (None,), **dict.fromkeys(_YES, (True,)), **dict.fromkeys(_NO, (False,))}
 
 
-def option(default: Any, help: str, *, low: float | None = None, high: float | None = None) -> Any:
+def option(default: Any, help: str, *, low: float = -math.inf, high: float = math.inf) -> Any:
     """Declare a setting with its default, its help text and the range of its values."""
     return field(default=default, metadata={"help": help, "low": low, "high": high})
 
@@ -36,6 +36,15 @@ class Settings:
     precision: Literal["fp32", "bf16"] = option("fp32", "bf16 runs the passes under autocast; weights stay fp32")
 
 
+class SettingInfo(TypedDict):
+    """What is shown of a setting."""
+
+    name: str
+    type: str
+    default: object
+    help: str
+
+
 def make_settings(settings_class: type[S], values: Mapping[str, Any]) -> S:
     """Build settings from keyword arguments; wrong names, types and values are refused."""
     return settings_class(**typed_settings(settings_class, values, texts=False))
@@ -43,53 +52,42 @@ def make_settings(settings_class: type[S], values: Mapping[str, Any]) -> S:
 
 def typed_settings(settings_class: type[Settings], values: Mapping[str, Any], *, texts: bool = True) -> dict[str, Any]:
     """Check values by name; with `texts`, a text is read by the type of its setting, as "0.1", "none" or "true"."""
-    known, kinds = {f.name: f for f in fields(settings_class)}, typing.get_type_hints(settings_class)
-    found = {}
+    known, kinds = {f.name: f.metadata for f in fields(settings_class)}, typing.get_type_hints(settings_class)
+    found: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
             raise unknown("setting", name, known)
-        candidates: Iterable[Any] = [float(value) if isinstance(value, float) else value]  # numpy's are floats, too
+        readings = [float(value) if isinstance(value, float) else value]  # numbers of numpy are floats, too
         if texts and isinstance(value, str):
-            candidates = _readings(value)
-        for candidate in candidates:
+            readings += _WORDS.get(value.lower(), ())
+            for number in (int, float):
+                with suppress(ValueError):
+                    readings.append(number(value))
+        for reading in readings:
             with suppress(msgspec.ValidationError):
-                found[name] = _in_range(known[name], msgspec.convert(candidate, kinds[name]))
+                found[name] = msgspec.convert(reading, kinds[name])
                 break
         else:
             raise UserError(f"{name} must be {_type_name(kinds[name])}; got {value!r}", code="setting-type")
+        low, high = known[name].get("low", -math.inf), known[name].get("high", math.inf)
+        if is_number(found[name]) and not (low <= found[name] <= high and math.isfinite(found[name])):
+            raise UserError(f"{name} must be {_range_name(low, high)}; got {found[name]!r}", code="setting-range")
     return found
 
 
-def _readings(text: str) -> Iterator[Any]:
-    """The values that a text may stand for."""
-    yield text
-    if text.lower() in _WORDS:
-        yield _WORDS[text.lower()]
-    for kind in (int, float):
-        with suppress(ValueError):
-            yield kind(text)
+def _range_name(low: float, high: float) -> str:
+    if math.isfinite(low) and math.isfinite(high):
+        return f"in [{low}, {high}]"
+    if math.isfinite(low):
+        return f"at least {low}"
+    return f"at most {high}" if math.isfinite(high) else "finite"
 
 
-def _in_range(about: Field[Any], value: Any) -> Any:
-    """A value of the right type; a number that is not finite or beyond the bounds of its setting is refused."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    low, high = about.metadata.get("low"), about.metadata.get("high")
-    if not math.isfinite(value):
-        raise UserError(f"{about.name} must be finite; got {value!r}", code="setting-range")
-    if (low is not None and value < low) or (high is not None and value > high):
-        bounds = f"in [{low}, {high}]"
-        if low is None or high is None:
-            bounds = f"at least {low}" if high is None else f"at most {high}"
-        raise UserError(f"{about.name} must be {bounds}; got {value!r}", code="setting-range")
-    return value
-
-
-def _type_name(kind: Any) -> str:
+def _type_name(kind: object) -> str:
     return rule_of(kind) + " or none" * (types.NoneType in typing.get_args(kind))
 
 
-def order_for_display(settings_class: type[Settings]) -> list[dict[str, Any]]:
+def order_for_display(settings_class: type[Settings]) -> list[SettingInfo]:
     """Describe settings: those of the method and its learning rate first, those that all methods share last."""
     parents = [{f.name for f in fields(parent)} for parent in settings_class.__mro__ if is_dataclass(parent)]
     described = describe_settings(settings_class)
@@ -97,7 +95,7 @@ def order_for_display(settings_class: type[Settings]) -> list[dict[str, Any]]:
     return sorted(described, key=lambda one: 1 if one["name"] == RATE else own[one["name"]])
 
 
-def describe_settings(settings_class: type[Settings]) -> list[dict[str, Any]]:
+def describe_settings(settings_class: type[Settings]) -> list[SettingInfo]:
     """List name, type, default and help of each setting."""
     kinds = typing.get_type_hints(settings_class)
     return [
@@ -124,21 +122,25 @@ class Search:
 
     def axes(self, published: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
         """The values that are tried of each setting, given the published ones."""
-        rates = {RATE: tuple(_scaled(published[RATE], factor) for factor in self.rates)} if self.rates else {}
-        return rates | {key: _with(values, published[key]) for key, values in self.values.items()}
+        axes: dict[str, tuple[Any, ...]] = {}
+        if self.rates:
+            axes[RATE] = tuple(_scaled(published[RATE], factor) for factor in self.rates)
+        return axes | {key: _with(values, published[key]) for key, values in self.values.items()}
 
     def configurations(self, published: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The settings of every combination."""
         axes = self.axes(published)
-        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())] if axes else []
+        if not axes:
+            return []
+        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 def is_ordered(values: tuple[Any, ...]) -> bool:
     """Whether values can be ordered: numbers can, names and switches cannot."""
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return all(map(is_number, values))
 
 
-def next_value(settings_class: type[Settings], key: str, values: tuple[Any, ...], side: Side) -> Any:
+def next_value(settings_class: type[Settings], key: str, values: tuple[float, ...], side: Side) -> float | None:
     """The next value beyond the smallest or largest of some values, by the ratio of the last two.
 
     The bounds of the setting limit it; None where there is no further value.
@@ -149,10 +151,7 @@ def next_value(settings_class: type[Settings], key: str, values: tuple[Any, ...]
     (bounds,) = (f.metadata for f in fields(settings_class) if f.name == key)
     whole = all(isinstance(value, int) for value in values)
     found = round(last * last / before) if whole else _rounded(last * last / before)
-    if bounds.get("low") is not None:
-        found = max(found, bounds["low"])
-    if bounds.get("high") is not None:
-        found = min(found, bounds["high"])
+    found = min(max(found, bounds.get("low", -math.inf)), bounds.get("high", math.inf))
     return None if found == last else found
 
 

@@ -12,9 +12,10 @@ from torch import Generator, Tensor, nn
 from testdg.core.graphs import Function, Recorded
 from testdg.core.learner import Learner, load_moments, moments
 from testdg.core.settings import Settings as BaseSettings
-from testdg.core.state import below
+from testdg.core.state import Values, below
 from testdg.errors import UserError
 from testdg.models import VisionModel
+from testdg.models.blocks import tensors_of
 
 MARK = "model"
 """Name under which a warm-up stores the fingerprint of the model that it was made with."""
@@ -27,10 +28,10 @@ class PlainState(nn.Module):
 
     plain: ClassVar[tuple[str, ...]]
 
-    def get_extra_state(self) -> dict[str, Any]:
+    def get_extra_state(self) -> Values:
         return {name: getattr(self, name) for name in self.plain}
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
+    def set_extra_state(self, state: Values) -> None:
         for name in self.plain:
             setattr(self, name, type(getattr(self, name))(state[name]))
 
@@ -50,8 +51,8 @@ class Undo:
         self.learners = [part for part in module.modules() if isinstance(part, Learner)]
         none = nn.Module.get_extra_state
         self.with_values = [part for part in module.modules() if type(part).get_extra_state is not none]
-        self.copied: list[tuple[dict[str, Any], str]] = []  # places of buffers that are copied
-        self.replaced: list[tuple[dict[str, Any], str]] = []  # and of the others
+        self.copied: list[tuple[dict[str, Tensor | None], str]] = []  # places of buffers that are copied
+        self.replaced: list[tuple[dict[str, Tensor | None], str]] = []  # and of the others
         for part in module.modules():
             for key in sorted(part._buffers.keys() - part._non_persistent_buffers_set):
                 uncopied = key in getattr(part, "uncopied", ())
@@ -123,7 +124,7 @@ class Stateful(nn.Module):
     model: VisionModel
     generator: torch.Generator
     _undo: Undo
-    _source: tuple[dict[str, Tensor], dict[str, Any]]
+    _source: tuple[dict[str, Tensor], Values]
     """The state that `reset` returns to, without what `warm_up` has changed."""
 
     def __init__(self) -> None:
@@ -150,13 +151,13 @@ class Stateful(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next batch depends on."""
-        state = {key: value for key, value in self.state_dict().items() if isinstance(value, Tensor)}
+        state = tensors_of(self)
         for name, learner in self.learners().items():
-            state.update({f"{name}.moments.{key}": value for key, value in moments(learner.optimizer).items()})
-        state.update({WARM + name: value for name, value in self._warm.items()})
+            state |= {f"{name}.moments.{key}": value for key, value in moments(learner.optimizer).items()}
+        state |= {WARM + name: value for name, value in self._warm.items()}
         return {**state, "generator": self.generator.get_state()}
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Values:
         """Every plain value that the next batch depends on, ready for JSON."""
         extra = {key: value for key, value in self.state_dict().items() if not isinstance(value, Tensor)}
         return {"batches": self.batches, "images": self.images, **json.loads(json.dumps(extra))}
@@ -205,7 +206,8 @@ class Stateful(nn.Module):
         for state in (values, own):  # the own values again if the new ones are wrong
             try:
                 for name in state.keys() - {"batches", "images"}:
-                    self.get_submodule(name.rpartition(".")[0]).set_extra_state(copy.deepcopy(state[name]))
+                    module = self.get_submodule(name.rpartition(".")[0])
+                    module.set_extra_state(copy.deepcopy(state[name]))
                 break
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 reason = f"its values are of another kind ({type(error).__name__}: {error})"
@@ -266,14 +268,14 @@ class Varying(Protocol):
 
 def _misfit(module: nn.Module, generator: Generator, tensors: Mapping[str, Tensor]) -> str | None:
     """Say which tensor of a state does not fit a module with learners and a generator; None where all fit."""
-    expected = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    expected["generator"] = generator.get_state()
+    expected = {**tensors_of(module), "generator": generator.get_state()}
     checked: set[str] = set()
     for name, submodule in module.named_modules():
         start = f"{name}." if name else ""
         if isinstance(submodule, Varying):
             checked.update(start + key for key in submodule.varying)
-            if (key := submodule.misfit({key: tensors.get(start + key) for key in submodule.varying})) is not None:
+            buffers = {key: tensors.get(start + key) for key in submodule.varying}
+            if (key := submodule.misfit(buffers)) is not None:
                 return f"{start}{key} has {_shape(tensors.get(start + key))}, which is impossible"
         if isinstance(submodule, Learner):
             start += "moments."

@@ -1,7 +1,5 @@
 """The residual networks for CIFAR of He et al. (2016), section 4.2, with shortcuts that have no parameters."""
 
-from typing import Any
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -44,7 +42,7 @@ class CifarResNet(nn.Module):
         if depth < 8 or (depth - 2) % 6:
             wrong = f"the depth of a CIFAR ResNet must be 6 n + 2 (20, 32, 44, 56 ...); got {depth}"
             raise UserError(wrong, code="network-depth")
-        self.config: dict[str, Any] = {"classes": classes, "depth": depth, "width": width}
+        self.config = {"classes": classes, "depth": depth, "width": width}
         self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.layer1 = _stage(width, width, (depth - 2) // 6, 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,14 +35,14 @@ from testdg.runs.folder import read_events
 from testdg.spec import SOURCE
 from testdg.studies import BenchTable
 from testdg.studies.analyses.stream import stream_numbers
+from testdg.studies.analyses.subject import Numbers
 from testdg.studies.summary import run_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Visit = Mapping[str, Any]
-Visits = Sequence[Visit]
+Visits = Sequence[Numbers]
 _MOST_LABELS = 30  # names of domains that fit above the axes
 _METHOD = PALETTE[0].lower()
 _WIDTH = 9.6  # inches
@@ -60,7 +60,7 @@ def draw_stream(path: Path, runs: Mapping[str, Result], title: str, note: str = 
     return write_figure(lambda: draw_curves(numbers, title, note), path)
 
 
-def draw_curves(numbers: dict[str, Any], title: str, note: str) -> Figure:
+def draw_curves(numbers: Numbers, title: str, note: str) -> Figure:
     """Curves over shaded visits; a strip with a mark for every alarm, and lines where domains really change."""
     rows, metric, visits = numbers["rows"], numbers["metric"], numbers["visits"]
     noticed = [row for row in rows if any(row["detections"])]
@@ -129,13 +129,13 @@ def name_visits(axes: Axes, visits: Visits, longest: int = 99) -> list[str]:
     return labels
 
 
-def _first_and_last(visits: Visits, *keys: str) -> list[tuple[Visit, Visit]]:
+def _first_and_last(visits: Visits, *keys: str) -> list[tuple[Numbers, Numbers]]:
     """The first and the last of the consecutive visits that agree in some fields."""
     groups = [list(group) for _, group in groupby(visits, itemgetter(*keys))]
     return [(group[0], group[-1]) for group in groups]
 
 
-def _draw_alarms(axes: Axes, rows: Sequence[dict[str, Any]], numbers: dict[str, Any], colours: dict[str, str]) -> None:
+def _draw_alarms(axes: Axes, rows: Sequence[Numbers], numbers: Numbers, colours: dict[str, str]) -> None:
     """A line of marks for each run; a mark at the start of the batch that raised the alarm."""
     shade_visits(axes, numbers["visits"])
     for visit in numbers["visits"][1:]:
@@ -237,7 +237,7 @@ def _has_events(result: Result) -> bool:
         return False
 
 
-def _noticed(row: dict[str, Any]) -> list[int]:
+def _noticed(row: Numbers) -> list[int]:
     """Batches at which a change was detected."""
     (found,) = row["detections"]
     return found["batches"] if found else []
@@ -255,7 +255,7 @@ def _set_margins(figure: Figure, labels: Sequence[str], bottom: float) -> None:
     figure.subplots_adjust(left=0.17, right=0.91, top=1 - top / height, bottom=bottom / height, hspace=0.28)
 
 
-def _stream_caption(table: BenchTable, stream: Result, numbers: dict[str, Any], missing: int) -> str:
+def _stream_caption(table: BenchTable, stream: Result, numbers: Numbers, missing: int) -> str:
     rows, last = numbers["rows"], f"the last {numbers['window']} batches of the same domain"
     parts = [f"Over the stream: {stream.metric.name} of {last} (orange)"]
     parts += ["Source in grey"] if any(row["method"] == SOURCE for row in rows) else []

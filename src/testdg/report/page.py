@@ -23,7 +23,7 @@ from testdg.report.table import Table
 from testdg.report.tables import group_tables, published_table
 from testdg.runs import Result, comparable, differences
 from testdg.runs.compare import grouped, same_but_for_order
-from testdg.runs.stored import RUNS, to_line
+from testdg.runs.result import RUNS, to_line
 from testdg.spec import SOURCE
 from testdg.studies import BenchTable
 from testdg.studies.rows import by_number, method_title, read_names, titled_rows
@@ -76,8 +76,9 @@ class Group:
         """The settings of each row, and its runs."""
         found = []
         for row in self.table.rows:
-            settings = row.results[0].method["settings"]
-            lines = [", ".join(f"{key} {value}" for key, value in settings.items() if key != "seed") or "no settings"]
+            settings = {**row.results[0].method["settings"]}
+            settings.pop("seed", None)
+            lines = [", ".join(f"{key} {value}" for key, value in settings.items()) or "no settings"]
             for result in row.results:
                 score = self.table.mean(result)
                 shown = "no score" if score is None else result.metric.show(score, more=1)
@@ -98,7 +99,8 @@ class Group:
         equal = sum(table.score(row).value.mean == score.value.mean for row in rows) - 1
         who = f"{best.name} and {_counted(equal, 'other')} have" if equal else f"{best.name} has"
         among = f"Of {len(rows)} rows, " if len(rows) > len({row.method for row in rows}) else ""
-        text = f"{among}{who} the {'highest' if metric.higher else 'lowest'} {score_name}, {score.value.show(metric)}"
+        superlative = "highest" if metric.higher else "lowest"
+        text = f"{among}{who} the {superlative} {score_name}, {score.value.show(metric)}"
         if source is None or best.method == SOURCE:
             return f"{text}." if source else f"{text}; Source was not run."
         text += f"; Source has {table.score(source).value.show(metric)}"
@@ -124,14 +126,20 @@ def make_groups(results: Sequence[Result]) -> list[Group]:
     return groups
 
 
-def _place(result: Result) -> tuple[Any, ...]:
+def _place(result: Result) -> tuple[str | bool, ...]:
+    """A sort key: the group of a result, then its row, Source first and TestDG last, then the run."""
     about = result.record
-    rank = (result.method["name"] != SOURCE, result.method["name"] == _LAST, method_title(result.method["name"]))
-    rest = {key: value for key, value in about.items() if key not in ("seed", "tuning", "device")}
-    return (
-        about["benchmark"], about["kind"], json.dumps(rest, sort_keys=True), *rank,
-        by_number(json.dumps(result.method, sort_keys=True)), json.dumps(about, sort_keys=True),
-    )  # fmt: skip
+    method, rest = result.method["name"], dict(about)
+    for key in ("seed", "tuning", "device"):
+        rest.pop(key, None)
+    group = (about["benchmark"], about["kind"], json.dumps(rest, sort_keys=True))
+    row = (
+        method != SOURCE,
+        method == _LAST,
+        method_title(method),
+        by_number(json.dumps(result.method, sort_keys=True)),
+    )
+    return (*group, *row, json.dumps(about, sort_keys=True))
 
 
 def _fits(first: Result, other: Result) -> bool:
@@ -181,9 +189,12 @@ class Report:
     @property
     def versions(self) -> str:
         """The versions that computed the results."""
-        found = [result.versions for one in self.groups for row in one.table.rows for result in row.results]
-        names = dict.fromkeys(name for one in found for name in one)
-        return ", ".join(f"{n} {' and '.join(sorted({str(one[n]) for one in found if n in one}))}" for n in names)
+        found: dict[str, set[str]] = {}
+        rows = [row for group in self.groups for row in group.table.rows]
+        for result in (result for row in rows for result in row.results):
+            for name, version in result.versions.items():
+                found.setdefault(name, set()).add(str(version))
+        return ", ".join(f"{name} {' and '.join(sorted(versions))}" for name, versions in found.items())
 
     def _files(self) -> dict[str, bytes]:
         """The content of every file by its name."""

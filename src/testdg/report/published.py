@@ -1,11 +1,11 @@
 """Numbers that papers published (`published.toml`), with what they depend on; reports show them in their own tables."""
 
-import tomllib
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 import msgspec
 
+from testdg.files import read_toml
 from testdg.runs.scores import Classification, Metric, Segmentation
 
 
@@ -31,8 +31,8 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def published_tables() -> list[Published]:
-    text = (resources.files("testdg.report") / "published.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text)["table"], list[Published])
+    tables = read_toml(Path(__file__).with_suffix(".toml"), "published numbers")
+    return msgspec.convert(tables["table"], list[Published])
 
 
 def published(benchmark: str, protocol: str) -> list[Published]:

@@ -10,12 +10,12 @@ from testdg.report.bench import SPREAD, gain_cell, mean_cell, means_table
 from testdg.report.published import Published
 from testdg.report.table import Cell, Table, TableColumn
 from testdg.runs import Result, check_comparable
-from testdg.runs.compare import BY_ORDER
+from testdg.runs.compare import BY_ORDER, by_key
 from testdg.runs.protocol import Visit
 from testdg.runs.result import mean_of
 from testdg.runs.scores import Classification, Metric, Segmentation, other_metrics
 from testdg.studies import BenchTable
-from testdg.studies.summary import BenchRow, Score, Spread, leaves_one_out, run_names, spread
+from testdg.studies.summary import BenchRow, ScoreAndGain, Spread, leaves_one_out, run_names, spread
 
 _IOU = "IoU of "
 _HELD_OUT = " (held out)"
@@ -155,7 +155,7 @@ def method_columns(
 def visit_table(
     titles: Sequence[str],
     visits: Sequence[Visit],
-    columns: Sequence[Mapping[int, float]],
+    columns: Sequence[Mapping[int, float | None]],
     metric: Metric = Classification.metric,
 ) -> Table:
     """Scores of each column by the number of the visit, as far as they are known: a row per domain or per round.
@@ -163,36 +163,34 @@ def visit_table(
     A row has the mean of its known visits; columns that know different numbers of visits are not compared. The mean of
     all visits appears once they are all known.
     """
-    numbers = []
-    for row, (title, column) in enumerate(zip(titles, columns, strict=True)):
-        for number, one in enumerate(visits):
-            where = (one.name, one.round, one.severity, not one.learn)
-            numbers.append(Number(row, title, 0, 0, 0, *where, metric.key, column.get(number)))
-    return _visit_table(titles, numbers, metric)
-
-
-def _visit_table(titles: Sequence[str], numbers: Sequence[Number], metric: Metric) -> Table:
-    several, lines = max(one.round for one in numbers) > 1, []
-    for held_out, suffix in _PARTS:
-        mine = [one for one in numbers if one.held_out == held_out]
-        if several and not held_out:
-            rounds = dict.fromkeys(one.round for one in mine)
-            lines += [measure(mine, f"round {number}", metric, mean=known_mean, round=number) for number in rounds]
-        else:
-            names = dict.fromkeys(one.domain for one in mine)
-            lines += [measure(mine, name + suffix, metric, mean=known_mean, domain=name) for name in names]
+    several, lines = max(visit.round for visit in visits) > 1, []
+    for learn, suffix in ((True, ""), (False, _HELD_OUT)):
+        mine = [number for number, visit in enumerate(visits) if visit.learn == learn]
+        names = [visits[n].name + suffix if not (several and learn) else f"round {visits[n].round}" for n in mine]
+        for name, numbers in by_key(zip(names, mine, strict=True)).items():
+            lines.append(Measure(name, metric, _visit_values(columns, numbers), known_mean))
         if mine:
-            lines.append(measure(mine, "mean" + suffix, metric)._replace(summary=True))
+            lines.append(Measure("mean" + suffix, metric, _visit_values(columns, mine), summary=True))
     return method_columns(metric.title, titles, lines)
+
+
+def _visit_values(
+    columns: Sequence[Mapping[int, float | None]], numbers: Sequence[int]
+) -> dict[object, Sequence[Values]]:
+    return {row: [[column.get(number) for number in numbers]] for row, column in enumerate(columns)}
 
 
 def result_tables(titles: Sequence[str], results: Sequence[Result]) -> list[Table]:
     """Every table of some results on one stream; results with different records are refused."""
     check_comparable(results)
     last = results[-1]
+    key = last.metric.key
+    met = [[*result.domains, *(result.held_out or [])] for result in results]
+    visits = [Visit(one.name, one.severity, one.round, n < len(last.domains)) for n, one in enumerate(met[-1])]
+    scores = [{n: one.scores.get(key) for n, one in enumerate(mine)} for mine in met]
+    tables = [visit_table(titles, visits, scores, last.metric)]
     numbers = long_table((title, [result]) for title, result in zip(titles, results, strict=True))
     learnt, tested = ([one for one in numbers if one.held_out == held_out] for held_out, _ in _PARTS)
-    tables = [_visit_table(titles, numbers, last.metric)]
     rounds = range(1, 1 + max(one.round for one in numbers))
     if 1 < len(rounds) <= _MOST_ROUNDS:
         mine = [one for one in learnt if one.row == len(results) - 1]
@@ -266,7 +264,7 @@ def method_rows(
     title: str,
     note: str,
     measures: Sequence[Measure],
-    score: Callable[[BenchRow], Score | None] | None = None,
+    score: Callable[[BenchRow], ScoreAndGain | None] | None = None,
 ) -> Table:
     """A column for each measure; with a score, its mean and gain are the last columns."""
     columns = [TableColumn.of(one.metric, one.title, over=one.over, summary=one.summary) for one in measures]

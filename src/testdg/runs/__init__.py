@@ -7,7 +7,6 @@ from testdg.runs.observer import Observer
 from testdg.runs.pictures import AdaptedStream, adapt_stream
 from testdg.runs.predictions import Prediction
 from testdg.runs.protocol import Protocol, read_protocol, read_protocols
-from testdg.runs.record import Record
 from testdg.runs.result import DomainResult, Result
 from testdg.runs.run import run
 from testdg.runs.session import Session, class_names, open_pictures, open_run
@@ -20,7 +19,6 @@ __all__ = [
     "Observer",
     "Prediction",
     "Protocol",
-    "Record",
     "Result",
     "RunSpec",
     "Session",

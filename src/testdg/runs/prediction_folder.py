@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from testdg.errors import UserError
 from testdg.files import csv_cell, replacing, writing
-from testdg.runs.folder import CONFIG, STATE, Folder, read_config
+from testdg.runs.folder import CONFIG, STATE, Folder, damaged, read_config, reading
 from testdg.runs.pictures import PredictedBatch
 from testdg.runs.predictions import Prediction
 from testdg.runs.session import Session
@@ -106,19 +106,17 @@ class PredictionFolder(Folder):
         saved, seconds = len(batches), 0.0
         if session.adapter.learns:
             note = self.restore_state(session) or {}
-            try:
+            with reading(self.path, STATE):
                 saved, seconds = int(note.get("batches", 0)), float(note.get("seconds", 0.0))
-            except (ValueError, TypeError) as error:
-                raise self.damaged(STATE, error) from error
         if saved > len(batches):
-            raise self.damaged(JOURNAL, f"{len(batches)} batches for a state of {saved}")
+            raise damaged(self.path, JOURNAL, f"{len(batches)} batches for a state of {saved}")
         late = [(file, file in one["skipped"]) for one in batches[saved:] for file in one["files"]]
         redo = all(skipped or exists(file) for file, skipped in late)
         batches = batches[:saved] if redo else batches
         sizes = batches[-1]["sizes"] if batches else {name: len(head) for name, head in _HEADS.items()}
         for name, table in self.files.items():
             if table.seek(0, io.SEEK_END) < sizes[name]:
-                raise self.damaged(name, f"it has {table.tell()} bytes; {sizes[name]} were written")
+                raise damaged(self.path, name, f"it has {table.tell()} bytes; {sizes[name]} were written")
             _truncate(table, sizes[name])
         self.batches = len(batches)
         for row in read_rows(self.path / ROWS):
@@ -132,13 +130,11 @@ class PredictionFolder(Folder):
     def _journal(self) -> list[JournalEntry]:
         """The batches that were written completely."""
         lines = (self.path / JOURNAL).read_bytes().split(b"\n")[:-1]
-        try:
+        with reading(self.path, JOURNAL):
             found: list[JournalEntry] = [json.loads(line) for line in lines]
             for one in found:
                 one["files"], one["skipped"], one["sizes"][ROWS], one["sizes"][SKIPPED], one["sizes"][JOURNAL]
-        except (ValueError, KeyError, TypeError) as error:
-            raise self.damaged(JOURNAL, error) from error
-        return found
+            return found
 
     # Writing
 

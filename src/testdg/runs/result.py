@@ -1,19 +1,23 @@
-"""Result: the scores of every visit to a domain, with the record of what they depend on."""
+"""Result: the scores of every visit to a domain, with the record of what they depend on; lines of `runs.jsonl`."""
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from testdg.bounds import read_text
 from testdg.errors import UserError
 from testdg.runs.protocol import Visit
 from testdg.runs.scores import Metric, Score, find_score, metric_keys
+
+RUNS = "runs.jsonl"
 
 
 @dataclass(frozen=True)
@@ -199,3 +203,37 @@ class Tally:
     def results(self, *, learn: bool) -> list[DomainResult]:
         """The scores of all visits of one kind, in the order of the stream."""
         return [self.result(number) for number, visit in enumerate(self.visits) if visit.learn == learn]
+
+
+# Results as lines of one file, without their folders
+
+
+def to_line(result: Result, rows: Mapping[str, Any]) -> str:
+    """A run as a line: its result without empty scores, the name of its folder, and what benches call its row."""
+    values = {"folder": result.folder.name, **result.to_dict(), "rows": rows or None}
+    for key in ("domains", "held_out"):
+        values[key] = [_known(visit) for visit in values[key] or ()] or None
+    for key in ("means", "held_out_means"):
+        values[key] = _known(values[key] or {})
+    return json.dumps(_known(values)) + "\n"
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def read_lines(path: Path) -> Iterator[Result | UserError]:
+    """Every run of a file, or the error of its line."""
+    try:
+        lines = read_text(path).splitlines()
+    except (OSError, ValueError) as error:
+        message = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise UserError(message, code="unreadable-file") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            values = json.loads(line)
+            yield Result.from_dict(values, path.parent / str(values["folder"]))
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else error
+            message = f"line {number} of {path} is not a run that can be shown ({reason}): leave it out"
+            yield UserError(message, code="damaged-line")

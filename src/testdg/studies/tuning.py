@@ -117,7 +117,7 @@ def conditions(rule: str, specs: Sequence[RunSpec], observer: Observer | None = 
     This loads the source model, which is trained first if the benchmark is embedded.
     """
     source = specs[0]
-    record = open_run(msgspec.structs.replace(source, device="cpu"), observer).record.to_dict()
+    record = open_run(msgspec.structs.replace(source, device="cpu"), observer).record
     data = {key: record[key] for key in ("benchmark", "domains", "severity", "images_per_domain", "batch_size")}
     seeds = sorted({spec.seed for spec in specs if spec.method != SOURCE})
     of_model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}
