@@ -143,6 +143,12 @@ def test_a_guess_is_said_aloud() -> None:
     assert load_model(two, preprocessing=Preprocessing((2, 2))).head == "3"
 
 
+def test_a_head_that_is_no_classifier_is_refused() -> None:
+    for head, found in {"clasifier": "5.3", "1": "BatchNorm2d"}.items():
+        with refused("no-head", head, "Sequential", found):
+            loaded(mlp, head=head)
+
+
 class WithAnother(nn.Module):
     """A classifier with a linear layer after its head that is for something else."""
 

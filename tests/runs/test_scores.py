@@ -187,6 +187,21 @@ def test_a_metric_without_a_value_is_left_out(monkeypatch: pytest.MonkeyPatch) -
     assert score.metrics(row.double().numpy(), 1) == {"error": 0.0, "auroc": None}  # there is no wrong prediction
 
 
+def test_a_log_that_is_older_than_a_metric_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels, early = torch.tensor([[9.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0]), torch.tensor([True, False])
+    old = Classification()
+    sums = old.rows(logits, labels, early).double().sum(0)
+    part, expected = {"segment": 0, "images": 2, **old.pack(sums.tolist())}, old.metrics(sums.numpy(), 2)
+    monkeypatch.setattr(Classification, "others", (*Classification.others, AUROC))
+    tally = Tally(Classification(), [Visit("fog", 5, 1, True)])
+    tally.add([{"parts": [part, part]}])
+    (found,) = tally.results(learn=True)
+    assert found.scores == pytest.approx(expected, abs=1e-4)  # as many as before: the new one has no value
+    del part["errors"]
+    with pytest.raises(KeyError):
+        tally.add([{"parts": [part]}])
+
+
 def test_an_unknown_task_is_refused() -> None:
     assert isinstance(find_score("classification"), Classification)
     with refused("unknown-task", "clasification", "classification"):

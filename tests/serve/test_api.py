@@ -17,7 +17,7 @@ from PIL import Image
 from support.errors import refused
 from support.serving import digits, empty_png, wait_for
 from testdg.models import Preprocessing, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 from testdg.runs.session import PictureOptions
 from testdg.serve.app import make_app
 from testdg.serve.security import Token, find_token, is_loopback

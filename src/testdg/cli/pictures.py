@@ -25,7 +25,8 @@ from testdg.runs.pictures import PredictedBatch
 from testdg.runs.session import PictureOptions
 from testdg.runs.summary import StreamStatistics
 from testdg.studies.engine import Failed
-from testdg.studies.fleet import End, Ended, Lost, News, Noted, Seen, Stopped, adapt_fleet, find_streams
+from testdg.studies.fleet import End, Ended, News, Noted, Stopped, StreamProgress, adapt_fleet, find_streams
+from testdg.studies.ray import Lost
 
 NAMED = 5  # pictures that were left out and are named on the screen; skipped.csv has all
 
@@ -163,7 +164,7 @@ class FleetScreen(Screen):
     def notify(self, news: News) -> None:
         if isinstance(news, Noted):
             self.print(f"note      {news.text}")
-        elif isinstance(news, Seen):
+        elif isinstance(news, StreamProgress):
             self.pictures[news.number] = news.done
             self.running.add(news.number)
             if self.is_silent:

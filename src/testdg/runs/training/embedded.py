@@ -21,7 +21,7 @@ from testdg.data.stream import LabelledImages, to_float
 from testdg.errors import UserError
 from testdg.files import cache_folder, checksum
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 from testdg.runs.training.losses import class_weights
 from testdg.runs.training.recipe import Loss, Recipe
 from testdg.runs.training.views import map_view, turned_view
