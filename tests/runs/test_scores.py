@@ -196,7 +196,7 @@ def test_a_log_that_is_older_than_a_metric_can_be_read(monkeypatch: pytest.Monke
     tally = Tally(Classification(), [Visit("fog", 5, 1, True)])
     tally.add([{"parts": [part, part]}])
     (found,) = tally.results(learn=True)
-    assert found.scores == pytest.approx(expected, abs=1e-6)  # as many as before: the new one has no value
+    assert found.scores == pytest.approx(expected, abs=1e-4)  # as many as before: the new one has no value
     del part["errors"]
     with pytest.raises(KeyError):
         tally.add([{"parts": [part]}])
