@@ -84,14 +84,6 @@ def warm_run(spec: RunSpec) -> RunSession:
     return session
 
 
-def need_testdg(adapter: Adapter) -> TestDG:
-    """The adapter; an error unless it has domain embeddings and prototypes."""
-    if not isinstance(adapter, TestDG):
-        message = f"{adapter.name} has no domain embeddings: use --space features, or testdg"
-        raise UserError(message, code="no-embeddings")
-    return adapter
-
-
 def before_and_after(subject: Subject) -> tuple[tuple[Domain, ...], dict[str, Encode]]:
     """The domains of the run, and encoders of their images, (N, D), before and after it.
 
@@ -102,8 +94,8 @@ def before_and_after(subject: Subject) -> tuple[tuple[Domain, ...], dict[str, En
     domains, adapter = session.benchmark.domains(), adapted(session, result)
     if subject.space == "features":
         return domains, {"before": features_of(session.model), "after": features_of(adapter.predicting_model())}
-    testdg = need_testdg(adapter)
-    return domains, {"before": lambda images: testdg.embed(images, session.model), "after": testdg.embed}
+    assert isinstance(adapter, TestDG)  # `Analysis.choose` has refused others
+    return domains, {"before": lambda images: adapter.embed(images, session.model), "after": adapter.embed}
 
 
 def features_of(model: VisionModel) -> Encode:
