@@ -39,7 +39,8 @@ class Subject:
 
     def complete(self) -> list[tuple[RunSpec, Result]]:
         """Runs with a result."""
-        return [(spec, result) for spec, result in zip(self.specs, self.results, strict=True) if result is not None]
+        pairs = zip(self.specs, self.results, strict=True)
+        return [(spec, result) for spec, result in pairs if result is not None]
 
     def describe(self) -> dict[str, Any]:
         """What the numbers depend on: method, settings and record of the runs; empty without runs."""
@@ -113,7 +114,8 @@ def features_of(model: VisionModel) -> Encode:
 
 def spaced(length: int, count: int) -> list[int]:
     """At most `count` numbers below `length`, evenly spaced."""
-    return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(int)).tolist()  # type: ignore[no-any-return]
+    places = np.linspace(0, length - 1, min(count, length)).round()
+    return sorted({int(place) for place in places})
 
 
 def encode_domain(encode: Encode, domain: Domain, indices: Sequence[int]) -> Array:
