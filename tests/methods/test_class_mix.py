@@ -15,7 +15,7 @@ from testdg import adapt
 from testdg.methods import Adapter
 from testdg.methods.parts.class_mix import ClassMix
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
-from testdg.testing import failures, same_state, stream
+from testdg.testing import laws, same_state, stream
 
 CPU = torch.device("cpu")
 STEPS = ["align", "testdg_aligned"]
@@ -298,7 +298,7 @@ def test_a_step_that_fails_is_not_counted() -> None:
     adapter, twin = made(vit()), made(vit())
     images = bunched(adapter, 1)[0]
     adapter(images), twin(images)
-    with pytest.raises(failures.Injected), failures.failing(adapter, 1):
+    with pytest.raises(laws.Injected), laws.failing(adapter, 1):
         adapter(0.5 * images)
     mix = adapter.class_mix  # type: ignore[attr-defined]
     follow = mix.follow

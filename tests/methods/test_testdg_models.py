@@ -11,7 +11,7 @@ from torch import nn
 from testdg.core.learner import moments
 from testdg.methods.testdg import TestDG
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 from testdg.testing import stream
 
 

@@ -17,7 +17,7 @@ from testdg.errors import UserError
 from testdg.methods import Adapter, cotta
 from testdg.models import TinyCNN, VisionModel
 from testdg.testing import CHECKS, same_state, snapshot, stream
-from testdg.testing.failures import Injected, failing
+from testdg.testing.laws import Injected, failing
 
 
 def fails(adapter: Adapter, images: Tensor, at: int) -> None:

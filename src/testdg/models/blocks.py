@@ -1,7 +1,7 @@
 """Inputs, outputs, blocks, layers and tensors of networks, whatever library they are from."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,17 @@ def is_attention(module: nn.Module) -> bool:
 def config_of(network: nn.Module) -> Any:
     """The configuration of a network: a dict for networks of this package, an object of transformers, or None."""
     return getattr(network, "config", None)
+
+
+def name_classes(network: Any, classes: Sequence[str]) -> None:
+    """Write the classes to the network's configuration."""
+    config = config_of(network)
+    if isinstance(config, dict):
+        config["classes"] = len(classes)
+    elif hasattr(config, "id2label"):
+        config.id2label = dict(enumerate(classes))
+        config.label2id = {name: number for number, name in enumerate(classes)}
+        network.num_labels = len(classes)
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:

@@ -181,17 +181,7 @@ def with_classes_of(weights: Mapping[str, Tensor], model: VisionModel) -> Vision
     return with_classes(model, [str(number) for number in range(len(rows))]).eval()
 
 
-def without_network(path: Path) -> UserError:
-    """The error for a file of tensors, with the ways to use it."""
-    if not path.is_file():
-        return UserError(f"{path} does not exist", code="no-such-file")
-    own = f"load_model({str(path)!r}, module=...) in Python, or in a --plugin FILE.py for commands"
-    ways = f"testdg convert {path} --timm NAME --out FOLDER, or {own}"
-    return UserError(f"{path} has weights without their network: {ways}", code="no-network")
-
-
-def of_a_module(folder: Path, config: Mapping[str, object]) -> UserError:
-    """The error for a folder with the weights of a user's own module, with the way to use it."""
-    name = config.get("module") if str(config.get("module")).isidentifier() else "Module"
-    remedy = f"load_model({str(folder)!r}, module={name}()) in Python, or in a --plugin FILE.py for commands"
-    return UserError(f"{folder} has the weights of {name}, which only its code can make: {remedy}", code="no-network")
+def without_network(place: Path, problem: str, module: str = "...", also: str = "") -> UserError:
+    """The error for weights whose network is unknown, with the ways to use them."""
+    own = f"load_model({str(place)!r}, module={module}) in Python, or in a --plugin FILE.py for commands"
+    return UserError(f"{place} has {problem}: {also}{own}", code="no-network")

@@ -20,7 +20,6 @@ from testdg.models.checkpoints import (
     load_fitting,
     load_into,
     load_strictly,
-    of_a_module,
     read_checkpoint,
     resnet_from_weights,
     timm_network,
@@ -149,7 +148,10 @@ def _from_place(
         network = timm_models.make_network(source, pretrained=True)
         model = wrap(network, preprocessing or timm_models.preprocessing_of(network), head, source)
     elif path.suffix in PICKLED and not path.is_dir():
-        raise without_network(path)
+        if not path.is_file():
+            raise UserError(f"{path} does not exist", code="no-such-file")
+        also = f"testdg convert {path} --timm NAME --out FOLDER, or "
+        raise without_network(path, "weights without their network", also=also)
     elif weights is not None:
         network = resnet_from_weights(read_checkpoint(weights), str(weights))
         preprocessing = preprocessing or read_preprocessor(weights.parent) or resnet.PREPROCESSING
@@ -177,7 +179,8 @@ def _from_folder(
     preprocessing = preprocessing or read_preprocessor(folder, dense=segmentation)
     kind = config.get("model_type")
     if kind == MODEL_TYPE:
-        raise of_a_module(folder, config)
+        own = config.get("module") if str(config.get("module")).isidentifier() else "Module"
+        raise without_network(folder, f"the weights of {own}, which only its code can make", f"{own}()")
     if kind == timm_models.MODEL_TYPE:
         return load_into(timm_models.network_of(folder, config), folder, preprocessing, head)
     if kind in ARCHITECTURES:
