@@ -44,7 +44,8 @@ def test_the_record_in_words_is_complete() -> None:
         (
             {"sampling": "dirichlet", "concentration": 0.1, "sampling_seed": 0},
             [
-                "batches of 4, classes bunched (Dirichlet 0.1, seed 0), reset once at the start, domain changes not announced"
+                "batches of 4, classes bunched (Dirichlet 0.1, seed 0), reset once at the start, "
+                "domain changes not announced"
             ],
         ),
         ({"resets": "at every domain"}, ["reset at every domain, which shows the method where domains change"]),
