@@ -271,19 +271,20 @@ for number in range({count}):
     except UserError as error:
         print(error.code, str(error).replace("\\n", " "), flush=True)
 """
-IN_THE_HUB: list[tuple[Callable[[Path], None], str]] = [
-    (lambda folder: None, "some/vit0: 5 bicubic"),
-    (change(CONFIG, num_labels=10**9, id2label=None), "bad-config: num_labels 1000000000"),
-    (change(CONFIG, num_hidden_layers=10**5), "bad-config"),
-    (change(PREPROCESSOR, image_std=[0.0] * 3), "preprocessing: std"),
-    (lambda folder: (folder / "model.safetensors").unlink(), "bad-config: some/vit4"),
+IN_THE_HUB: list[tuple[str, Callable[[Path], None], str]] = [
+    ("vit", lambda folder: None, "some/vit0: 5 bicubic"),
+    ("vit", change(CONFIG, num_labels=10**9, id2label=None), "bad-config: num_labels 1000000000"),
+    ("vit", change(CONFIG, num_hidden_layers=10**5), "bad-config"),
+    ("vit", change(PREPROCESSOR, image_std=[0.0] * 3), "preprocessing: std"),
+    ("vit", lambda folder: (folder / "model.safetensors").unlink(), "bad-config: some/vit4"),
+    ("tiny", lambda folder: None, "some/vit5: 10 bilinear"),
 ]
 
 
 def test_a_model_of_the_hub_is_looked_at_as_a_folder_is(tmp_path: Path) -> None:
-    for number, (harm, _) in enumerate(IN_THE_HUB):
+    for number, (kind, harm, _) in enumerate(IN_THE_HUB):
         place = tmp_path / f"models--some--vit{number}"  # as the hub leaves a model on the disk
-        write_model(place / "snapshots" / "0123", "vit")
+        write_model(place / "snapshots" / "0123", kind)
         (place / "refs").mkdir()
         (place / "refs" / "main").write_text("0123")
         harm(place / "snapshots" / "0123")
@@ -292,5 +293,5 @@ def test_a_model_of_the_hub_is_looked_at_as_a_folder_is(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     told = done.stdout.splitlines()
     assert len(told) == len(IN_THE_HUB), done.stdout + done.stderr[-2000:]
-    for line, (_, answer) in zip(told, IN_THE_HUB, strict=True):
+    for line, (_, _, answer) in zip(told, IN_THE_HUB, strict=True):
         check(answer, line)
