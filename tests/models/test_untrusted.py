@@ -1,4 +1,4 @@
-"""Model folders from strangers: each is one sentence, told by a process that has little memory and does not hang."""
+"""Hostile model folders: each is refused in one sentence by a process with little memory, which does not hang."""
 
 import json
 import os
@@ -203,7 +203,7 @@ def write_model(folder: Path, kind: str) -> None:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a process says of every folder; the last is unharmed, and the process must live to load it."""
+    """The output of a process for every folder; the last is unharmed, and the process must live to load it."""
     root = tmp_path_factory.mktemp("hostile")
     for number, (kind, harm, _) in enumerate(HOSTILE.values()):
         write_model(root / "models" / f"{number:03d}", kind)
@@ -281,7 +281,7 @@ IN_THE_HUB: list[tuple[str, Callable[[Path], None], str]] = [
 ]
 
 
-def test_a_model_of_the_hub_is_looked_at_as_a_folder_is(tmp_path: Path) -> None:
+def test_models_of_the_hub_are_checked_as_folders_are(tmp_path: Path) -> None:
     for number, (kind, harm, _) in enumerate(IN_THE_HUB):
         place = tmp_path / f"models--some--vit{number}"  # as the hub leaves a model on the disk
         write_model(place / "snapshots" / "0123", kind)
@@ -291,7 +291,7 @@ def test_a_model_of_the_hub_is_looked_at_as_a_folder_is(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path)}
     command = [sys.executable, "-c", FROM_HUB.format(count=len(IN_THE_HUB))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    told = done.stdout.splitlines()
-    assert len(told) == len(IN_THE_HUB), done.stdout + done.stderr[-2000:]
-    for line, (_, _, answer) in zip(told, IN_THE_HUB, strict=True):
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(IN_THE_HUB), done.stdout + done.stderr[-2000:]
+    for line, (_, _, answer) in zip(lines, IN_THE_HUB, strict=True):
         check(answer, line)
