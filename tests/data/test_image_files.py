@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_cases import WNIDS, write_classes, write_image
 from PIL import Image
 from torch import Tensor
 
 from support.errors import refused
+from support.image_sets import WNIDS, write_classes, write_image
 from testdg.data.image_files import Decoder, ImageFiles, choose_images, list_images, read_classes
 from testdg.data.pictures import fit
 

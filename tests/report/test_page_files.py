@@ -169,7 +169,7 @@ def test_markdown_has_the_same_numbers(tmp_path: Path) -> None:
     text = make_report([three_methods(tmp_path)]).files["report.md"].decode()
     assert "| method | fog | snow | mean | gain |\n| --- | ---: | ---: | ---: | ---: |\n" in text
     assert "| TestDG | **12.0 ± 2.8** | **18.0 ± 0.0** | **15.0 ± 1.4** | **+15.0** |" in text
-    assert "- stream: batches of 2, reset once at the start, domain changes not told" in text
+    assert "- stream: batches of 2, reset once at the start, domain changes not announced" in text
 
 
 def test_latex_has_rules_rounds_and_the_best_in_bold(tmp_path: Path) -> None:

@@ -62,13 +62,15 @@ def check_folder(data: Path) -> list[Check]:
     if not data.is_dir():
         raise UserError(f"data folder {data} does not exist", code="no-such-folder")
     sets = _published()
-    checkers = (_check_batches, _check_archive, _check_arrays)
-    checks = [check(data, cifar) for cifar in sets if isinstance(cifar, Cifar) for check in checkers]
+    checks: list[Check | None] = []
+    for cifar in sets:
+        if isinstance(cifar, Cifar):
+            checks += [_check_batches(data, cifar), _check_archive(data, cifar), _check_arrays(data, cifar)]
     picture_sets = [data_set for data_set in sets if isinstance(data_set, PictureSet)]
     own = [pictures for pictures in picture_sets if pictures.is_own(data)]  # then it contains no other set
     for pictures in own or picture_sets:
-        splits = (pictures.test, pictures.train)
-        checks += [_check_stored(data, pictures), *(_check_split(data, pictures, split) for split in splits)]
+        checks.append(_check_stored(data, pictures))
+        checks += [_check_split(data, pictures, split) for split in (pictures.test, pictures.train)]
     return [check for check in checks if check is not None] + check_maps(data)
 
 
@@ -93,7 +95,8 @@ def _check_batches(data: Path, cifar: Cifar) -> Check | None:
         samples = check.attempt(read_batch, check.folder / name, cifar)
         if samples is not None:
             counts[name] = len(samples)
-            expected = cifar.test_images if name == cifar.test else cifar.train_images // len(cifar.train)
+            is_test = name == cifar.test
+            expected = cifar.test_images if is_test else cifar.train_images // len(cifar.train)
             check.compare(check.folder / name, len(samples), expected)
     if cifar.test not in there:
         check.problems.append(f"{check.folder / cifar.test} is missing")
@@ -160,7 +163,8 @@ def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
     check = Check(pictures.stored, stored)
     there = _corruptions(check, lambda name: pictures.corruption_folder(stored, name) is not None)
     made = check.attempt(read_manifest, stored)
-    levels = [pictures.severities[severity - 1] for severity in (made.severities if made else None) or SEVERITIES]
+    severities = (made.severities if made else None) or SEVERITIES
+    levels = [pictures.severities[severity - 1] for severity in severities]
     counts: dict[Path, int] = {}
     for folder in filter(None, (pictures.corruption_folder(stored, name) for name in there)):
         lacks = [level for level in levels if not (folder / level).is_dir()]
@@ -183,7 +187,9 @@ def _check_split(data: Path, pictures: PictureSet, split: str) -> Check | None:
     check = Check(f"{pictures.title} {part}", folder)
     listed = check.attempt(pictures.list_split, data, split)
     paths = {} if listed is None else listed.paths
-    classes = list_classes(folder) if "<class>" in split else sorted({name.split("/")[0] for name in paths})
+    classes = sorted({name.split("/")[0] for name in paths})
+    if "<class>" in split:
+        classes = list_classes(folder)
     check.found = f"{_count(check, folder, paths, classes)} images, {len(classes)} classes"
     if len(classes) < pictures.class_count and pictures.find_class_list(data) is None:
         few = f"{len(classes)} class folders and no {pictures.class_lists[0]}"
@@ -206,7 +212,8 @@ def _count(check: Check, folder: Path, paths: Mapping[str, str], classes: Sequen
         firsts.setdefault(name.split("/")[0], name)
     empty_files = [name for name, path in paths.items() if os.path.getsize(folder / path) == 0]
     filled = [name for name in firsts.values() if name not in empty_files]
-    check.report(folder, "class folders without images", [name for name in classes if name not in firsts])
+    empty_classes = [name for name in classes if name not in firsts]
+    check.report(folder, "class folders without images", empty_classes)
     check.report(folder, "empty files", empty_files)
     check.report(folder, "files without a readable header", filter(has_no_header, filled))
     return len(paths)

@@ -192,8 +192,12 @@ def clouds(noise: ImageNoise, size: torch.Size, cells: int = 6) -> Tensor:
     """Smooth random patches, (N, 1, H, W) in [0, 1]."""
     coarse = noise.uniform(1, cells, 2 * cells)
     fine = noise.uniform(1, 3 * cells, 6 * cells)
-    layers = [F.interpolate(grid, tuple(size[-2:]), mode="bilinear", align_corners=False) for grid in (coarse, fine)]
-    return 0.65 * layers[0] + 0.35 * layers[1]
+    wide, narrow = (_enlarge(grid, size) for grid in (coarse, fine))
+    return 0.65 * wide + 0.35 * narrow
+
+
+def _enlarge(field: Tensor, size: torch.Size) -> Tensor:
+    return F.interpolate(field, tuple(size[-2:]), mode="bilinear", align_corners=False)
 
 
 def streaks(noise: ImageNoise, size: torch.Size, count: int, length: float) -> Tensor:
@@ -237,7 +241,7 @@ def _scatter(down: Tensor, right: Tensor, light: Tensor, rows: int, columns: int
     drawn = field.view(-1, 1, rows, columns)
     if (rows, columns) == tuple(size[-2:]):
         return drawn
-    return F.interpolate(drawn, tuple(size[-2:]), mode="bilinear", align_corners=False)
+    return _enlarge(drawn, size)
 
 
 CONDITIONS = ("fog", "night", "rain", "snow")

@@ -36,7 +36,6 @@ class RunProgress:
         self.add(entries)
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Count log entries."""
         self.done += len(entries)
         self.tally.add(entries)
 
@@ -136,7 +135,6 @@ class TensorBoard(Observer):
         self.close()
 
     def close(self) -> None:
-        """Close the file, if one is open."""
         if self.writer is not None:
             self.writer.close()
             self.writer = None

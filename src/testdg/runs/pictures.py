@@ -175,7 +175,6 @@ class AdaptedStream:
         return self
 
     def __next__(self) -> Prediction:
-        """The next prediction, in the order of the pictures."""
         return next(self._one_by_one)
 
     @property

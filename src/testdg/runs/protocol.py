@@ -176,7 +176,6 @@ class Protocol(Struct, frozen=True, kw_only=True):
         return make_visits(*self.split(benchmark), severity, self.rounds)
 
     def stream(self, benchmark: Benchmark, batch_size: int | None = None) -> Stream:
-        """The stream of a benchmark under this protocol."""
         if self.sampling in ("dirichlet", "sorted") and benchmark.task != "classification":
             message = f"sampling {self.sampling} needs one label per image"
             raise UserError(f"{message}; {benchmark.name} is for {benchmark.task}", code="wrong-task")

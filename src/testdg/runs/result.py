@@ -53,7 +53,6 @@ class DomainResult:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DomainResult:
-        """Read what `to_dict` gave; older results have fewer scores."""
         known = {key: float(values[key]) for key in metric_keys() if values.get(key) is not None}
         classes = values.get("class_iou")
         return cls(
@@ -122,7 +121,6 @@ class Result:
         return {name: mean_of([one for one in values if one is not None]) for name, values in found.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the values as plain JSON."""
         return {
             "protocol": self.record,
             "method": self.method,
@@ -143,7 +141,6 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], folder: Path) -> Result:
-        """Read what `to_dict` gave."""
         held_out = values.get("held_out")
         return cls(
             record=values["protocol"],
@@ -182,7 +179,6 @@ class Tally:
         self._sums: dict[int, np.ndarray[Any, np.dtype[np.float64]]] = {}
 
     def add(self, events: Iterable[dict[str, Any]]) -> None:
-        """Add the parts of some batches."""
         for part in (part for event in events for part in event["parts"]):
             number, sums = part["segment"], self.score.unpack(part)
             self.images[number] = self.images.get(number, 0) + part["images"]

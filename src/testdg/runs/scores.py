@@ -93,7 +93,6 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """The title of its numbers."""
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def show(self, value: float, deviation: float | None = None, more: int = 0) -> str:
@@ -324,7 +323,6 @@ _SCORES: dict[str, type[Score]] = {"classification": Classification, "segmentati
 
 
 def find_score(task: str) -> Score:
-    """The score of a task."""
     return look_up("task", task, _SCORES)()
 
 

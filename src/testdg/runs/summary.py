@@ -35,7 +35,6 @@ class Bin:
     differs: float = 0.0
 
     def add(self, other: Bin) -> None:
-        """Add the sums of another bin."""
         self.count += other.count
         self.confidence += other.confidence
         self.source_confidence += other.source_confidence
@@ -63,7 +62,6 @@ class StreamStatistics:
     source_classes: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Count a row of `predictions.csv`."""
         if int(row["change"]):
             self.changes += 1
             self.changed_at += [self.all.count] if len(self.changed_at) < _MOST_CHANGES else []
@@ -81,7 +79,6 @@ class StreamStatistics:
         self.source_classes[str(row["source_class"])] += 1
 
     def summary(self) -> dict[str, Any]:
-        """The statistics as plain values."""
         return {
             "predictions": self.all.count,
             "skipped": self.skipped,
