@@ -66,7 +66,6 @@ class _Progress:
         self.on_progress, self.done, self.total = on_progress, 0, total
 
     def add(self, name: str, images: int) -> None:
-        """Report more images of a corruption."""
         self.done += images
         self.on_progress(name, self.done, self.total)
 

@@ -41,7 +41,7 @@ class _Dtype:
             raise ValueError("it has an array of something else than whole numbers")
         self.dtype: np.dtype[Any] = np.dtype(_text(code))
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: object) -> None:
         """Set the byte order; a type that has fields or a shape is refused."""
         if type(state) is not tuple or any(value is not None for value in state[2:5]):
             raise ValueError("it has an array of an unknown type")
@@ -74,7 +74,7 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Text, which Python 2 writes as bytes. Other values are refused: hashing nested tuples may take ages."""
     if not isinstance(value, str | bytes):
         raise ValueError(f"it has a {type(value).__name__} where a text should be")
@@ -148,7 +148,7 @@ def _unsafe(path: Path, what: str) -> UserError:
     return UserError(f"{path} asks for {what}, which could execute code: refused", code="unsafe-file")
 
 
-def read_pickle(path: Path) -> dict[str, Any]:
+def read_pickle(path: Path) -> dict[str, object]:
     """Read a pickled dictionary of plain values and arrays without executing anything in it."""
     try:
         check_file(path, MOST_ARRAY)

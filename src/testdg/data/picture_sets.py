@@ -123,7 +123,6 @@ class PictureSet:
         return False
 
     def list_test(self, data: Path) -> Pictures:
-        """List the test pictures, of their split or of a plain tree."""
         return Pictures(data, list_images(data)) if self.is_plain(data) else self.list_split(data, self.test)
 
     def frost_folder(self, data: Path) -> Path:

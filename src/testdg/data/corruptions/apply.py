@@ -32,7 +32,6 @@ from testdg.errors import UserError
 
 
 def gaussian_noise(images: Tensor, noise: ImageNoise, scale: float) -> Tensor:
-    """Add normal noise."""
     return images + noise.normal(*images.shape[1:], scale=scale).to(images.device)
 
 
@@ -59,7 +58,6 @@ def defocus_blur(images: Tensor, noise: ImageNoise, radius: float, alias: float)
 
 
 def gaussian_blur(images: Tensor, noise: ImageNoise, sigma: float) -> Tensor:
-    """Convolve with a bell curve."""
     return gaussian(images, sigma)
 
 

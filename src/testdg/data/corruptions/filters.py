@@ -51,7 +51,6 @@ def mirror(index: Tensor, size: int) -> Tensor:
 
 
 def extend(images: Tensor, rows: int, columns: int, border: Border) -> Tensor:
-    """Pad all four sides."""
     for axis, margin in ((-2, rows), (-1, columns)):
         if margin:
             size = images.shape[axis]

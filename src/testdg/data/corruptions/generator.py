@@ -23,7 +23,6 @@ class ImageNoise:
         self._streams = [_stream_of(key) for key in keys]
 
     def normal(self, *shape: int, mean: float = 0.0, scale: float = 1.0) -> Tensor:
-        """Draw from the normal distribution, as float32."""
         drawn = self._rows(shape, lambda stream, size: stream.standard_normal(size, dtype=np.float32))
         return drawn.mul_(scale).add_(mean)
 
@@ -42,7 +41,6 @@ class ImageNoise:
         return self._rows(rate.shape[1:], lambda stream, _: stream.poisson(next(rates)).astype(np.float32))
 
     def _rows(self, shape: Sequence[int], draw: Callable[[np.random.Generator, int], Any]) -> Tensor:
-        """Let every image's stream draw its row."""
         rows = [draw(stream, math.prod(shape)) for stream in self._streams]
         return torch.from_numpy(np.stack(rows)).view(len(rows), *shape)
 

@@ -92,7 +92,6 @@ def _grow_textures() -> tuple[Tensor, ...]:
 
 
 def _standardise(field: Tensor) -> Tensor:
-    """Scale a field to mean 0 and standard deviation 1."""
     field = field.double()
     return (field - field.mean()) / field.std()
 

@@ -168,7 +168,6 @@ def _draw_end(street: Street, body: tuple[float, float], waist: float, z: float,
 
 
 def draw_people(street: Street) -> None:
-    """People on the pavements, sometimes on the road."""
     for _ in range(street.random.integers(2, 10)):
         side = street.random.choice((-1, 1))
         kerb = street.right if side > 0 else street.left

@@ -148,7 +148,6 @@ class _Facade:
         self.turn = int(random.integers(64))
 
     def paint(self, patch: Patch | None) -> None:
-        """Paint the wall on a face."""
         if patch is None:
             return
         along, above = part(patch.u, self.bay), part(patch.v, self.storey)
@@ -170,7 +169,6 @@ class _Facade:
 
 
 def _draw_border(street: Street, side: int, near: float, far: float) -> None:
-    """A fence or a hedge between pavement and grass."""
     wall, canvas = street.wall(side), street.canvas
     hedge, height = street.random.random() < 0.3, street.between(1.0, 1.7)
     patch = canvas.side(wall, 0, height, near, far)
