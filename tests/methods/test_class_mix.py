@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from passes import segformer
 from torch import Tensor
 
+from support.networks import segformer
 from testdg import adapt
 from testdg.methods import Adapter
 from testdg.methods.parts.class_mix import ClassMix
@@ -133,19 +131,6 @@ def test_a_rare_class_has_a_least_share() -> None:
     torch.testing.assert_close(found - logits, torch.tensor(shifts), rtol=1e-3, atol=1e-3)
 
 
-@settings(max_examples=25)
-@given(st.integers(2, 12), st.lists(st.integers(1, 60), min_size=3, max_size=8), st.integers(0, 1000))
-def test_permuted_classes_permute_the_shift(classes: int, sizes: list[int], seed: int) -> None:
-    order = torch.randperm(classes, generator=torch.Generator().manual_seed(seed))
-    one, other = ClassMix(classes, CPU), ClassMix(classes, CPU)
-    for logits in runs(sizes, classes, seed):
-        found, gate = one.follow(logits)
-        permuted, same = other.follow(logits[:, order])
-        torch.testing.assert_close(permuted, found[:, order], rtol=1e-3, atol=1e-3)
-        torch.testing.assert_close(same, gate, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(other.shift(), one.shift()[order], rtol=1e-3, atol=1e-3)
-
-
 # Which streams it shifts
 
 
@@ -185,41 +170,6 @@ def test_fewer_than_forty_images_shift_nothing(size: int) -> None:
     found, gate = mix.follow(logits[39:])
     assert float(gate) == 1
     assert bool((found[:, 4] > logits[39:, 4]).all())
-
-
-def test_an_empty_window_shifts_nothing() -> None:
-    assert torch.equal(ClassMix(10, CPU).shift(), torch.zeros(10))
-
-
-def test_the_next_image_is_shifted_and_nothing_remembered() -> None:
-    mix = ClassMix(10, CPU)
-    mix.follow(noisy(torch.full((60,), 4), 10, seed=0))
-    before = {name: value.clone() for name, value in mix.state_dict().items()}
-    assert torch.equal(mix.shift(), mix.shift())
-    assert int(mix.shift().argmax()) == 4
-    assert all(torch.equal(value, before[name]) for name, value in mix.state_dict().items())
-
-
-def test_one_batch_larger_than_the_window_counts_as_a_whole() -> None:
-    labels = torch.full((300,), 4)
-    labels[-80:] = torch.arange(80) % 10  # the last images alone would be a mix of all classes
-    mix, logits = ClassMix(10, CPU), noisy(labels, 10, seed=0)
-    found, gate = mix.follow(logits)
-    assert float(gate) == 1
-    assert bool((found[:, 4] > logits[:, 4]).all())
-    assert mix.window.shape == (80, 10)
-    assert not mix.shift().any()  # of which the next image knows nothing
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_logits_stay_of_their_kind(dtype: torch.dtype) -> None:
-    mix, full = ClassMix(10, CPU), ClassMix(10, CPU)
-    logits = noisy(torch.full((60,), 4), 10, seed=0).to(dtype)
-    found, gate = mix.follow(logits)
-    assert found.dtype == dtype
-    assert mix.usual.dtype == gate.dtype == torch.float32
-    expected, _ = full.follow(logits.float())
-    torch.testing.assert_close(found.float(), expected, rtol=1e-2, atol=5e-2)
 
 
 # In a method
@@ -326,16 +276,6 @@ def test_maps_have_no_class_mix(method: str) -> None:
     assert adapter.stream_shift() is None
     assert "bunched" not in adapter.diagnostics
     assert not any("class_mix" in name for name in adapter.tensors())
-
-
-def test_a_whole_stream_in_one_batch() -> None:
-    model = vit()
-    adapter, plain = made(model), made(model, class_mix=False)
-    images = torch.cat(bunched(adapter, 1, size=150))
-    found, expected = adapter(images), plain(images)
-    shifts, gate = Restated(10).follow(expected)
-    assert gate > 0.5
-    torch.testing.assert_close(found, expected + torch.tensor(shifts), rtol=1e-3, atol=1e-3)
 
 
 def test_under_autocast_the_mix_is_in_full_precision() -> None:

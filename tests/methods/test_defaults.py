@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from passes import segformer
 
+from support.networks import segformer
 from testdg import adapt
 from testdg.methods import Adapter
 from testdg.methods.testdg_aligned.method import TestDGAligned

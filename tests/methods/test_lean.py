@@ -29,20 +29,6 @@ def gradients(model: VisionModel, *, autocast: bool) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(model.parameters())))
 
 
-def distance(found: list[Tensor], expected: list[Tensor]) -> float:
-    one, other = (torch.cat([value.flatten() for value in values]) for values in (found, expected))
-    return float((one - other).norm() / other.norm())
-
-
-def test_gradients_are_those_of_the_full_graph(vit: VisionModel) -> None:
-    single, plain = gradients(vit, autocast=False), gradients(vit, autocast=True)
-    lean_norms(vit)
-    lean = gradients(vit, autocast=True)
-    assert 0 < distance(lean, plain) < 0.05
-    assert distance(lean, single) < 2 * distance(plain, single) + 0.01
-    assert {value.dtype for value in lean} == {torch.float32}
-
-
 def test_without_autocast_nothing_changes(vit: VisionModel) -> None:
     expected = gradients(vit, autocast=False)
     lean_norms(vit)

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from testdg_cases import DOMAIN, change, copied, hugging_face, make, moved, second_domain
 from torch import nn
 
+from support.networks import hugging_face
+from support.testdg_cases import DOMAIN, change, copied, make, moved, second_domain
 from testdg.core.learner import moments
 from testdg.methods.testdg import TestDG
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
 from testdg.core.learner import Learner
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.released import LateDetector
-from testdg.models import Preprocessing, VisionModel, load_model
+from testdg.models import VisionModel
 from testdg.testing import stream
 
 NEVER, ALWAYS = 10.0, -1.0  # thresholds of the detector
@@ -107,17 +106,3 @@ def layers(network: nn.Module) -> list[Any]:
 
 
 DOMAIN = {"extractor", "discriminator", "amplifier"}
-
-
-def hugging_face(kind: str, width: int = 32, depth: int = 2, patch: int = 8) -> VisionModel:
-    torch.manual_seed(0)
-    shape = {
-        "hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": 2,
-        "image_size": 32, "patch_size": patch, "num_labels": 10,
-    }  # fmt: skip
-    if kind == "hf-vit":
-        config = transformers.ViTConfig(**shape, intermediate_size=4 * width)
-        network: nn.Module = transformers.ViTForImageClassification(config)
-    else:
-        network = transformers.Dinov2ForImageClassification(transformers.Dinov2Config(**shape))
-    return load_model(network, preprocessing=Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3))
