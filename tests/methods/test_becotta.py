@@ -13,8 +13,8 @@ from torch import Tensor
 
 from support.literal import assert_close, literal_views
 from support.networks import confident, segformer
-from testdg.methods.added_layers import added_layers
 from testdg.methods.becotta import Becotta, Experts, noisy_routers
+from testdg.methods.parts.added_layers import added_layers
 from testdg.models import VisionModel
 from testdg.testing import stream
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from support.literal import assert_close, average
 from support.networks import segformer
-from testdg.methods.added_layers import added_layers, watched
 from testdg.methods.dept.method import (
     Centre,
     Dept,
@@ -24,6 +23,7 @@ from testdg.methods.dept.method import (
     stage_weights,
 )
 from testdg.methods.dept.prompts import add_prompts
+from testdg.methods.parts.added_layers import added_layers, watched
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.testing import stream
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from support.errors import refused
 from support.passes import counted
 from testdg.methods.dpcore import Coreset, DPCore, distance
-from testdg.methods.prompted import moments
+from testdg.methods.parts.prompted import moments
 from testdg.models import VisionModel
 from testdg.testing import stream
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from support.literal import assert_close, literal_views
 from support.networks import confident, segformer
 from support.passes import counted
-from testdg.methods.added_layers import added_layers, watched
 from testdg.methods.ecotta import Ecotta, MetaNetwork, partition
+from testdg.methods.parts.added_layers import added_layers, watched
 from testdg.methods.parts.entropy import reliable_entropy
 from testdg.models import VisionModel
 from testdg.testing import stream

@@ -11,14 +11,14 @@ from support.networks import hugging_face
 from testdg.methods.foa import (
     FOA,
     Evolution,
-    Seen,
+    TokenOutput,
     default_population,
     fitness,
     recombination_weights,
     see_class_tokens,
 )
 from testdg.methods.parts.blocks import class_tokens
-from testdg.methods.prompted import draw_prompts, moments, prompted
+from testdg.methods.parts.prompted import draw_prompts, moments, prompted
 from testdg.models import TinyViT, VisionModel
 from testdg.testing import stream
 
@@ -110,7 +110,7 @@ MEAN, DEVIATION = torch.tensor([1.5, 1.5, 0.5, 0]), torch.tensor([1, 1, 1, 0.5])
 
 
 def test_the_fitness_is_the_worked_number() -> None:
-    seen = Seen(FEATURES[:, 2:] @ HEAD.T, FEATURES[:, 2:], FEATURES)
+    seen = TokenOutput(FEATURES[:, 2:] @ HEAD.T, FEATURES[:, 2:], FEATURES)
     assert float(fitness(seen, torch.stack([MEAN, DEVIATION]), 0.4)) == pytest.approx(1.7626569, abs=1e-6)
     alone = fitness(seen, moments(FEATURES), 0.4)
     assert float(alone) == pytest.approx(1.017357 + 0.713866, abs=1e-5)  # nothing but entropies

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg.methods.parts.blocks import transformer_blocks
-from testdg.methods.testdg_aligned.lean import LeanLayerNorm, lean_norms, passed_again
+from testdg.methods.testdg_aligned import LeanLayerNorm, lean_norms, passed_again
 from testdg.models import VisionModel
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from testdg.methods.align import Align
-from testdg.methods.testdg_aligned.method import TestDGAligned
+from testdg.methods.testdg_aligned import TestDGAligned
 from testdg.models import VisionModel
 from testdg.testing import same_state, stream
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from testdg.methods.testdg.detection import ChangeDetector
+from testdg.methods.testdg.memory import ChangeDetector
 from testdg.methods.testdg.released import LateDetector
 
 HUNDREDTHS = st.lists(st.integers(0, 100).map(lambda value: value / 100), max_size=30)

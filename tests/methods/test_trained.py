@@ -9,9 +9,9 @@ from support.networks import segformer_b5
 from testdg import adapt
 from testdg.core.weights import weights_and_biases
 from testdg.methods import find_method
-from testdg.methods.added_layers import added_layers
 from testdg.methods.becotta import RANKS, add_experts
 from testdg.methods.ecotta import add_to_segformer
+from testdg.methods.parts.added_layers import added_layers
 from testdg.models import VisionModel
 from testdg.testing import stream
 

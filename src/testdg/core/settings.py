@@ -15,6 +15,8 @@ BUDGET = 12
 """Number of configurations that are tuned of every method."""
 RATE = "learning_rate"
 Side = Literal["least", "largest"]
+Presets = Mapping[str, Mapping[str, object]]
+"""Settings of a method by benchmark."""
 
 
 def option(default: Any, help: str, *, low: float | None = None, high: float | None = None) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods import Adapter, Learner, Search, Settings, option, register
+from testdg.methods import Adapter, Learner, Presets, Search, Settings, option, register
 from testdg.methods.parts.blocks import pass_empty_image
 from testdg.methods.parts.normalisation import affine_parameters, lacks_affine
 from testdg.methods.parts.waiting import Waiting
@@ -46,7 +46,7 @@ class ActMAD(Adapter):
     Settings = ActMADSettings
     settings: ActMADSettings
     search = Search(rates=(1e-4, 1e-3, 0.01, 0.1, 0.5, 1), values={"trained": ("norm", "all")})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "cifar10-c": {"trained": "all", "learning_rate": 1e-2, "weight_decay": 5e-4},
         "cifar100-c": {"trained": "all", "learning_rate": 1e-3, "weight_decay": 5e-4},
         "imagenet-c": {"trained": "all", "learning_rate": 2.5e-4, "weight_decay": 5e-4},
@@ -55,7 +55,6 @@ class ActMAD(Adapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Activations are matched after normalisation layers, place by place."""
         if (reason := lacks_affine(model)) is not None:
             return reason
         return None if model.preprocessing.input_size else "its input has no fixed size, and activations have places"

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from testdg.core.weights import ema_update, frozen_copy, restore
-from testdg.methods import Learner, Search, Settings, option, register
-from testdg.methods.added_layers import AddedLayer, AddedLayersAdapter, add_layers, added_layers
+from testdg.methods import Learner, Presets, Search, Settings, option, register
+from testdg.methods.parts.added_layers import AddedLayer, AddedLayersAdapter, add_layers, added_layers
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
 from testdg.methods.parts.views import FOUR_RATIOS, choose_pixels, multiscale_probabilities
@@ -87,7 +87,6 @@ class Experts(AddedLayer):
         return h + (inner @ up + bias).view_as(h)
 
     def leave(self, _: nn.Module, __: Any, output: Any) -> Any:
-        """After the block."""
         return with_first(output, self(first(output)))
 
 
@@ -129,25 +128,22 @@ class Becotta(AddedLayersAdapter):
     Settings = BecottaSettings
     settings: BecottaSettings
     search = Search(rates=(1, 10, 30, 100), values={"margin": (0.2, 0.4, 0.6)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"learning_rate": 1e-4},
         "acdc": {"as_released": True, "source_images": 40000},
     }
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Experts stand behind transformer blocks."""
         return None if transformer_blocks(model) else "it has no transformer blocks to put experts behind"
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """Views change the prediction of pixels even without learning."""
         if model.task == "segmentation":
             return {"learning rate 0 is the source": "an unsure pixel is a mean over views"}
         return {}
 
     def build(self) -> None:
-        """Put the experts into the model, keep a copy to compare with, and make the optimiser."""
         s = self.settings
         add_experts(self.model, self._ranks(), s.experts, min(s.chosen, s.experts), self.generator, s.as_released)
         self.source = frozen_copy(self.model)

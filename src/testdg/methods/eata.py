@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.core.weights import Anchor
-from testdg.methods import Search, option, register
-from testdg.methods.affine import OPTIMIZERS, AffineAdapter, ReliableSettings
+from testdg.methods import Presets, Search, option, register
+from testdg.methods.parts.affine import OPTIMIZERS, AffineAdapter, ReliableSettings
 from testdg.methods.parts.entropy import largest_entropy, masked_mean
 
 
@@ -69,7 +69,7 @@ class Eata(AffineAdapter):
     Settings = EataSettings
     settings: EataSettings
     search = Search(rates=(0.1, 0.3, 1, 3), values={"margin": (0.2, 0.4, 0.6)}, variants={"come": {"loss": "come"}})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"optimizer": "adam", "redundancy": 0.4, "fisher_weight": 1.0, "as_released": True},
         "cifar10-c": {"optimizer": "adam", "redundancy": 0.4, "fisher_weight": 1.0, "as_released": True},
         "cifar100-c": {"optimizer": "adam", "redundancy": 0.1, "fisher_weight": 1.0, "as_released": True},

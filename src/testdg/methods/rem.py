@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from testdg.errors import UserError
-from testdg.methods import Search, option, register
-from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
+from testdg.methods import Presets, Search, option, register
+from testdg.methods.parts.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
 from testdg.methods.parts.blocks import class_tokens, entering, final_norm, pass_empty_image
 from testdg.methods.parts.entropy import entropy, largest_entropy, soft_cross_entropy
 from testdg.methods.parts.normalisation import affine_parameters
@@ -45,7 +45,6 @@ class LastAttention(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call a function of torch, and look at it."""
         kwargs = kwargs or {}
         output = function(*args, **kwargs)
         if function is F.scaled_dot_product_attention:
@@ -103,14 +102,13 @@ class REM(EarlierAffineAdapter):
     Settings = REMSettings
     settings: REMSettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"mask_step": (0.05, 0.1, 0.2)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"mask_step": 0.02},
         **{name: {"learning_rate": 1e-3} for name in ("cifar10-c", "cifar100-c", "imagenet-c")},
     }
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Patches are chosen by the attention of a class token."""
         if not class_tokens(model):
             return "it has no class token that attends to patches (a vision transformer has)"
         with LastAttention() as attention:

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods import Learner, Search, register
-from testdg.methods.testdg.detection import ChangeDetector
 from testdg.methods.testdg.learning import discrimination_loss, domain_accuracy, invariance_loss, self_training_loss
-from testdg.methods.testdg.memory import Prototypes, Queue
+from testdg.methods.testdg.memory import ChangeDetector, Prototypes, Queue
 from testdg.methods.testdg.networks import Networks, trained
 from testdg.methods.testdg.selection import select, selection_mmd2
 from testdg.methods.testdg.settings import PRESETS, TestDGSettings

@@ -23,7 +23,6 @@ class AddedLayer(nn.Module):
     """Tensors that passes report for a loss, inside `watched`."""
 
     def report(self, value: Tensor) -> None:
-        """Report a tensor for a loss."""
         if self.seen is not None:
             self.seen.append(value)
 
@@ -34,7 +33,6 @@ def add_layers(model: VisionModel, layers: Sequence[AddedLayer]) -> None:
 
 
 def added_layers(model: VisionModel) -> nn.ModuleList:
-    """The layers that were added to a model."""
     layers = model.get_submodule(IN_MODEL)
     assert isinstance(layers, nn.ModuleList)
     return layers
