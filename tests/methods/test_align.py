@@ -260,18 +260,6 @@ def test_where_nothing_is_measured_nothing_is_collected(cnn: VisionModel) -> Non
     assert len(features.beginning.content()) == 1  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_what_is_collected_is_a_part_of_the_state(vit: VisionModel, method: str, tmp_path: Any) -> None:
-    whole, stopped = make(vit, method), make(vit, method)
-    batches = stream(whole, 10, 20)
-    for images in batches[:2]:
-        whole(images), stopped(images)
-    stopped.save(tmp_path / "state")
-    again = Adapter.load(tmp_path / "state", vit)
-    for images in batches[2:]:
-        assert torch.equal(again(images), whole(images))
-
-
 def test_a_bad_batch_is_not_collected(vit: VisionModel) -> None:
     adapter = make(vit, "align")
     with refused("image-range"):

@@ -17,10 +17,6 @@ from testdg.methods.dept.method import (
     Dept,
     Neighbours,
     Projection,
-    agreement,
-    imbalance,
-    sameness,
-    stage_weights,
 )
 from testdg.methods.dept.prompts import add_prompts
 from testdg.methods.parts.added_layers import added_layers, watched
@@ -98,21 +94,6 @@ def test_segformer_prompts_are_keys_and_values_against_a_literal_attention() -> 
 
 
 # Losses
-
-
-def test_later_stages_count_more() -> None:
-    assert stage_weights(4, CPU).tolist() == pytest.approx([0.032059, 0.087144, 0.236883, 0.643914], abs=1e-6)
-
-
-def test_losses_by_hand() -> None:
-    even = torch.tensor([[30.0, -30.0], [-30.0, 30.0]])
-    assert float(imbalance(even)) == pytest.approx(-0.693147, abs=1e-5)
-    assert float(imbalance(even[:1])) == pytest.approx(0, abs=1e-5)
-    across = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
-    assert float(sameness(across)) == pytest.approx(-0.5)
-    assert float(sameness(torch.ones(1, 2, 2))) == pytest.approx(0, abs=1e-6)
-    assert float(agreement(across, across)) == pytest.approx(0, abs=1e-6)
-    assert float(agreement(across, -across)) == pytest.approx(2)
 
 
 def test_the_centre_against_loops() -> None:
@@ -215,6 +196,3 @@ def test_prompts_begin_beside_the_mean_of_the_tokens_that_enter_their_stage(vit:
     for before, now, tokens in zip(added_layers(fresh.model), added_layers(adapter.model), entered, strict=True):
         mean = tokens[:, 5:].double().mean((0, 1))
         torch.testing.assert_close((now.tokens - before.tokens).double(), mean.expand(5, -1), rtol=1e-4, atol=1e-5)
-
-
-# Segmentation

@@ -12,31 +12,16 @@ from torch import Tensor
 from support.networks import confident
 from testdg.methods.deyo import (
     DeYO,
-    DeYOSettings,
     cover_centre,
-    label_difference,
-    shape_loss,
     shuffle_pixels,
     shuffle_tiles,
 )
-from testdg.methods.parts.entropy import entropy
 from testdg.models import VisionModel
 from testdg.testing import stream
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def test_the_gradient_of_three_predictions_is_the_worked_numbers() -> None:
-    logits = torch.tensor([[3.0, 0, -1], [1, 0.5, 0], [4, 0, 0]], requires_grad=True)
-    difference = label_difference(logits.detach(), torch.tensor([[0.5, 0.5, 0], [0.0, 0, 0], [3.5, 0, 0]]))
-    loss, reliable, chosen = shape_loss(entropy(logits), difference, 3, DeYOSettings())
-    assert (reliable.tolist(), chosen.tolist()) == ([True, False, True], [True, False, False])
-    assert float(loss.detach()) == pytest.approx(0.800252, abs=2e-6)
-    (gradient,) = torch.autograd.grad(loss, logits)
-    torch.testing.assert_close(gradient[0], torch.tensor([-0.569279, 0.379605, 0.189674]), atol=2e-6, rtol=0)
-    assert not gradient[1:].any()
 
 
 def tiles_of(image: Tensor, tiles: int) -> list[list[float]]:

@@ -108,10 +108,3 @@ def test_a_block_that_is_passed_again_keeps_only_its_input(autocast: bool, vit: 
     assert few < len(saved_tokens(vit))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_a_block_is_itself_again_after_an_error(vit: VisionModel) -> None:
-    block = transformer_blocks(vit)[0]
-    with pytest.raises(ValueError, match="no images"), passed_again([block]):
-        raise ValueError("no images")
-    assert "forward" not in vars(block)

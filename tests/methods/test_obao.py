@@ -30,15 +30,6 @@ def offer(memory: CertainMemory, *entropies: float, limit: float = 10.0) -> list
     return sorted(round(float(value), 4) for value in memory.entropies if math.isfinite(value))
 
 
-@pytest.mark.parametrize(("strict", "last"), [(True, [0.1, 0.3]), (False, [0.1, 0.9])])
-def test_the_least_certain_image_leaves_first(strict: bool, last: list[float]) -> None:
-    memory = CertainMemory(2, CPU, strict)
-    assert offer(memory, 0.1, 0.4) == [0.1, 0.4]
-    assert offer(memory, 0.3) == [0.1, 0.3]
-    assert offer(memory, 0.9) == last
-    assert offer(memory, 0.05, limit=0.01) == last
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=5, unique=True), min_size=1, max_size=6),

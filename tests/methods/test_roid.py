@@ -2,14 +2,12 @@
 
 import math
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.errors import refused
 from support.networks import confident
 from testdg.methods.roid import Roid, correct_prior, image_weights, likelihood_ratio
 from testdg.models import VisionModel
@@ -100,15 +98,6 @@ def test_the_view_is_neither_blurred_nor_noisy(vit: VisionModel) -> None:
     view = Roid(vit).augment(grey, torch.Generator().manual_seed(0))
     spread = view.amax((2, 3)) - view.amin((2, 3))
     assert float(spread.max()) < 1e-5
-
-
-def test_predictions_that_depend_on_the_batch_are_not_a_model(vit: VisionModel, tmp_path: Path) -> None:
-    adapter = Roid(vit)
-    with refused("not-exportable", "roid", "save()"):
-        adapter.adapted_model()
-    with refused("not-exportable", "roid", "save()"):
-        adapter.export(tmp_path / "model")
-    Roid(vit, prior_correction=False).adapted_model()
 
 
 def test_an_adapted_model_with_other_predictions_breaks_a_law(

@@ -217,9 +217,6 @@ def test_graphs_are_for_a_gpu_alone(vit: VisionModel) -> None:
     assert same_state(one, other) is None
 
 
-# The source
-
-
 # Batches of few classes
 
 
@@ -266,11 +263,3 @@ def test_the_student_learns_from_a_changed_view_that_the_seed_draws(vit: VisionM
     assert moved(one.model, plain.model)
     assert moved(one.model, other.model)
     assert not moved(plain.model, adapted(1, 0.0).model)  # without a view nothing is drawn
-
-
-def test_every_pixel_of_the_view_stays_in_its_place(vit: VisionModel) -> None:
-    adapter = started(vit, augmentation=1.0)
-    halves = torch.zeros(4, 3, 32, 32)
-    halves[..., 16:] = 1.0
-    view = adapter.augment(halves, adapter.generator)
-    assert (view[..., 20:] > view[..., :12].flip(-1) + 0.3).all()

@@ -29,9 +29,6 @@ def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
 
 
-# L_self
-
-
 # L_dis
 
 

@@ -42,18 +42,6 @@ def test_models_and_batch_sizes(model: VisionModel, sizes: list[int]) -> None:
     assert moved(adapter, before) >= {*DOMAIN, "model", "teacher"}
 
 
-def test_queue_and_prototypes_do_not_depend_on_the_batch(vit: VisionModel) -> None:
-    for size in (1, 3, 12):
-        adapter = make(vit, queue_length=10, prototypes=6)
-        images = torch.cat(stream(adapter, 4, 6))
-        for batch in images[:12].split(size):
-            adapter(batch)
-        change(adapter, images[12 : 12 + size])
-        assert len(adapter.prototypes) == 6
-        assert set(adapter.prototypes.positions.tolist()) <= set(range(2, 12))
-        assert adapter.queue.content()[1].tolist() == list(range(12, 12 + size))[-10:]
-
-
 @pytest.mark.parametrize(
     "settings",
     [

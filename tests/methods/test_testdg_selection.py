@@ -88,16 +88,6 @@ def test_greedy_is_brute_force_greedy(chunk: int, monkeypatch: pytest.MonkeyPatc
         assert select_mmd(x, 7, gamma).tolist() == literal_greedy(x.tolist(), 7, gamma), f"problem {seed}, {gamma}"
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_on_a_queue_of_usual_size_greedy_beats_every_random_choice(seed: int) -> None:
-    x = points(seed, 256, 16)
-    gamma = median_gamma(x)
-    generator = torch.Generator().manual_seed(seed)
-    best = float(score(x, select_mmd(x, 40), gamma))
-    drawn = [float(score(x, select("random", x, 40, None, generator), gamma)) for _ in range(100)]
-    assert best > max(drawn)
-
-
 def test_median_heuristic_is_one_over_the_median_squared_distance() -> None:
     x = points(3, 9, 2)
     distances = sorted(float((a - b).square().sum()) for a, b in itertools.combinations(x, 2))

@@ -109,12 +109,6 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-# 1, 2: what returns to the source
-
-
-# 3: pairs by index
-
-
 @pytest.mark.parametrize("as_released", [False, True])
 def test_only_the_code_pauses_invariance(vit: VisionModel, as_released: bool) -> None:
     adapter = make(vit, as_released=as_released)
@@ -124,9 +118,6 @@ def test_only_the_code_pauses_invariance(vit: VisionModel, as_released: bool) ->
         adapter(images)
         seen[number] = "invariance_loss" in adapter.diagnostics
     assert [number for number, found in seen.items() if found] == ([20, 49, 70, 120] if as_released else list(seen))
-
-
-# 4: where training starts
 
 
 def test_networks_of_the_released_code(vit: VisionModel) -> None:
@@ -157,12 +148,3 @@ def test_the_amplifier_starts_smaller(vit: VisionModel) -> None:
     for down in adapter.amplifier.down.values():
         assert float(down.detach().std()) == pytest.approx(1 / 16**2, rel=0.1)
     assert pytest.approx(340, abs=2) == (1 / 3 / 768) ** 0.5 * 128**2  # ViT-B/16, text to code
-
-
-# 5: queue, detector, one step for both phases
-
-
-# 6: prototypes
-
-
-# 7: the weight of L_dis

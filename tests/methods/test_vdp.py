@@ -1,7 +1,6 @@
 """VDP: prompts in the picture, what holds them back, and one batch by the book."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,15 +153,3 @@ def test_a_stream_with_a_change_by_the_book(vit: VisionModel) -> None:
     torch.testing.assert_close(adapter.memory.path, state["omega"], rtol=1e-2, atol=1e-7)
     torch.testing.assert_close(adapter.prompts.agnostic, other.prompts.agnostic, rtol=1e-3, atol=1e-4)
     assert float(adapter.diagnostics["penalty"]) > 0
-
-
-def test_only_a_fresh_adapter_has_an_ordinary_model(vit: VisionModel, tmp_path: Path) -> None:
-    adapter = VDP(vit)
-    images = stream(adapter, 1)[0]
-    assert torch.equal(adapter.adapted_model()(images).logits, adapter.predict(images))
-    adapter(images)
-    with refused("not-exportable"):
-        adapter.export(tmp_path)
-
-
-# Segmentation

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from support.literal import assert_close, average, same
-from testdg.methods.versatile import AdaptiveThresholds, RunningMean, Versatile, correct, diversity_weights
+from testdg.methods.versatile import RunningMean, Versatile, correct, diversity_weights
 from testdg.models import VisionModel
 from testdg.testing import stream
 
@@ -18,19 +18,6 @@ def probabilities(count: int, classes: int, seed: int = 0) -> Tensor:
 
 
 # Labels
-
-
-def test_thresholds_are_the_formula() -> None:
-    thresholds = AdaptiveThresholds(4, 0.9, torch.device("cpu"))
-    tau, profile = 0.25, [0.25] * 4
-    for seed in range(5):
-        p = probabilities(6, 4, seed)
-        found = thresholds.update(p)
-        tau = 0.9 * tau + 0.1 * sum(max(row) for row in p.double().tolist()) / 6
-        profile = [0.9 * q + 0.1 * float(p[:, c].double().mean()) for c, q in enumerate(profile)]
-        expected = [max(tau * q / max(profile), 0.25) for q in profile]
-        assert found.tolist() == pytest.approx(expected, rel=1e-5)
-    assert max(expected) > 0.25
 
 
 def test_an_unsure_label_is_mixed_with_that_of_the_source_by_confidence() -> None:
@@ -43,18 +30,6 @@ def test_an_unsure_label_is_mixed_with_that_of_the_source_by_confidence() -> Non
     assert labels[1].tolist() == pytest.approx([share * 0.6 + (1 - share) * 0.7, share * 0.4 + (1 - share) * 0.3])
     assert torch.equal(labels[2], teacher[2])
     assert reliable.tolist() == [False, True, True]  # the second is promoted: both say the first class
-
-
-def test_weights_are_the_formula() -> None:
-    labels, usual = probabilities(5, 4), probabilities(1, 4, 9)[0]
-    found = diversity_weights(labels, usual, 1 / 3)
-    rows, mean = labels.double().tolist(), usual.double().tolist()
-    norm = lambda v: math.sqrt(sum(x * x for x in v))  # noqa: E731
-    unusual = [1 - sum(a * b for a, b in zip(row, mean, strict=True)) / norm(row) / norm(mean) for row in rows]
-    certain = [sum(p * math.log(p) for p in row) for row in rows]
-    scale = lambda v: [(x - min(v)) / (max(v) - min(v)) for x in v]  # noqa: E731
-    expected = [math.exp(3 * u * v) for u, v in zip(scale(unusual), scale(certain), strict=True)]
-    assert found.tolist() == pytest.approx(expected, rel=1e-3)
 
 
 def test_weights_of_one_image_and_of_equal_images() -> None:

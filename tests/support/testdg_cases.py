@@ -1,14 +1,11 @@
 """Adapters in known states, for the tests of TestDG."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-from testdg.core.learner import Learner
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.released import LateDetector
 from testdg.models import VisionModel
@@ -81,23 +78,6 @@ def moved(adapter: TestDG, before: dict[str, list[Tensor]]) -> set[str]:
         if len(tensors) != len(before[name])
         or not all(torch.equal(a, b) for a, b in zip(tensors, before[name], strict=True))
     }
-
-
-@contextmanager
-def watched(adapter: TestDG) -> Iterator[list[tuple[str, set[str]]]]:
-    """Note, for each update of a learner, which parts it moved."""
-    log: list[tuple[str, set[str]]] = []
-    plain = Learner.move
-    names = adapter.learners()
-
-    def move(learner: Learner, *given: Any) -> None:
-        before = copied(adapter)
-        plain(learner, *given)
-        log.append((next(name for name, other in names.items() if other is learner), moved(adapter, before)))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Learner, "move", move)
-        yield log
 
 
 def layers(network: nn.Module) -> list[Any]:

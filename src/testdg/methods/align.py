@@ -168,7 +168,7 @@ class Align(Adapter):
 
     @torch.no_grad()
     def step(self, images: Tensor) -> Tensor:
-        """Predict with the statistics of the stream, and remember them; nothing is, where `to_host` refuses the batch.
+        """Predict with the statistics of the stream, and store them; a batch that `to_host` refuses is not stored.
 
         One pass. The first batch of a new domain is passed again, with its own statistics.
         """

@@ -1,4 +1,4 @@
-"""BECoTTA: a mixture of low-rank experts behind every block, chosen for each image (Lee et al., ICML 2024)."""
+"""BECoTTA: a mixture of low-rank experts after every block, chosen for each image (Lee et al., ICML 2024)."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -77,7 +77,7 @@ class Experts(AddedLayer):
         return best[:1].softmax(1).detach().expand_as(best), first_experts
 
     def forward(self, h: Tensor) -> Tensor:
-        """Add what the experts say."""
+        """Add the output of the chosen experts."""
         tokens = h.flatten(1, -2)  # (N, T, C)
         gates, which = self.gates(tokens)
         down, up = (weight[which].flatten(1, 2) for weight in (self.down, self.up))  # (N, K r, C)
@@ -93,7 +93,7 @@ class Experts(AddedLayer):
 def add_experts(
     model: VisionModel, ranks: Sequence[int], experts: int, chosen: int, generator: Generator, as_released: bool
 ) -> None:
-    """Put experts behind the transformer blocks of a model; a block with rank 0 gets none."""
+    """Put experts after the transformer blocks of a model; a block with rank 0 gets none."""
     added = []
     for block, rank in zip(transformer_blocks(model), ranks, strict=True):
         if rank:

@@ -55,17 +55,17 @@ class LastAttention(TorchFunctionMode):
 
     @torch.no_grad()
     def of_class_token(self, others: int) -> Tensor | None:
-        """Mean over heads of what the first token gives each patch, (N, T), without the tokens before the patches."""
+        """Attention of the first token to each patch, (N, T), mean over heads."""
         return None if self.row is None else self.row().float().mean(1)[:, 0, others:]
 
 
 def _first_row(query: Tensor, key: Tensor, *_: Any, scale: float | None = None, **__: Any) -> Tensor:
-    """What the first token attends to, (N, heads, 1, T)."""
+    """Attention of the first token, (N, heads, 1, T)."""
     return (query[..., :1, :] @ key.mT * (scale or query.shape[-1] ** -0.5)).softmax(-1)
 
 
 def least_attended(scores: Tensor, share: float) -> Tensor:
-    """Of the patches, (N, T), the indices of those that stay when a share is left out: the most attended ones."""
+    """Indices of the patches, (N, T), that stay when the most attended share is left out."""
     count = scores.shape[1]
     stay = int(count * (1 - share) + 1e-9)  # a hair, since 10 (1 - 0.3) is less than 7 in floats
     return scores.topk(max(stay, 1), 1, largest=False).indices
@@ -84,7 +84,7 @@ def consistency(views: Sequence[Tensor]) -> Tensor:
 
 
 def ranking(views: Sequence[Tensor], margin: float) -> Tensor:
-    """By how much an easier view has more entropy than a harder one, which has no gradients, minus a margin."""
+    """Hinge loss: an easier view should have less entropy, by a margin, than a harder one, which has no gradients."""
     entropies = [entropy(logits) for logits in views]
     losses = [(easy - hard.detach() + margin).clamp(min=0).mean() for easy, hard in combinations(entropies, 2)]
     return torch.stack(losses).sum()

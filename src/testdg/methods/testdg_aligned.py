@@ -208,9 +208,9 @@ class TestDGAligned(Align):
         return {"learnt": balanced, **{name: loss.detach() for name, loss in losses.items()}}
 
     def _balanced(self, taught: Tensor) -> Tensor:
-        """Whether a batch shows enough of the classes to learn from: of one class, it would teach that class alone.
+        """Whether a batch shows enough classes to learn from; a batch of one class would teach that class alone.
 
-        So must the batches before it: in a hard domain the predictions of a batch of one class are many, and wrong.
+        The batches before it must show enough, too: in a hard domain, a batch of one class is predicted as many.
         """
         mix, images = class_shares(taught).mean(0).detach(), len(taught)
         shown, usual = effective_classes(mix), effective_classes(self.mix)

@@ -51,7 +51,7 @@ class Prompts(nn.Module):
 
 
 class JumpDetector(PlainState):
-    """Say that the domain changed when the confidence jumps.
+    """Detect a new domain by a jump of the confidence.
 
     A batch is compared with each of the `history` before it. With `significance` above zero, the mean of the `recent`
     batches is compared with the mean of the `history` before them, and the gap must also be that many standard errors
