@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from testdg.models import Preprocessing, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

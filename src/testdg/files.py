@@ -92,7 +92,7 @@ def sync_folder(folder: Path) -> None:
         os.close(number)
 
 
-def checksum(values: Any, size: int = 16) -> str:
+def checksum(values: object, size: int = 16) -> str:
     """Hexadecimal checksum of bytes or of JSON values (the order of keys does not matter), 2 x `size` digits."""
     data = values if isinstance(values, bytes) else json.dumps(values, sort_keys=True).encode()
     return hashlib.blake2b(data, digest_size=size).hexdigest()
@@ -105,6 +105,14 @@ def file_checksum(path: Path) -> str:
         while part := file.read(1 << 24):
             code, size = zlib.crc32(part, code), size + len(part)
     return f"{size}-{code:08x}"
+
+
+def cache_folder() -> Path:
+    """$TESTDG_CACHE, or the user's cache folder."""
+    if chosen := os.environ.get("TESTDG_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "testdg"
 
 
 class Lock(NamedTuple):

@@ -137,12 +137,12 @@ def test_the_time_left_comes_from_the_pace_of_each_method() -> None:
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_display_shows_what_runs_and_what_ended(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("testdg.cli.display.STATUS_EVERY", 0.0)
+    monkeypatch.setattr(BenchDisplay, "interval", 0.0)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, highlight=False)
     with BenchDisplay(console, specs(), jobs=1) as display:
         display.notify(Running(0, 0, None, ""))
         display.notify(Running(0, 5, 41.5, "fog"))
-        display.progress.refresh()
+        display.live.refresh()
         display.notify(Complete(0, result(40.0)))
         display.notify(Running(1, 10, 33.0, "fog"))
         display.notify(Complete(1, result(33.0)))

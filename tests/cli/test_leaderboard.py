@@ -6,7 +6,7 @@ import pytest
 
 from support.commands import refuses
 from testdg.cli.app import execute
-from testdg.studies.variants import Chosen, Tuned
+from testdg.studies.variants import Tuned, TunedRow
 
 
 def short_runs(model: Path, images: int) -> list[str]:
@@ -60,7 +60,7 @@ def test_a_leaderboard_takes_the_rows_of_a_file_of_chosen_settings(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Tuned({}, {"neo": Chosen("NEO", "neo", "none", {"share": 0.1})}).write(tmp_path / "tuned.toml")
+    Tuned({}, {"neo": TunedRow("NEO", "neo", "none", {"share": 0.1})}).write(tmp_path / "tuned.toml")
     small = short_runs(model, images=4)
     assert execute(["leaderboard", *small, "--tuned", "tuned.toml", "--best", "0", "--no-cost", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -68,7 +68,7 @@ def test_a_leaderboard_takes_the_rows_of_a_file_of_chosen_settings(
     assert {table["rows"][1]["tuning"] for table in found["tables"]} == {
         "the method's defaults; chosen in tuned.toml: share"
     }
-    Tuned({}, {"roid": Chosen("ROID", "roid", "none", {"learning_rate": 1e-5})}).write(tmp_path / "tuned.toml")
+    Tuned({}, {"roid": TunedRow("ROID", "roid", "none", {"learning_rate": 1e-5})}).write(tmp_path / "tuned.toml")
     refuses(
         capsys, ["leaderboard", "roid:uncorrected", *small, "--tuned", "tuned.toml"], "tuned.toml", "roid:uncorrected"
     )

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pickle_mutants import arrays, check, python_2_batch
 
+from support import pickle_mutants
 from support.errors import refused
+from support.pickle_mutants import arrays, check, python_2_batch
 from testdg.data.cifar import read_batch
 from testdg.data.pickled import read_pickle
 from testdg.errors import UserError
@@ -149,7 +150,7 @@ def test_changed_bytes_raise_user_errors_or_leave_arrays_of_the_file(
 
 
 def test_mutants_of_a_batch_neither_crash_nor_show_other_memory() -> None:
-    command = [sys.executable, str(Path(__file__).with_name("pickle_mutants.py")), "4000", "7"]
+    command = [sys.executable, pickle_mutants.__file__, "4000", "7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     count, failed, seen = (int(part.split()[0]) for part in done.stdout.split(", "))

@@ -12,7 +12,7 @@ from testdg.data.streets.scene import HEIGHT, WIDTH, draw_scenes
 from testdg.data.streets.street import CAR, CLASSES, PALETTE, ROAD, SKY
 from testdg.data.weather import FAR, weather
 from testdg.models import Preprocessing, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 
 
 @pytest.fixture(scope="module")

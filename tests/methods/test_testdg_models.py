@@ -12,7 +12,7 @@ from support.testdg_cases import DOMAIN, change, copied, make, moved, second_dom
 from testdg.core.learner import moments
 from testdg.methods.testdg import TestDG
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 from testdg.testing import stream
 
 

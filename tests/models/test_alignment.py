@@ -3,11 +3,11 @@
 import pytest
 import torch
 import transformers
-from alignment_cases import WIDTH, Distortion, aligned, images, seen_after, sites, small_vit, without_opinion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from support.alignment import WIDTH, Distortion, aligned, images, seen_after, sites, small_vit, without_opinion
 from testdg.methods.align import site_names
 from testdg.methods.parts.blocks import prefix_tokens
 from testdg.models import Preprocessing, TinyCNN, load_model

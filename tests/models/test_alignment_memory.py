@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from alignment_cases import (
+
+from support.alignment import (
     WIDTH,
     aligned,
     dark,
@@ -13,7 +14,6 @@ from alignment_cases import (
     small_vit,
     watched,
 )
-
 from testdg.models.alignment import confidence, detach
 from testdg.models.sites import Site, Statistics
 

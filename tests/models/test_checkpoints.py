@@ -80,12 +80,14 @@ def test_the_options_of_a_training_may_lie_beside_its_tensors(tmp_path: Path) ->
     assert read_checkpoint(file).keys() == weights.keys()
 
 
-def test_a_file_of_tensors_without_preprocessing_is_told(tmp_path: Path) -> None:
+def test_weights_and_modules_without_preprocessing_are_warned_about(tmp_path: Path) -> None:
     file = tmp_path / "weights.pth"
     torch.save(MyNet().state_dict(), file)
     with pytest.warns(UserWarning, match="weights") as caught:
         load_model(file, module=MyNet())
-    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="MyNet") as of_module:
+        load_model(MyNet())
+    assert caught[0].filename == of_module[0].filename == __file__
 
 
 class Harmful:

@@ -143,6 +143,30 @@ def test_a_guess_is_said_aloud() -> None:
     assert load_model(two, preprocessing=Preprocessing((2, 2))).head == "3"
 
 
+def test_a_head_that_is_no_classifier_is_refused() -> None:
+    for head, found in {"clasifier": "5.3", "1": "BatchNorm2d"}.items():
+        with refused("no-head", head, "Sequential", found):
+            loaded(mlp, head=head)
+
+
+class WithAnother(nn.Module):
+    """A classifier with a linear layer after its head that is for something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.classifier, self.auxiliary = nn.Linear(3, 8), nn.Linear(8, 5), nn.Linear(8, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.body(images.mean((2, 3))).relu())  # type: ignore[no-any-return]
+
+
+def test_the_head_is_what_gives_the_logits() -> None:
+    model = loaded(WithAnother)
+    assert (model.head, model.classes, model.feature_size) == ("classifier", 5, 8)
+    with refused("no-head", "auxiliary", "WithAnother"):
+        loaded(WithAnother, head="auxiliary")(IMAGES)
+
+
 def test_maps_are_no_logits_of_a_classifier() -> None:
     dense = nn.Sequential(*body(), nn.Conv2d(8, 5, 1))
     with refused("bad-network", (1, 5, 8, 8)):

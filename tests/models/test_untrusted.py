@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import KINDS, PREPROCESSING
 from safetensors.torch import load_file, save_file
 
 from support.errors import refused
+from support.models import BICUBIC, KINDS
 from testdg.models import Preprocessing, TinyViT, load_model
 from testdg.models.preprocessing import write_preprocessor
 
@@ -110,6 +110,13 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "a negative depth": ("tiny", change(CONFIG, depth=-5), "wrong-weights"),
     "a negative width": ("tiny", change(CONFIG, width=-16), "bad-config: TinyViT"),
     "a patch of 0": ("tiny", change(CONFIG, patch=0), "bad-config: TinyViT"),
+    "an unknown key": ("tiny", change(CONFIG, clases=10), "bad-config: config.json TinyViT"),
+    "a width that is a text": ("tiny", change(CONFIG, width="wide"), "bad-config: TinyViT"),
+    "half a configuration": ("vit", replace(CONFIG, b"{"), "no-config: config.json"),
+    "a configuration that is a list": ("vit", replace(CONFIG, b"[]"), "no-config: config.json"),
+    "a configuration that is no text": ("vit", replace(CONFIG, b"\xff\xfe\x00"), "no-config: config.json"),
+    "a configuration of nothing": ("vit", replace(CONFIG, b"null"), "no-config: config.json"),
+    "cut weights": ("vit", lambda folder: os.truncate(folder / "model.safetensors", 3000), "damaged-model"),
     "a depth that is a list": ("tiny", change(CONFIG, depth=[1]), "bad-config: TinyViT"),
     "another size than the network's": (
         "tiny", change(PREPROCESSOR, size={"height": 64, "width": 64}), "bad-config: 64 x 64",
@@ -191,7 +198,7 @@ def write_model(folder: Path, kind: str) -> None:
         load_model(TinyViT(width=16, depth=1, patch=8), preprocessing=Preprocessing((32, 32))).save(folder)
     else:
         KINDS[kind]().save_pretrained(folder)
-        write_preprocessor(PREPROCESSING, folder)
+        write_preprocessor(BICUBIC, folder)
 
 
 @pytest.fixture(scope="module")

@@ -43,9 +43,12 @@ def test_the_record_in_words_is_complete() -> None:
         ({"sampling": "mixed", "sampling_seed": 7}, ["1 domains, severity 5", "batches of 4, domains mixed (seed 7)"]),
         (
             {"sampling": "dirichlet", "concentration": 0.1, "sampling_seed": 0},
-            ["batches of 4, classes bunched (Dirichlet 0.1, seed 0), reset once at the start, domain changes not told"],
+            [
+                "batches of 4, classes bunched (Dirichlet 0.1, seed 0), reset once at the start, "
+                "domain changes not announced"
+            ],
         ),
-        ({"resets": "at every domain"}, ["reset at every domain, which tells the method where domains change"]),
+        ({"resets": "at every domain"}, ["reset at every domain, which shows the method where domains change"]),
         ({"severity": "none", "held_out": []}, ["1 domains in order\n"]),
     ],
 )

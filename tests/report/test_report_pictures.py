@@ -12,7 +12,7 @@ from PIL import Image
 from testdg.data.benchmarks import load_benchmark
 from testdg.methods import adapt
 from testdg.models import Preprocessing, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 from testdg.report import Table, orders_table, plain_table, result_tables, visit_table
 from testdg.report.pictures import PanelRow, default_palette, draw_panel, paint, picture_miou, take_samples
 from testdg.runs import DomainResult, Result, run

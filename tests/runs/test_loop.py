@@ -10,7 +10,7 @@ from torch import Tensor
 from support.errors import refused
 from testdg.methods.source import Source
 from testdg.models import VisionModel
-from testdg.models.device import find_device
+from testdg.models.loading import find_device
 from testdg.runs import Observer, Protocol, Result, run
 from testdg.runs.events import Entry
 from testdg.runs.loop import run_stream
@@ -30,7 +30,9 @@ def open_small(model: VisionModel, method: str = "source", protocol: Protocol | 
 def log_of(session: RunSession) -> tuple[list[Entry], list[int]]:
     entries: list[Entry] = []
     saved: list[int] = []
-    run_stream(session, Classification(), start=0, write=entries.extend, save=saved.append)
+    for some, save in run_stream(session, Classification()):
+        entries += some
+        saved += [len(entries)] if save else []
     return entries, saved
 
 

@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 
 from support.errors import refused
-from testdg.data.stream import Domain, Samples, Sampling, Stream
+from testdg.data.stream import Domain, LabelledImages, Sampling, Stream
 from testdg.runs.protocol import Visit
 from testdg.runs.result import DomainResult, Tally
 from testdg.runs.scores import Answers, Classification, Column, Metric, Score, Sums, find_score, measure
@@ -24,7 +24,9 @@ def make_stream(sizes: list[int], batch_size: int, sampling: Sampling) -> Stream
     domains = []
     for number, size in enumerate(sizes):
         labels = torch.randint(0, 5, (size,), generator=generator)
-        domains.append(Domain(f"d{number}", 5, Samples(torch.zeros(size, 3, 1, 1, dtype=torch.uint8), labels), labels))
+        domains.append(
+            Domain(f"d{number}", 5, LabelledImages(torch.zeros(size, 3, 1, 1, dtype=torch.uint8), labels), labels)
+        )
     return Stream(domains, batch_size, sampling)
 
 
@@ -183,6 +185,21 @@ def test_a_metric_without_a_value_is_left_out(monkeypatch: pytest.MonkeyPatch) -
     score = Classification()
     row = score.rows(torch.tensor([[9.0, 0.0]]), torch.tensor([0]), torch.tensor([False]))[0]
     assert score.metrics(row.double().numpy(), 1) == {"error": 0.0, "auroc": None}  # there is no wrong prediction
+
+
+def test_a_log_that_is_older_than_a_metric_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels, early = torch.tensor([[9.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0]), torch.tensor([True, False])
+    old = Classification()
+    sums = old.rows(logits, labels, early).double().sum(0)
+    part, expected = {"segment": 0, "images": 2, **old.pack(sums.tolist())}, old.metrics(sums.numpy(), 2)
+    monkeypatch.setattr(Classification, "others", (*Classification.others, AUROC))
+    tally = Tally(Classification(), [Visit("fog", 5, 1, True)])
+    tally.add([{"parts": [part, part]}])
+    (found,) = tally.results(learn=True)
+    assert found.scores == pytest.approx(expected, abs=1e-4)  # as many as before: the new one has no value
+    del part["errors"]
+    with pytest.raises(KeyError):
+        tally.add([{"parts": [part]}])
 
 
 def test_an_unknown_task_is_refused() -> None:

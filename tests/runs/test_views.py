@@ -15,7 +15,7 @@ from torch import Tensor
 from support.errors import refused
 from testdg.methods import adapt
 from testdg.models import Preprocessing, VisionModel, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 from testdg.report.record import record_lines
 from testdg.runs import Protocol, Result, comparable, read_protocol, run
 from testdg.runs.views import RATIOS_OF, Views, slide

@@ -134,8 +134,9 @@ class _Unpickler(pickle._Unpickler):
             self.stack[-1][_text(key)] = value
 
 
+_ALLOWED = [getattr(pickle, name)[0] for name in _INSTRUCTIONS]
 _DISPATCH: dict[int, Callable[[Any], None]] = {
-    **{code: pickle._Unpickler.dispatch[code] for code in (getattr(pickle, name)[0] for name in _INSTRUCTIONS)},
+    **{code: pickle._Unpickler.dispatch[code] for code in _ALLOWED},
     pickle.BUILD[0]: _Unpickler.build,
     pickle.SETITEM[0]: lambda reader: reader.update([reader.stack.pop(-2), reader.stack.pop()]),
     pickle.SETITEMS[0]: lambda reader: reader.update(reader.pop_mark()),

@@ -73,7 +73,7 @@ class Svdp(TeacherAdapter):
 
     Examples:
         >>> import testdg
-        >>> from testdg.models.tiny import tiny_segformer
+        >>> from testdg.models.segformer import tiny_segformer
         >>> streets = testdg.load_benchmark("streets", images=2, domains=["fog"])
         >>> adapter = testdg.adapt(tiny_segformer(9), "svdp", prompts=15, preprocessing=testdg.Preprocessing())
         >>> for batch in streets.stream(batch_size=2):

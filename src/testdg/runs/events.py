@@ -19,7 +19,6 @@ _VISIT = ("round", "phase", "domain", "severity")  # what tells one visit from t
 
 
 def read_entry(number: int, line: bytes) -> Entry:
-    """Parse one line of `events.jsonl`."""
     event: Entry = json.loads(line)
     if event["batch"] != number:
         raise ValueError(f"line {number + 1} is batch {event['batch']}")
@@ -48,7 +47,6 @@ def mean_diagnostic(events: Sequence[Entry], key: str) -> float | None:
 
 
 def visit_spans(events: Sequence[Entry]) -> list[Span]:
-    """The batches of each visit."""
     keys = [[event.get(key) for key in _VISIT] for event in events]
     stops = np.cumsum([len(list(group)) for _, group in groupby(keys)]).tolist()
     return list(zip([0, *stops[:-1]], stops, strict=True))

@@ -93,7 +93,6 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """The title of its numbers."""
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def show(self, value: float, deviation: float | None = None, more: int = 0) -> str:
@@ -144,8 +143,12 @@ class Score(ABC):
         return {column.name: _pack(column, named[column.name]) for column in self.columns}
 
     def unpack(self, part: dict[str, Any]) -> Vector:
-        """The K sums that `pack` was given; what was not finite is NaN."""
-        return np.concatenate([_unpack(column, part[column.name]) for column in self.columns])
+        """The K sums that `pack` was given; NaN for what was not finite, and for metrics that the log is older than."""
+        found = []
+        for column in self.columns:
+            stored = part[column.name] if column in self.metric.columns else part.get(column.name)
+            found.append(_unpack(column, stored))
+        return np.concatenate(found)
 
     def metrics(self, sums: Vector, images: int) -> dict[str, Any]:
         """The metrics of a domain by key; None where one is not defined or not finite."""
@@ -169,8 +172,10 @@ def _pack(column: Column, values: Vector) -> Any:
 
 
 def _unpack(column: Column, stored: Any) -> Vector:
+    if stored is None:
+        return np.full(column.width or 1, np.nan)
     if not isinstance(stored, dict):
-        return np.array(stored, np.float64).reshape(-1)  # None becomes NaN
+        return np.array(stored, np.float64).reshape(-1)
     values = np.zeros(column.width or 0)
     for number, value in stored.items():
         values[int(number)] = np.nan if value is None else value
@@ -318,7 +323,6 @@ _SCORES: dict[str, type[Score]] = {"classification": Classification, "segmentati
 
 
 def find_score(task: str) -> Score:
-    """The score of a task."""
     return look_up("task", task, _SCORES)()
 
 

@@ -1,7 +1,8 @@
-"""The checks: states, predictions, sizes, seeds, precision, and invalid input."""
+"""The checks: states, predictions, sizes, seeds, precision, invalid input, and injected failures."""
 
 import tempfile
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from testdg.core.state import read_folder
+from testdg.core.state import Values, read_folder
 from testdg.errors import UserError
 from testdg.methods import Adapter
-from testdg.models import VisionModel, load_model
+from testdg.models import Output, VisionModel, load_model
 from testdg.testing.battery import (
     MakeAdapter,
     assert_equal,
@@ -24,10 +25,53 @@ from testdg.testing.battery import (
     stream,
     warmed_up,
 )
-from testdg.testing.failures import Injected, failing
 
 MOMENTS = 16
 """Maximum number of moments at which a step is made to fail; of more, an even selection."""
+
+
+class Injected(RuntimeError):
+    """An injected failure of a step."""
+
+
+@contextmanager
+def failing(adapter: Adapter, at: int | None = None) -> Iterator[list[str]]:
+    """Make a step fail at its `at`-th moment (never for None); yields the names of the moments that passed.
+
+    A moment is the beginning or the end of a pass of a network, or the beginning of a backward pass.
+    """
+    moments: list[str] = []
+
+    def pass_by(what: str) -> None:
+        moments.append(what)
+        if len(moments) - 1 == at:
+            raise Injected(f"injected at moment {at}: {what}")
+
+    def watched(name: str, run: Callable[[Tensor], Output]) -> Callable[[Tensor], Output]:
+        def watch(images: Tensor) -> Output:
+            pass_by(f"{name} begins")
+            output = run(images)
+            pass_by(f"{name} ends")
+            return output
+
+        return watch
+
+    models = [(name, part) for name, part in adapter.named_modules() if isinstance(part, VisionModel)]
+    for name, model in models:
+        model.__dict__["run"] = watched(name, model.run)
+    grad = torch.autograd.grad
+
+    def backward(*inputs: Any, **options: Any) -> Any:
+        pass_by("backward")
+        return grad(*inputs, **options)
+
+    torch.autograd.grad = backward
+    try:
+        yield moments
+    finally:
+        torch.autograd.grad = grad
+        for _, model in models:
+            del model.__dict__["run"]
 
 
 def _lived(make: MakeAdapter, batches: int) -> Adapter:
@@ -276,7 +320,7 @@ def _misfits(make: MakeAdapter) -> None:
     assert_equal(adapter, other)
 
 
-def _assert_refused(adapter: Adapter, tensors: dict[str, Tensor], values: dict[str, Any], name: str) -> None:
+def _assert_refused(adapter: Adapter, tensors: dict[str, Tensor], values: Values, name: str) -> None:
     try:
         adapter.load_state(tensors, values)
     except UserError as error:

@@ -5,8 +5,8 @@ from types import MappingProxyType
 from testdg.data.benchmarks.base import register
 from testdg.data.benchmarks.corruption import PictureBenchmark
 from testdg.data.corruptions import IMAGENET as PARAMETERS
-from testdg.data.decoder import IMAGENET_CROP
 from testdg.data.picture_sets import PictureSet
+from testdg.data.pictures import IMAGENET_CROP
 
 IMAGENET = PictureSet(
     title="ImageNet",

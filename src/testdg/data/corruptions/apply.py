@@ -307,13 +307,21 @@ def corrupt_uint8(
     function = _FUNCTIONS[name]
     if name == "frost":
         function = partial(function, textures=frost or FrostTextures.procedural())
-    chunk = _CHUNK_CPU if images.device.type == "cpu" else _CHUNK_ACCELERATOR  # limits memory
-    size = max(1, chunk // images[0].numel()) if len(images) else 1
+
+    def change(part: Tensor, place: slice) -> Tensor:
+        return function(part, ImageNoise(seed, name, severity, positions[place]), *values)
+
+    return in_chunks(images, change)
+
+
+def in_chunks(images: Tensor, change: Callable[[Tensor, slice], Tensor]) -> Tensor:
+    """Change uint8 images a few at a time, which limits memory; `change` gets them as floats, with their place."""
+    chunk = _CHUNK_CPU if images.device.type == "cpu" else _CHUNK_ACCELERATOR
+    size = max(1, chunk // max(1, images[:1].numel()))
     result = torch.empty_like(images)
     for start in range(0, len(images), size):
-        part = slice(start, start + size)
-        image_noise = ImageNoise(seed, name, severity, positions[part])
-        result[part] = to_levels(function(from_levels(images[part]), image_noise, *values))
+        place = slice(start, min(start + size, len(images)))
+        result[place] = to_levels(change(from_levels(images[place]), place))
     return result
 
 

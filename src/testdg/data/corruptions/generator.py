@@ -20,8 +20,7 @@ class ImageNoise:
     def __init__(self, seed: int, corruption: str, severity: int, indices: Sequence[int]) -> None:
         self.count = len(indices)
         keys = [f"{int(seed)}/{corruption}/{int(severity)}/{int(index)}" for index in indices]
-        digests = [hashlib.blake2b(key.encode(), digest_size=16).digest() for key in keys]  # the same on every machine
-        self._streams = [np.random.Generator(np.random.Philox(key=int.from_bytes(d, "little"))) for d in digests]
+        self._streams = [_stream_of(key) for key in keys]
 
     def normal(self, *shape: int, mean: float = 0.0, scale: float = 1.0) -> Tensor:
         """Draw from the normal distribution, as float32."""
@@ -46,6 +45,12 @@ class ImageNoise:
         """Let every image's stream draw its row."""
         rows = [draw(stream, math.prod(shape)) for stream in self._streams]
         return torch.from_numpy(np.stack(rows)).view(len(rows), *shape)
+
+
+def _stream_of(key: str) -> np.random.Generator:
+    """The random stream of a key, the same on every machine."""
+    digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
 def plasma(noise: ImageNoise, side: int, decay: float) -> Tensor:

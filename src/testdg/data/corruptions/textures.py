@@ -15,7 +15,7 @@ from torch import Tensor
 
 from testdg.data.corruptions.filters import gaussian, mirror
 from testdg.data.corruptions.generator import ImageNoise, plasma
-from testdg.data.decoder import DATA_SET_SUFFIXES, read_levels
+from testdg.data.pictures import DATA_SET_SUFFIXES, read_image
 from testdg.errors import UserError
 
 _USED = 5  # the reference recipe has six photographs and draws from the first five
@@ -60,8 +60,7 @@ class FrostTextures:
             raise UserError(
                 f"frost textures: no .png or .jpg file in {str(folder)!r}; name a folder of pictures", code="no-images"
             )
-        textures = (torch.from_numpy(read_levels(file)).permute(2, 0, 1).contiguous() for file in files)
-        return cls(tuple(textures), f"photographs from {folder.resolve().name}")
+        return cls(tuple(read_image(file) for file in files), f"photographs from {folder.resolve().name}")
 
     @classmethod
     def procedural(cls) -> FrostTextures:

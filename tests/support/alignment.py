@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
+from support.models import tiny_vit
+from testdg.models import VisionModel
 from testdg.models.alignment import Alignment
 from testdg.models.sites import Site
 
@@ -18,10 +19,8 @@ def images(count: int, seed: int = 0, size: int = 32) -> Tensor:
     return nn.functional.interpolate(coarse, (size, size), mode="bilinear")
 
 
-def small_vit(depth: int = 3, **options: Any) -> VisionModel:
-    torch.manual_seed(0)
-    network = TinyViT(width=WIDTH, depth=depth, patch=8, heads=2, **options)
-    return load_model(network, preprocessing=Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3))
+def small_vit(depth: int = 3) -> VisionModel:
+    return tiny_vit(width=WIDTH, depth=depth, heads=2)
 
 
 def without_opinion(model: VisionModel) -> VisionModel:

@@ -13,7 +13,7 @@ from testdg.data.stream import to_float
 from testdg.serve.api import Action, ActionRequest, Done
 from testdg.serve.demo import BENCHMARK, png
 from testdg.serve.limits import Refused
-from testdg.serve.pictures import Picture
+from testdg.serve.pictures import DecodedPicture
 from testdg.serve.service import Service
 
 
@@ -42,10 +42,10 @@ def refused(status: int, code: str, *values: object) -> Iterator[None]:
     assert caught.value.status == status
 
 
-def read(service: Service, files: list[bytes]) -> list[Picture]:
+def read(service: Service, files: list[bytes]) -> list[DecodedPicture]:
     """Decoded pictures."""
     found = [future.result(30) for future in service.decode(files, service.check(files))]
-    return [one for one in found if isinstance(one, Picture)]
+    return [one for one in found if isinstance(one, DecodedPicture)]
 
 
 def act(service: Service, name: str, action: Action, reason: str = "", **values: object) -> Done:
@@ -68,7 +68,7 @@ def send(service: Service, name: str, files: list[bytes], *, learn: bool = True)
         if learn:
             for fate in service.learner.offer(stream, pictures, wait=True)[1]:
                 fate.result(30)
-        return [one.own.class_index for one in answers]
+        return [one.class_index for one in answers]
 
 
 def empty_png(side: int) -> bytes:
