@@ -66,7 +66,11 @@ class ActMAD(Adapter):
         self.waiting = Waiting(s.least_images, ("images",))
         names = {layer: name for name, layer in model.norm_layers()}
         self.sizes: dict[str, int] = {}  # activations of an image after each normalisation layer that runs
-        with watching(*names, note=lambda layer, _, output: self.sizes.update({names[layer]: output[0].numel()})):
+
+        def note(layer: nn.Module, _: Tensor, output: Tensor) -> None:
+            self.sizes[names[layer]] = output[0].numel()
+
+        with watching(*names, note=note):
             pass_empty_image(model)
         self.source: Tensor = nn.Buffer(torch.zeros(2, sum(self.sizes.values()), device=model.device))
 
@@ -75,8 +79,9 @@ class ActMAD(Adapter):
         by_layer: dict[nn.Module, Tensor] = {}
 
         def note(layer: nn.Module, _: Any, output: Tensor) -> None:
-            inplace = isinstance(layer, nn.modules.batchnorm._BatchNorm)  # a ReLU may write over its output
-            variance, mean = torch.var_mean((output.clone() if inplace else output).float().flatten(1), 0)
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                output = output.clone()  # a ReLU may write over it
+            variance, mean = torch.var_mean(output.float().flatten(1), 0)
             by_layer[layer] = torch.stack([mean, variance])
 
         layers = [self.model.get_submodule(name) for name in self.sizes]

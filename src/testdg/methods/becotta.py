@@ -151,11 +151,13 @@ class Becotta(AddedLayersAdapter):
 
     def _ranks(self) -> list[int]:
         """One rank for each block."""
+        if self.model.task == "classification":
+            return [self.settings.rank] * len(transformer_blocks(self.model))
         network: Any = self.model.network
-        if self.model.task == "segmentation":
-            ranks = RANKS[self.settings.size]
-            return [rank for rank, depth in zip(ranks, network.config.depths, strict=True) for _ in range(depth)]
-        return [self.settings.rank for _ in transformer_blocks(self.model)]
+        ranks: list[int] = []
+        for rank, depth in zip(RANKS[self.settings.size], network.config.depths, strict=True):
+            ranks += [rank] * depth
+        return ranks
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Train experts and routers, with noise on the scores of the routers."""

@@ -1,6 +1,6 @@
 """EATA: entropy of reliable and new predictions, with a penalty on forgetting the source (Niu et al., ICML 2022)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -89,9 +89,12 @@ class Eata(AffineAdapter):
         """Estimate the Fisher information; labels are the model's own."""
         if self.importance is None:
             return
-        size = None if self.settings.as_released else 1
-        images = (part for images, _ in batches for part in torch.split(images, size or len(images)))
-        self.importance.estimate(self.infer, images)
+
+        def parts() -> Iterator[Tensor]:
+            for images, _ in batches:
+                yield from [images] if self.settings.as_released else torch.split(images, 1)
+
+        self.importance.estimate(self.infer, parts())
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, and take one step down the weighted entropy of the chosen predictions."""

@@ -126,9 +126,11 @@ def add_to_classifier(model: VisionModel, generator: Generator) -> None:
     for begin, end in partition(len(blocks)):
         before, after = sizes[begin][0], sizes[end][1]
         tokens = len(after) == 3
-        stride = 1 if tokens else max(1, round(before[-1] / after[-1]))
-        inputs, outputs = (before[2], after[2]) if tokens else (before[1], after[1])
-        meta = MetaNetwork(inputs, outputs, stride, 1 if tokens else 3, generator=generator, device=model.device)
+        if tokens:
+            inputs, outputs, stride, kernel = before[2], after[2], 1, 1
+        else:
+            inputs, outputs, stride, kernel = before[1], after[1], max(1, round(before[-1] / after[-1])), 3
+        meta = MetaNetwork(inputs, outputs, stride, kernel, generator=generator, device=model.device)
         blocks[begin].register_forward_pre_hook(meta.enter)
         blocks[end].register_forward_hook(meta.leave)
         added.append(meta)
@@ -152,7 +154,8 @@ def add_to_segformer(model: VisionModel, generator: Generator, as_released: bool
         elif not as_released:
             conv.register_forward_pre_hook(added[-1].pass_on)
             conv.register_forward_pre_hook(meta.enter)
-        network.decode_head.register_forward_pre_hook(meta.decode_released if as_released else meta.decode)
+        decode = meta.decode_released if as_released else meta.decode
+        network.decode_head.register_forward_pre_hook(decode)
         added.append(meta)
     add_layers(model, added)
 
@@ -253,8 +256,8 @@ class Ecotta(AddedLayersAdapter):
         more = {"momentum": 0.9} if s.optimizer == "momentum" else {}
         optimizer = optimizers[s.optimizer](self.learner.parameters_, s.warm_up_learning_rate, **more)
         metas = added_layers(self.model).train()
-        ours: dict[str, Any] = {"clip": 1.0, "begin": partial(begin_as_identity, self.model)}
-        train_on_source(supervised(self.infer), optimizer, batches, s.source_images, **({} if self._released else ours))
+        clip, begin = (None, None) if self._released else (1.0, partial(begin_as_identity, self.model))
+        train_on_source(supervised(self.infer), optimizer, batches, s.source_images, clip=clip, begin=begin)
         metas.train(self._of_batch)
 
     def step(self, images: Tensor) -> Tensor:

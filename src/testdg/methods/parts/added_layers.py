@@ -42,8 +42,9 @@ def remove_added_layers(model: VisionModel) -> None:
     """Remove the layers that an earlier adapter has added to a model."""
     for module in model.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), AddedLayer)]:
-                del hooks[key]
+            for key, hook in list(hooks.items()):
+                if isinstance(getattr(hook, "__self__", None), AddedLayer):
+                    del hooks[key]
     if hasattr(model, IN_MODEL):
         delattr(model, IN_MODEL)
 
