@@ -103,13 +103,3 @@ def test_the_amplifier_is_in_the_attention_of_every_stage() -> None:
     names = [name for layers in adapter.amplifier.layers.values() for name in layers]
     assert sorted(names) == sorted(name for group in adapter.model.attention_linears() for name in group)
     assert len(names) == 4 * 4  # query, key, value and output of four blocks
-
-
-def test_an_augmented_view_keeps_every_pixel_in_its_place() -> None:
-    adapter = make(segformer(), **DENSE)
-    images = torch.zeros(1, 3, 32, 32)
-    images[:, :, :, 16:] = 1.0
-    view = adapter.augment(images, adapter.generator)
-    assert not torch.equal(view, images)
-    left, right = view[..., :13], view[..., 19:]
-    assert float(left.max()) < float(right.min())

@@ -55,6 +55,7 @@ def compare(model: VisionModel, settings: dict[str, Any], kind: type[Reference],
         torch.testing.assert_close(adapter(images), reference.batch(images), rtol=1e-3, atol=1e-4)
         assert adapter.diagnostics["change"] is reference.changes[-1]
     assert set(reference.changes[1:]) == {True, False}
+    assert not any(p.requires_grad or p.grad is not None for p in adapter.parameters())
     expected = dict(reference.networks().named_parameters())
     now = {name: value for name, value in adapter.named_parameters() if name in expected}
     assert now.keys() == expected.keys()

@@ -7,6 +7,7 @@ import torch
 
 from support.networks import any_size, confident, segformer
 from testdg.methods import find_method
+from testdg.models import VisionModel
 from testdg.testing import CHECKS, check_adapter
 
 Options = dict[str, Any]
@@ -31,6 +32,20 @@ def test_variants_keep_every_law(method: str, kind: str, options: Options, reque
     model, adapter = request.getfixturevalue(kind), find_method(method)
     ran = check_adapter(lambda **settings: adapter(model, **{**settings, **options}))
     assert set(ran) == set(CHECKS) - set(adapter.exceptions(model))
+
+
+RESUMING: list[tuple[str, Options]] = [
+    *((name, {"sketch": "stream", "source_images": 64}) for name in ("align", "testdg_aligned")),
+    ("testdg", {"early": 8}),
+    ("vida", {"restore": 1.0, "source_images": 12, "warm_up_learning_rate": 1e-2, "views": 3}),
+]
+
+
+@pytest.mark.parametrize("check", ["reset is exact", "save, load, continue equals never stopped"])
+@pytest.mark.parametrize(("method", "options"), RESUMING, ids=str)
+def test_variants_reset_and_resume(vit: VisionModel, method: str, options: Options, check: str) -> None:
+    adapter = find_method(method)
+    assert check_adapter(lambda **settings: adapter(vit, **{**settings, **options}), only=check) == [check]
 
 
 LAWS_OF_MAPS = [
@@ -101,6 +116,17 @@ def test_maps_of_any_size_teach(method: str, options: Options) -> None:
         assert adapter(images).shape == (1, 5, 50, 76)
     assert not torch.equal(adapter.predict(images), before)
     assert adapter.skipped == 0
+
+
+@pytest.mark.parametrize("method", ["continual_mae", "dept", "testdg", "testdg_aligned", "vdp", "vida"])
+def test_augmented_pixels_of_a_map_stay_in_their_places(method: str) -> None:
+    options = {"augmentation": 1.0} if method == "testdg_aligned" else {}
+    adapter = find_method(method)(segformer(), **options)
+    images = torch.zeros(1, 3, 32, 32)
+    images[..., 16:] = 1.0
+    view = adapter.augment(images, adapter.generator)  # type: ignore[attr-defined]
+    assert not torch.equal(view, images)
+    assert float(view[..., :13].max()) < float(view[..., 19:].min())
 
 
 def test_the_published_settings_for_maps_run() -> None:
