@@ -237,8 +237,3 @@ def test_half_a_set_is_reported(tmp_path: Path, folder: str, missing: str) -> No
     problem = only(tmp_path).problems[0]
     assert str(tmp_path) in problem
     assert problem.endswith(missing)
-
-
-def test_the_layouts_are_listed() -> None:
-    for layout in ("rgb_anon", "leftImg8bit", "images and masks", "testannot"):
-        assert layout in check_module.looked_for()

@@ -23,12 +23,12 @@ def pixels(seed: int, count: int = IMAGES) -> Rows:
     return np.random.default_rng(seed).integers(0, 256, (count, 3072), dtype=np.uint8)
 
 
-def write_batch(folder: Path, name: str, seed: int, protocol: int = 2, first: int | None = None) -> Rows:
+def write_batch(folder: Path, name: str, seed: int, first: int | None = None) -> Rows:
     """A batch as both sets have it; the first label is that of the fine or the only classes."""
     folder.mkdir(parents=True, exist_ok=True)
     labels, data = [seed if first is None else first, *range(1, IMAGES)], pixels(seed)
     kinds = {b"labels": labels} if first is None else {b"fine_labels": labels, b"coarse_labels": [19] * IMAGES}
-    (folder / name).write_bytes(pickle.dumps({b"batch_label": name.encode(), b"data": data, **kinds}, protocol))
+    (folder / name).write_bytes(pickle.dumps({b"batch_label": name.encode(), b"data": data, **kinds}, 2))
     return data
 
 
@@ -39,14 +39,6 @@ def write_arrays(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
         np.save(folder / f"{name}.npy", array)
     np.save(folder / "labels.npy", np.tile(np.arange(IMAGES, dtype=np.uint8), 5))
     return arrays
-
-
-@pytest.mark.parametrize("protocol", range(2, 6))
-def test_a_pickled_batch_is_read(tmp_path: Path, protocol: int) -> None:
-    data = write_batch(tmp_path, "test_batch", 3, protocol)
-    samples = read_batch(tmp_path / "test_batch")
-    assert np.array_equal(samples.images.numpy(), data.reshape(-1, 3, 32, 32))
-    assert samples.labels.tolist() == [3, 1, 2, 3, 4, 5]
 
 
 class Malicious:
@@ -130,7 +122,6 @@ def test_the_npz_form_holds_rows_of_pixels(tmp_path: Path, shape: tuple[int, ...
         ({"x_test": np.zeros((1, 32, 32, 3)), "y_test": [1]}, "wrong-array", "float64"),
         ({"x_test": np.zeros((2, 32, 32, 3), np.uint8), "y_test": [1]}, "wrong-labels", 2),
         ({"x_test": np.zeros((1, 32, 32, 3), np.uint8), "y_test": [10]}, "wrong-labels", 10),
-        ({"x_test": np.array([{}], dtype=object), "y_test": [1]}, "damaged-file", "Object"),
     ],
 )
 def test_a_wrong_npz_is_named(tmp_path: Path, parts: dict[str, Any], code: str, value: object) -> None:

@@ -3,8 +3,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from support.errors import refused
@@ -65,18 +63,6 @@ def test_camvids_void_is_ignored(tmp_path: Path) -> None:
     assert (stored == 11).any()
     assert torch.equal(files.masks.read(0, 3), torch.where(stored == 11, 255, stored))
     assert torch.equal(files.images.read(0, 3)[1], pixels_of(files.pairs[1].image).permute(2, 0, 1))
-
-
-@settings(max_examples=20, deadline=None)
-@given(ranges=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 4)), min_size=1, max_size=6))
-def test_what_is_read_does_not_depend_on_what_was_read_before(
-    tmp_path_factory: pytest.TempPathFactory, ranges: list[tuple[int, int]]
-) -> None:
-    root = tmp_path_factory.getbasetemp() / "nine"
-    files = camvid(root, 9)
-    expected = files.masks.take(range(9))
-    for start, length in ranges:
-        assert torch.equal(files.masks.read(start, start + length), expected[start : start + length])
 
 
 def test_pictures_are_resized_without_antialiasing(tmp_path: Path) -> None:

@@ -133,7 +133,6 @@ class CorruptedArray(ImageSource):
 
 
 def open_array(path: Path) -> Array:
-    """Map an array file into memory."""
     try:
         check_file(path)
         array: Array = npy.open_memmap(path, mode="r")

@@ -11,11 +11,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from testdg.errors import UserError
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = NDArray[Any]
 SamplingName = Literal["file", "mixed", "dirichlet", "sorted"]
 
 

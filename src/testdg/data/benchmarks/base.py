@@ -201,7 +201,6 @@ class Benchmark(ABC):
         return chosen
 
     def check_domain(self, name: str) -> None:
-        """Refuse a domain that does not exist."""
         if self.known_domains and name not in self.known_domains:
             raise unknown(self.domain_kind, name, self.known_domains)
 

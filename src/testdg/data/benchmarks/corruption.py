@@ -31,7 +31,6 @@ class CorruptionBenchmark(Benchmark):
 
     @cached_property
     def clean(self) -> LabelledImages:
-        """The clean images of the stream."""
         return self.test().first(self.options.images)
 
     @cached_property
@@ -42,7 +41,6 @@ class CorruptionBenchmark(Benchmark):
 
     @property
     def corrupt(self) -> Corrupt:
-        """The function that corrupts clean images."""
         parameters = CIFAR if self.data_set is None else self.data_set.parameters
         return partial(corrupt_uint8, seed=self.options.corruption_seed, parameters=parameters, frost=self.frost)
 

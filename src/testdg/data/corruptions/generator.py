@@ -23,7 +23,6 @@ class ImageNoise:
         self._streams = [_stream_of(key) for key in keys]
 
     def normal(self, *shape: int, mean: float = 0.0, scale: float = 1.0) -> Tensor:
-        """Draw from the normal distribution, as float32."""
         drawn = self._rows(shape, lambda stream, size: stream.standard_normal(size, dtype=np.float32))
         return drawn.mul_(scale).add_(mean)
 
@@ -42,7 +41,6 @@ class ImageNoise:
         return self._rows(rate.shape[1:], lambda stream, _: stream.poisson(next(rates)).astype(np.float32))
 
     def _rows(self, shape: Sequence[int], draw: Callable[[np.random.Generator, int], Any]) -> Tensor:
-        """Let every image's stream draw its row."""
         rows = [draw(stream, math.prod(shape)) for stream in self._streams]
         return torch.from_numpy(np.stack(rows)).view(len(rows), *shape)
 
@@ -62,7 +60,8 @@ def plasma(noise: ImageNoise, side: int, decay: float) -> Tensor:
         shift = noise.uniform(*points.shape[1:], low=-1.0, high=1.0) * (wobble * wobble)
         points.copy_(neighbours * 0.25 + shift)
 
-    while step >= 2:  # halve the grid: first the centres of the squares, then the centres of their edges
+    # Halve the grid: first the centres of the squares, then the centres of their edges.
+    while step >= 2:
         half = step // 2
         corners, centres = cloud[:, ::step, ::step], cloud[:, half::step, half::step]
         across, down = cloud[:, ::step, half::step], cloud[:, half::step, ::step]

@@ -87,7 +87,6 @@ def find_folders(data: Path, split: str) -> Folders | None:
 
 
 def find_flat(data: Path) -> Folders | None:
-    """Find `images` and `masks` without splits."""
     images, masks = data / "images", data / "masks"
     if not (images.is_dir() and masks.is_dir() and any(map(_is_picture, images.iterdir()))):
         return None
