@@ -113,7 +113,9 @@ class Session:
             for name, value in self.online.diagnostics.items()
             if name not in own
         }
-        skipped = torch.stack([learner.skipped for learner in self._learners]).sum() if self._learners else None
+        skipped = None
+        if self._learners:
+            skipped = torch.stack([learner.skipped for learner in self._learners]).sum()
         return Event(logits, self.online.learnt, self.online.decision, diagnostics, own, skipped)
 
     @torch.no_grad()
