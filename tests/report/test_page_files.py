@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from jinja2 import UndefinedError
-from page_cases import three_methods, write_run
 from PIL import Image
 
 from support.errors import refused
+from support.stored_runs import three_methods, write_run
 from testdg.report.bench import Section
 from testdg.report.figures import FigureFiles
 from testdg.report.page import make_report, write_report
@@ -204,10 +204,3 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with refused("no-runs", tmp_path / "nowhere"):
         write_report([tmp_path / "runs", tmp_path / "nowhere"], tmp_path / "other")
     assert not (tmp_path / "other").exists()
-
-
-def test_a_damaged_result_is_counted_on_the_page(tmp_path: Path) -> None:
-    (three_methods(tmp_path) / "a" / "result.json").write_text("{")
-    files = make_report([tmp_path]).files
-    assert "1 run damaged and left out" in read_page(files).text
-    assert "1 run damaged and left out" in files["report.md"].decode()
