@@ -68,7 +68,8 @@ def check_folder(data: Path) -> list[Check]:
         if isinstance(cifar, Cifar):
             checks += [_check_batches(data, cifar), _check_archive(data, cifar), _check_arrays(data, cifar)]
     picture_sets = [data_set for data_set in sets if isinstance(data_set, PictureSet)]
-    own = [pictures for pictures in picture_sets if pictures.is_own(data)]  # then it contains no other set
+    # Then it contains no other set.
+    own = [pictures for pictures in picture_sets if pictures.is_own(data)]
     for pictures in own or picture_sets:
         checks.append(_check_stored(data, pictures))
         checks += [_check_split(data, pictures, split) for split in (pictures.test, pictures.train)]
@@ -178,7 +179,8 @@ def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
 
 def _check_split(data: Path, pictures: PictureSet, split: str) -> Check | None:
     part, folder = split.partition("/")[0], pictures.split_folder(data, split)
-    if not folder.is_dir() or (data / f"{part}annot").is_dir():  # folders next to label maps are not classes
+    # Folders next to label maps are not classes.
+    if not folder.is_dir() or (data / f"{part}annot").is_dir():
         return None
     check = Check(f"{pictures.title} {part}", folder)
     listed = check.attempt(pictures.list_split, data, split)
@@ -236,8 +238,10 @@ def _check_acdc(data: Path) -> Check | None:
     if folder is None:
         return None
     check = Check("ACDC", folder)
-    places = {condition: folder / condition / "train" for condition in CONDITIONS}
-    found = [_check_part(check, data, layouts.list_acdc, *place, _ACDC_TRAIN) for place in places.items()]
+    found = []
+    for name in CONDITIONS:
+        place = folder / name / "train"
+        found.append(_check_part(check, data, layouts.list_acdc, name, place, _ACDC_TRAIN))
     check.found = f"training pictures with usable label maps: {', '.join(found)}"
     return check
 
@@ -250,9 +254,9 @@ def _check_cityscapes(data: Path) -> Check | None:
     if not (folder / "train").is_dir():
         check.notes.append("no train/: a source model cannot be trained")
         del sizes["train"]
-    found = [
-        _check_part(check, data, layouts.list_cityscapes, split, folder / split, size) for split, size in sizes.items()
-    ]
+    found = []
+    for split, size in sizes.items():
+        found.append(_check_part(check, data, layouts.list_cityscapes, split, folder / split, size))
     check.found = f"pictures with usable label maps: {', '.join(found)}"
     return check
 

@@ -144,7 +144,8 @@ def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
             f"{folder}: {len(stray)} images are not in {annotations.name}, first {min(stray)}",
             code="wrong-list",
         )
-    return {f"{name}/{file}": file for name, file in sorted((classes[file], file) for file in files)}
+    files.sort(key=lambda file: (classes[file], file))
+    return {f"{classes[file]}/{file}": file for file in files}
 
 
 def is_image(name: str) -> bool:

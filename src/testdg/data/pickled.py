@@ -13,7 +13,7 @@ import math
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -63,7 +63,8 @@ class _Array:
             raise ValueError("it has an array of an impossible shape")
         if math.prod(shape) * dtype.dtype.itemsize != len(content):
             raise ValueError(f"it has an array of {len(content)} bytes, which do not fill its shape")
-        self.values = np.frombuffer(content, dtype.dtype).reshape(shape, order="F" if columns_first is True else "C")
+        order: Literal["F", "C"] = "F" if columns_first is True else "C"
+        self.values = np.frombuffer(content, dtype.dtype).reshape(shape, order=order)
         return self
 
 
@@ -102,7 +103,8 @@ class _Unpickler(pickle._Unpickler):
     def __init__(self, path: Path, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
         self.path, self.left = path, MOST_INSTRUCTIONS
-        self.dispatch = self  # type: ignore[assignment,misc]  # load() looks every instruction up in here
+        # `load` looks every instruction up in here.
+        self.dispatch = self  # type: ignore[assignment,misc]
 
     def __getitem__(self, code: int) -> Callable[..., None]:
         """Look up the function of an instruction, and count the instructions."""
@@ -140,7 +142,8 @@ _DISPATCH: dict[int, Callable[[Any], None]] = {
     pickle.BUILD[0]: _Unpickler.build,
     pickle.SETITEM[0]: lambda reader: reader.update([reader.stack.pop(-2), reader.stack.pop()]),
     pickle.SETITEMS[0]: lambda reader: reader.update(reader.pop_mark()),
-    pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],  # its own allocates before it reads
+    # Its own allocates before it reads.
+    pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],
 }
 
 
@@ -163,10 +166,12 @@ def read_pickle(path: Path) -> dict[str, object]:
         batch = _Unpickler(path, content).load()
         if type(batch) is not dict:
             raise ValueError(f"it has a {type(batch).__name__} instead of a dictionary with data and labels")
-        values = {key: value.values if type(value) is _Array else value for key, value in batch.items()}
-        if any(value is None for key, value in values.items() if type(batch[key]) is _Array):
-            raise ValueError("it has an array without values")
-        return values
+        for key, value in batch.items():
+            if type(value) is _Array:
+                if value.values is None:
+                    raise ValueError("it has an array without values")
+                batch[key] = value.values
+        return batch
     except UserError:
         raise
     except Exception as error:  # a damaged pickle raises nearly anything

@@ -123,7 +123,9 @@ class PictureSet:
         return False
 
     def list_test(self, data: Path) -> Pictures:
-        return Pictures(data, list_images(data)) if self.is_plain(data) else self.list_split(data, self.test)
+        if self.is_plain(data):
+            return Pictures(data, list_images(data))
+        return self.list_split(data, self.test)
 
     def frost_folder(self, data: Path) -> Path:
         """Folder of photographs of frost: in the data folder, or next to it if that contains classes."""

@@ -60,7 +60,8 @@ def plasma(noise: ImageNoise, side: int, decay: float) -> Tensor:
         shift = noise.uniform(*points.shape[1:], low=-1.0, high=1.0) * (wobble * wobble)
         points.copy_(neighbours * 0.25 + shift)
 
-    while step >= 2:  # halve the grid: first the centres of the squares, then the centres of their edges
+    # Halve the grid: first the centres of the squares, then the centres of their edges.
+    while step >= 2:
         half = step // 2
         corners, centres = cloud[:, ::step, ::step], cloud[:, half::step, half::step]
         across, down = cloud[:, ::step, half::step], cloud[:, half::step, ::step]

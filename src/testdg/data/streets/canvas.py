@@ -63,7 +63,9 @@ class StreetCanvas:
         y = self.eye + self.up[:, None] * z[None, columns]
         inside = (y > low) & (y < high)
         rows = _span(inside.any(1))
-        return None if rows is None else Patch(rows, columns, z[None, columns], z[None, columns], y[rows], inside[rows])
+        if rows is None:
+            return None
+        return Patch(rows, columns, z[None, columns], z[None, columns], y[rows], inside[rows])
 
     def top(self, left: float, right: float, y: float, near: float, far: float) -> Patch | None:
         """A face that looks up, below the camera; u is x and v is z."""
