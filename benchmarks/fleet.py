@@ -40,7 +40,7 @@ from testdg.runs.adapt import Request, Watcher, adapt_frames
 from testdg.runs.pictures import PredictedBatch
 from testdg.runs.session import PictureOptions
 from testdg.runs.summary import StreamStatistics
-from testdg.studies.fleet import News, Seen, adapt_fleet
+from testdg.studies.fleet import News, StreamProgress, adapt_fleet
 
 BATCH, CLEAN = 32, 64
 METHODS = ("source", "align", "tent", "testdg_aligned")
@@ -166,7 +166,7 @@ def look_at_fleet(model: VisionModel, method: str, work: Path) -> dict[str, Any]
     running: set[int] = set()
 
     def look(news: News) -> None:
-        if not isinstance(news, Seen):
+        if not isinstance(news, StreamProgress):
             return
         running.add(news.number)
         if len(running) == 3 and news.done:

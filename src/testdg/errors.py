@@ -80,6 +80,5 @@ def hint(name: object, known: Iterable[str]) -> str:
 
 def visible(text: str) -> str:
     """A text whose control characters are written out: escape sequences, line ends, changes of direction."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    escaped = (letter.encode("unicode_escape").decode() for letter in text)
+    return "".join(one if one.isprintable() else code for one, code in zip(text, escaped, strict=True))

@@ -42,6 +42,10 @@ def check_keys(values: Iterable[str], known: Iterable[str], where: str = "") -> 
             raise UserError(f"{where}unknown key {key!r}, {hint(key, options)}", code="unknown-key")
 
 
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def plain(value: Any) -> Any:
     """A value as TOML and JSON hold it: tuples are lists, and None is the text "none"."""
     if isinstance(value, Mapping):
@@ -55,11 +59,12 @@ def rule_of(declared: Any) -> str:
     """The values that a type allows, in words."""
     if typing.get_origin(declared) is Annotated:
         inner, *notes = typing.get_args(declared)
-        bounds = next((note for note in notes if isinstance(note, Meta) and (note.ge, note.le) != (None, None)), None)
-        words = rule_of(inner)
-        if bounds is None:
-            return words
-        return f"{words} of at least {bounds.ge}" if bounds.le is None else f"{words} from {bounds.ge} to {bounds.le}"
+        for note in notes:
+            if note.le is not None:
+                return f"{rule_of(inner)} from {note.ge} to {note.le}"
+            if note.ge is not None:
+                return f"{rule_of(inner)} of at least {note.ge}"
+        return rule_of(inner)
     arguments = typing.get_args(declared)
     if typing.get_origin(declared) is Literal:
         texts = [str(one) for one in arguments]

@@ -94,17 +94,3 @@ def test_a_leaderboard_is_run_in_parts_and_shown_as_one(
     head = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("method"))
     assert re.split(r"\s{2,}", head)[:6] == ["method", "mean", "continual", "held out", "dirichlet 0.01", "sorted"]
     assert len((tmp_path / "both" / "runs.jsonl").read_text(encoding="utf-8").splitlines()) == 2 + 2 * 3
-
-
-@pytest.mark.parametrize(
-    ("more", "values"),
-    [
-        (["tentt"], ("'tentt'", "'tent'")),
-        (["tent", "--benchmark", "digits-c,streets"], ("one benchmark", "--benchmark")),
-        (["tent", "--streams", "continual,sortd"], ("'sortd'", "'sorted'")),
-        (["tent", "--streams", "five times longer"], ("five times longer", "continual")),
-        (["--show", "nowhere"], ("nowhere/runs.jsonl",)),
-    ],
-)
-def test_mistakes_are_refused(more: list[str], values: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    refuses(capsys, ["leaderboard", *more], *values)

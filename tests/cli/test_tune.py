@@ -159,20 +159,3 @@ def test_a_method_whose_search_is_being_widened_is_not_chosen_yet(
     assert execute(command) == 130
     assert "tent" in capsys.readouterr().err.splitlines()[-2]
     assert not (tmp_path / "tuned.toml").exists()
-
-
-@pytest.mark.parametrize(
-    ("more", "values"),
-    [
-        (["tent", "--rates", "1e-3,fast"], ("--rates", "1e-3,fast")),
-        (["tent", "--rates", "0"], ("--rates", "'0'")),
-        (["tentt"], ("'tentt'", "'tent'")),
-        (["tent", "--benchmark", "streets"], ("streets", "--domains")),
-        (["svdp"], ("svdp", "segmentation", "digits-c", "classification")),
-        (["tent", "--set", "learning_rate=0.1"], ("learning_rate", "tent", "--set")),
-        (["tent:come", "--set", "loss=hard"], ("loss", "tent:come", "--set")),
-        (["tent", "--write", "nowhere/t.toml"], ("nowhere/t.toml",)),
-    ],
-)
-def test_mistakes_are_refused(more: list[str], values: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    refuses(capsys, ["tune", *more], *values)

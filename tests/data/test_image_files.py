@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -6,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_cases import WNIDS, write_classes, write_image
 from PIL import Image
 from torch import Tensor
 
 from support.errors import refused
+from support.image_sets import WNIDS, write_classes, write_image
 from testdg.data.image_files import Decoder, ImageFiles, choose_images, list_images, read_classes
 from testdg.data.pictures import fit
 
@@ -116,22 +117,17 @@ def test_unreadable_images_are_found_and_left_out(damaged: Path, tmp_path: Path,
         files.chosen([f"{WNIDS[0]}/zzz.JPEG"]).readable()
 
 
-@pytest.mark.parametrize("subset", [None, "all"])
-def test_a_subset_may_be_all(folder: Path, subset: str | None) -> None:
-    assert choose_images(folder, list(list_images(folder)), subset) == list(list_images(folder))
-
-
-def test_a_subset_may_be_the_first_of_each_class(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("subset", "places"),
+    [(None, range(12)), ("all", range(12)), ("first:1", (0, 4, 8)), ("first:99", range(12)), ("ids.txt", (9, 2))],
+)
+def test_a_subset_is_all_the_first_of_each_class_or_a_list(
+    folder: Path, tmp_path: Path, subset: str | None, places: Sequence[int]
+) -> None:
     names = list(list_images(folder))
-    assert choose_images(folder, names, "first:1") == [names[0], names[4], names[8]]
-    assert choose_images(folder, names, "first:99") == names
-
-
-def test_a_list_keeps_its_order(folder: Path, tmp_path: Path) -> None:
-    names = list(list_images(folder))
-    path = tmp_path / "ids.txt"
-    path.write_text(f"{names[9]}\n{names[2]}\n\n")
-    assert choose_images(folder, names, path) == [names[9], names[2]]
+    (tmp_path / "ids.txt").write_text(f"{names[9]}\n{names[2]}\n\n")
+    chosen = choose_images(folder, names, tmp_path / "ids.txt" if subset == "ids.txt" else subset)
+    assert chosen == [names[place] for place in places]
 
 
 @pytest.mark.parametrize(

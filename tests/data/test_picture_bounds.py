@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from image_cases import write_classes, write_image
 from PIL import Image
-from segmentation_cases import write_mask
 
 from support.errors import refused
+from support.image_sets import write_classes, write_image, write_mask
 from testdg.bounds import MOST_PIXELS
 from testdg.data.check import check_folder
 from testdg.data.corruptions import FrostTextures

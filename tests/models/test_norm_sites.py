@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from support.models import WithActivation
 from testdg.models import Preprocessing, load_model
 from testdg.models.alignment import Alignment
 from testdg.models.sites import NormSite
@@ -241,14 +242,6 @@ def test_bf16_images_are_normalised_by_full_statistics(reads: Any) -> None:
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), layer_of(full)(batch.float()), rtol=2e-2, atol=3e-2)
     assert {value.dtype for value in alignment.state_dict().values()} == {torch.float32}
-
-
-class WithActivation(nn.BatchNorm2d):
-    """BatchNorm that ends in an activation, as timm has it."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        assert not self.training
-        return super().forward(images).relu()
 
 
 @pytest.mark.parametrize("reads", ["memory", "image"])

@@ -13,8 +13,7 @@ from torch import nn
 
 from support.errors import refused
 from testdg.models import Preprocessing, SegmentationModel, load_model
-from testdg.models.segformer import IMAGENET, SEGFORMERS, make_segformer, random_segformer
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import IMAGENET, SEGFORMERS, make_segformer, random_segformer, tiny_segformer
 from testdg.models.transfer import with_classes
 
 MakeFolder = Callable[[str], tuple[Path, Any]]

@@ -16,7 +16,7 @@ from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import Domain, LabelledImages, Sampling, Stream
 from testdg.models import Preprocessing, VisionModel, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 from testdg.runs import DomainResult, Result, read_result, run, source_model
 from testdg.runs.protocol import Visit
 from testdg.runs.result import Tally

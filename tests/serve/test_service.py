@@ -77,13 +77,13 @@ def test_predictions_prefer_the_classes_of_a_bunched_stream(start: Start) -> Non
 def test_streams_are_independent_and_leave_the_source_unchanged(start: Start) -> None:
     service = start()
     files = digits(16, "frost")
-    before = {key: value.clone() for key, value in service.factory.model.state_dict().items()}
+    before = {key: value.clone() for key, value in service.source.model.state_dict().items()}
     send(service, "quiet", files, learn=False)
     with service.pool.using("quiet") as quiet:
         untouched = weights(quiet)
         feed(service, "busy", "frost", 4)
         assert same(weights(quiet), untouched)
-    assert same(dict(service.factory.model.state_dict()), before)
+    assert same(dict(service.source.model.state_dict()), before)
 
 
 def test_a_prediction_does_not_wait_for_learning(start: Start) -> None:
@@ -298,7 +298,7 @@ def test_a_stream_created_during_predictions_is_a_clean_copy(start: Start) -> No
     client = threading.Thread(target=ask)
     client.start()
     try:
-        made = [service.factory.session.fresh() for _ in range(5)]
+        made = [service.source.fresh() for _ in range(5)]
     finally:
         over.set()
         client.join(60)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch import Tensor, nn
 
 from testdg.models import Preprocessing, TinyCNN, TinyViT, VisionModel, load_model
 
@@ -21,6 +22,14 @@ def tiny_vit(preprocessing: Preprocessing = SIZED, **options: Any) -> VisionMode
 def tiny_cnn(preprocessing: Preprocessing = SIZED, width: int = 8) -> VisionModel:
     torch.manual_seed(0)
     return load_model(TinyCNN(width=width), preprocessing=preprocessing)
+
+
+class WithActivation(nn.BatchNorm2d):
+    """BatchNorm that ends in an activation, as timm has it."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        assert not self.training
+        return super().forward(images).relu()
 
 
 def _segformer_config() -> Any:

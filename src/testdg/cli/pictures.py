@@ -25,7 +25,8 @@ from testdg.runs.pictures import PredictedBatch
 from testdg.runs.session import PictureOptions
 from testdg.runs.summary import StreamStatistics
 from testdg.studies.engine import Failed
-from testdg.studies.fleet import End, Ended, Lost, News, Noted, Seen, Stopped, adapt_fleet, find_streams
+from testdg.studies.fleet import End, Ended, News, Noted, Stopped, StreamProgress, adapt_fleet, find_streams
+from testdg.studies.ray import Lost
 
 NAMED = 5  # pictures that were left out and are named on the screen; skipped.csv has all
 
@@ -163,7 +164,7 @@ class FleetScreen(Screen):
     def notify(self, news: News) -> None:
         if isinstance(news, Noted):
             self.print(f"note      {news.text}")
-        elif isinstance(news, Seen):
+        elif isinstance(news, StreamProgress):
             self.pictures[news.number] = news.done
             self.running.add(news.number)
             if self.is_silent:
@@ -227,11 +228,11 @@ def serve_command(
 ) -> None:
     """Load the model, print the address, and serve until Ctrl-C or SIGTERM."""
     require_server()
-    from testdg.serve.demo import NAME, demo_factory
+    from testdg.serve.demo import NAME, open_demo
     from testdg.serve.limits import Limits
     from testdg.serve.security import find_token
     from testdg.serve.server import Place, serve
-    from testdg.serve.session import Factory
+    from testdg.serve.session import open_source
 
     if (model is None) != demo:
         raise UserError("choose either a model with --model, or the demonstration with --demo", "option-conflict")
@@ -247,16 +248,16 @@ def serve_command(
     warnings.showwarning = lambda message, *_, **__: console.print(f"note      {visible(str(message))}", markup=False)
     if demo:
         console.print("the source model of the demonstration is trained once, which takes half a minute", markup=False)
-        factory = demo_factory(where.out, choices.method, settings, choices.device)
+        source = open_demo(where.out, choices.method, settings, choices.device)
     else:
         assert model is not None
         quieten([model])
-        factory = Factory(model, choices, settings)
-    for note in factory.notes:
+        source = open_source(model, choices, settings)
+    for note in source.notes:
         console.print(f"note      {visible(note)}", markup=False)
     shown = f"[{host}]" if ":" in host else host
-    console.print(f"serving   {factory.method.name} on {factory.model.name}; states in {where.out}", markup=False)
+    console.print(f"serving   {source.adapter.name} on {source.model.name}; states in {where.out}", markup=False)
     console.print(f"page      http://{shown}:{port}/{f'?stream={NAME}' if demo else ''}", markup=False)
-    lost = serve(factory, where, demo=demo)
+    lost = serve(source, where, demo=demo)
     for sentence in lost or ["everything is saved"]:
         console.print(f"ended     {visible(sentence)}", markup=False)

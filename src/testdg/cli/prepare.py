@@ -18,8 +18,7 @@ from testdg.errors import UserError
 from testdg.methods import Adapter, find_method
 from testdg.models import Preprocessing, TinyCNN, TinyViT, load_model
 from testdg.models.loading import BRANCHES, convert
-from testdg.models.segformer import SEGFORMERS
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import SEGFORMERS, tiny_segformer
 from testdg.runs.training.fine_tune import fine_tune
 from testdg.runs.training.recipe import make_recipe
 from testdg.studies.grid import method_settings

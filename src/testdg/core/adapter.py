@@ -22,6 +22,9 @@ from testdg.core.weights import frozen_copy, uses_batch
 from testdg.errors import UserError, unknown
 from testdg.models import VisionModel, load_model
 
+Infer = Callable[[Tensor], Tensor]
+"""Returns the logits of prepared images."""
+
 
 class Adapter(Stateful):
     """A method around a model.
@@ -179,7 +182,7 @@ class Adapter(Stateful):
         return self.predict_by(lambda infer, prepared: infer(prepared), images)
 
     @torch.no_grad()
-    def predict_by(self, combine: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], images: Tensor) -> Tensor:
+    def predict_by(self, combine: Callable[[Infer, Tensor], Tensor], images: Tensor) -> Tensor:
         """Predict a batch by a function of `infer` and the prepared images, such as a mean over views."""
         images = self.checked(images)
         with self.model.refusing_small(images), self.autocast():
@@ -327,7 +330,8 @@ class Adapter(Stateful):
     def to_host(self, *values: Tensor) -> list[float]:
         """Copy numbers and the range of the input to the host, in one transfer; a bad input is refused."""
         assert self._range is not None
-        low, high, *rest = torch.cat([self._range.float(), *(v.detach().float().flatten() for v in values)]).tolist()
+        flat = [value.detach().float().flatten() for value in (self._range, *values)]
+        low, high, *rest = torch.cat(flat).tolist()
         require_range(low, high)
         return rest
 

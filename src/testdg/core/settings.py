@@ -3,27 +3,29 @@
 import math
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from itertools import product
 from typing import Any, Literal, TypedDict, TypeVar
 
 import msgspec
 
 from testdg.errors import UserError, unknown
-from testdg.schema import rule_of
+from testdg.schema import is_number, rule_of
 
 S = TypeVar("S", bound="Settings")
 BUDGET = 12
 """Number of configurations that are tuned of every method."""
 RATE = "learning_rate"
 Side = Literal["least", "largest"]
+Presets = Mapping[str, Mapping[str, object]]
+"""Settings of a method by benchmark."""
 _YES, _NO = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
-_WORDS = {"none": None, **dict.fromkeys(_YES, True), **dict.fromkeys(_NO, False)}
+_WORDS = {"none": (None,), **dict.fromkeys(_YES, (True,)), **dict.fromkeys(_NO, (False,))}
 
 
-def option(default: Any, help: str, *, low: float | None = None, high: float | None = None) -> Any:
+def option(default: Any, help: str, *, low: float = -math.inf, high: float = math.inf) -> Any:
     """Declare a setting with its default, its help text and the range of its values."""
     return field(default=default, metadata={"help": help, "low": low, "high": high})
 
@@ -52,46 +54,35 @@ def make_settings(settings_class: type[S], values: Mapping[str, Any]) -> S:
 
 def typed_settings(settings_class: type[Settings], values: Mapping[str, Any], *, texts: bool = True) -> dict[str, Any]:
     """Check values by name; with `texts`, a text is read by the type of its setting, as "0.1", "none" or "true"."""
-    known, kinds = {f.name: f for f in fields(settings_class)}, typing.get_type_hints(settings_class)
-    found = {}
+    known, kinds = {f.name: f.metadata for f in fields(settings_class)}, typing.get_type_hints(settings_class)
+    found: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
             raise unknown("setting", name, known)
-        candidates: Iterable[Any] = [float(value) if isinstance(value, float) else value]  # numpy's are floats, too
+        readings = [float(value) if isinstance(value, float) else value]  # numbers of numpy are floats, too
         if texts and isinstance(value, str):
-            candidates = _readings(value)
-        for candidate in candidates:
+            readings += _WORDS.get(value.lower(), ())
+            for number in (int, float):
+                with suppress(ValueError):
+                    readings.append(number(value))
+        for reading in readings:
             with suppress(msgspec.ValidationError):
-                found[name] = _in_range(known[name], msgspec.convert(candidate, kinds[name]))
+                found[name] = msgspec.convert(reading, kinds[name])
                 break
         else:
             raise UserError(f"{name} must be {_type_name(kinds[name])}; got {value!r}", code="setting-type")
+        low, high = known[name].get("low", -math.inf), known[name].get("high", math.inf)
+        if is_number(found[name]) and not (low <= found[name] <= high and math.isfinite(found[name])):
+            raise UserError(f"{name} must be {_range_name(low, high)}; got {found[name]!r}", code="setting-range")
     return found
 
 
-def _readings(text: str) -> Iterator[Any]:
-    """The values that a text may stand for."""
-    yield text
-    if text.lower() in _WORDS:
-        yield _WORDS[text.lower()]
-    for kind in (int, float):
-        with suppress(ValueError):
-            yield kind(text)
-
-
-def _in_range(about: Field[object], value: object) -> object:
-    """A value of the right type; a number that is not finite or beyond the bounds of its setting is refused."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    low, high = about.metadata.get("low"), about.metadata.get("high")
-    if not math.isfinite(value):
-        raise UserError(f"{about.name} must be finite; got {value!r}", code="setting-range")
-    if (low is not None and value < low) or (high is not None and value > high):
-        bounds = f"in [{low}, {high}]"
-        if low is None or high is None:
-            bounds = f"at least {low}" if high is None else f"at most {high}"
-        raise UserError(f"{about.name} must be {bounds}; got {value!r}", code="setting-range")
-    return value
+def _range_name(low: float, high: float) -> str:
+    if math.isfinite(low) and math.isfinite(high):
+        return f"in [{low}, {high}]"
+    if math.isfinite(low):
+        return f"at least {low}"
+    return f"at most {high}" if math.isfinite(high) else "finite"
 
 
 def _type_name(kind: object) -> str:
@@ -133,18 +124,22 @@ class Search:
 
     def axes(self, published: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
         """The values that are tried of each setting, given the published ones."""
-        rates = {RATE: tuple(_scaled(published[RATE], factor) for factor in self.rates)} if self.rates else {}
-        return rates | {key: _with(values, published[key]) for key, values in self.values.items()}
+        axes: dict[str, tuple[Any, ...]] = {}
+        if self.rates:
+            axes[RATE] = tuple(_scaled(published[RATE], factor) for factor in self.rates)
+        return axes | {key: _with(values, published[key]) for key, values in self.values.items()}
 
     def configurations(self, published: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The settings of every combination."""
         axes = self.axes(published)
-        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())] if axes else []
+        if not axes:
+            return []
+        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 def is_ordered(values: tuple[Any, ...]) -> bool:
     """Whether values can be ordered: numbers can, names and switches cannot."""
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return all(map(is_number, values))
 
 
 def next_value(settings_class: type[Settings], key: str, values: tuple[float, ...], side: Side) -> float | None:
@@ -158,10 +153,7 @@ def next_value(settings_class: type[Settings], key: str, values: tuple[float, ..
     (bounds,) = (f.metadata for f in fields(settings_class) if f.name == key)
     whole = all(isinstance(value, int) for value in values)
     found = round(last * last / before) if whole else _rounded(last * last / before)
-    if bounds.get("low") is not None:
-        found = max(found, bounds["low"])
-    if bounds.get("high") is not None:
-        found = min(found, bounds["high"])
+    found = min(max(found, bounds.get("low", -math.inf)), bounds.get("high", math.inf))
     return None if found == last else found
 
 

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.files import checksum, file_checksum, sync_folder, writing
+from testdg.models.blocks import save_tensors
 
 Values = dict[str, Any]
 """Plain values, ready for JSON."""
@@ -26,16 +29,13 @@ def write_folder(folder: Path, tensors: dict[str, Tensor], about: Values) -> Non
     A crash at any moment leaves the new state or the old one: the old one is renamed only when the new one is complete,
     and deleted only when the new one has its name.
     """
-    from safetensors.torch import save_file
-
     fresh, old = folder.with_name(folder.name + FRESH), folder.with_name(folder.name + OLD)
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         with writing(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             fresh.mkdir()
-            copies = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-            save_file(copies, fresh / TENSORS)
+            save_tensors(tensors, fresh / TENSORS)
             sums = {"tensors": file_checksum(fresh / TENSORS), "values": checksum(about)}
             (fresh / VALUES).write_text(json.dumps({**about, CHECKSUMS: sums}, indent=1))
             for path in fresh.iterdir():
@@ -55,9 +55,6 @@ def write_folder(folder: Path, tensors: dict[str, Tensor], about: Values) -> Non
 
 def read_folder(folder: Path) -> tuple[dict[str, Tensor], Values]:
     """Read a state folder; after a crash in the middle of writing, the previous state."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     old = folder.with_name(folder.name + OLD)
     place = old if not folder.exists() and old.exists() else folder
     for name in (TENSORS, VALUES):

@@ -15,6 +15,7 @@ from testdg.core.settings import Settings as BaseSettings
 from testdg.core.state import Values, below
 from testdg.errors import UserError
 from testdg.models import VisionModel
+from testdg.models.blocks import tensors_of
 
 MARK = "model"
 """Name under which a warm-up stores the fingerprint of the model that it was made with."""
@@ -57,12 +58,12 @@ class Undo:
                 uncopied = key in getattr(part, "uncopied", ())
                 (self.replaced if uncopied else self.copied).append((part._buffers, key))
         self.copies: list[Tensor] = []
-        self.kept: list[tuple[list[Tensor], Tensor]] = []  # tensors, and their values one after the other
+        self.saved: list[tuple[list[Tensor], Tensor]] = []  # tensors, and their values one after the other
 
     @torch.no_grad()
     def begin(self, generator: Generator) -> None:
         """Store the state as it is."""
-        self.kept = []
+        self.saved = []
         self.generator, self.random = generator, generator.get_state()
         self.values = [copy.deepcopy(part.get_extra_state()) for part in self.with_values]
         self.versions = [parameter._version for parameter in self.parameters]
@@ -87,7 +88,7 @@ class Undo:
         for tensor in tensors:
             groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
         for group in groups.values():
-            self.kept.append((group, torch.cat([tensor.reshape(-1) for tensor in group])))
+            self.saved.append((group, torch.cat([tensor.reshape(-1) for tensor in group])))
 
     @torch.no_grad()
     def restore(self) -> bool:
@@ -96,7 +97,7 @@ class Undo:
             owner[key] = buffer
         if self.copies:
             torch._foreach_copy_(self.written, self.copies)
-        for group, before in reversed(self.kept):
+        for group, before in reversed(self.saved):
             sizes = [tensor.numel() for tensor in group]
             for tensor, values in zip(group, torch.split(before, sizes), strict=True):
                 tensor.copy_(values.view(tensor.shape))
@@ -106,8 +107,8 @@ class Undo:
             for parameter in learner.optimizer.state.keys() - known:
                 del learner.optimizer.state[parameter]  # moments that may be half made
         self.generator.set_state(self.random)
-        safe = {tensor.data_ptr() for group, _ in self.kept for tensor in group}
-        self.kept = []
+        safe = {tensor.data_ptr() for group, _ in self.saved for tensor in group}
+        self.saved = []
         moved = zip(self.parameters, self.versions, strict=True)
         return all(p._version == version or p.data_ptr() in safe for p, version in moved)
 
@@ -150,10 +151,10 @@ class Stateful(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next batch depends on."""
-        state = {key: value for key, value in self.state_dict().items() if isinstance(value, Tensor)}
+        state = tensors_of(self)
         for name, learner in self.learners().items():
-            state.update({f"{name}.moments.{key}": value for key, value in moments(learner.optimizer).items()})
-        state.update({WARM + name: value for name, value in self._warm.items()})
+            state |= {f"{name}.moments.{key}": value for key, value in moments(learner.optimizer).items()}
+        state |= {WARM + name: value for name, value in self._warm.items()}
         return {**state, "generator": self.generator.get_state()}
 
     def values(self) -> Values:
@@ -205,7 +206,8 @@ class Stateful(nn.Module):
         for state in (values, own):  # the own values again if the new ones are wrong
             try:
                 for name in state.keys() - {"batches", "images"}:
-                    self.get_submodule(name.rpartition(".")[0]).set_extra_state(copy.deepcopy(state[name]))
+                    module = self.get_submodule(name.rpartition(".")[0])
+                    module.set_extra_state(copy.deepcopy(state[name]))
                 break
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 reason = f"its values are of another kind ({type(error).__name__}: {error})"
@@ -234,7 +236,7 @@ class Stateful(nn.Module):
         except BaseException:
             self._torn, self.diagnostics = not self._undo.restore(), before
             raise
-        self._undo.kept = []
+        self._undo.saved = []
 
     def _refuse_torn(self) -> None:
         if self._torn:
@@ -266,14 +268,14 @@ class Varying(Protocol):
 
 def _misfit(module: nn.Module, generator: Generator, tensors: Mapping[str, Tensor]) -> str | None:
     """Say which tensor of a state does not fit a module with learners and a generator; None where all fit."""
-    expected = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    expected["generator"] = generator.get_state()
+    expected = {**tensors_of(module), "generator": generator.get_state()}
     checked: set[str] = set()
     for name, submodule in module.named_modules():
         start = f"{name}." if name else ""
         if isinstance(submodule, Varying):
             checked.update(start + key for key in submodule.varying)
-            if (key := submodule.misfit({key: tensors.get(start + key) for key in submodule.varying})) is not None:
+            buffers = {key: tensors.get(start + key) for key in submodule.varying}
+            if (key := submodule.misfit(buffers)) is not None:
                 return f"{start}{key} has {_shape(tensors.get(start + key))}, which is impossible"
         if isinstance(submodule, Learner):
             start += "moments."

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 from testdg.data.benchmarks.corruption import CorruptedSet, corrupted_sets
 from testdg.data.cifar import Cifar, CorruptedArray, find_arrays, find_clean, read_archive, read_batch, read_labels
@@ -21,6 +21,7 @@ from testdg.data.segmentation.files import Pair, check_picture, read_mask, size_
 from testdg.data.weather import CONDITIONS
 from testdg.errors import UserError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -34,10 +35,10 @@ class Check:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def attempt(self, read: Callable[..., T], *arguments: Any) -> T | None:
+    def attempt(self, read: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
         """Call a reader; a user error becomes a problem."""
         try:
-            return read(*arguments)
+            return read(*arguments, **named)
         except UserError as error:
             self.problems.append(str(error))
             return None
@@ -62,13 +63,16 @@ def check_folder(data: Path) -> list[Check]:
     if not data.is_dir():
         raise UserError(f"data folder {data} does not exist", code="no-such-folder")
     sets = _published()
-    checkers = (_check_batches, _check_archive, _check_arrays)
-    checks = [check(data, cifar) for cifar in sets if isinstance(cifar, Cifar) for check in checkers]
+    checks: list[Check | None] = []
+    for cifar in sets:
+        if isinstance(cifar, Cifar):
+            checks += [_check_batches(data, cifar), _check_archive(data, cifar), _check_arrays(data, cifar)]
     picture_sets = [data_set for data_set in sets if isinstance(data_set, PictureSet)]
-    own = [pictures for pictures in picture_sets if pictures.is_own(data)]  # then it contains no other set
+    # Then it contains no other set.
+    own = [pictures for pictures in picture_sets if pictures.is_own(data)]
     for pictures in own or picture_sets:
-        splits = (pictures.test, pictures.train)
-        checks += [_check_stored(data, pictures), *(_check_split(data, pictures, split) for split in splits)]
+        checks.append(_check_stored(data, pictures))
+        checks += [_check_split(data, pictures, split) for split in (pictures.test, pictures.train)]
     return [check for check in checks if check is not None] + check_maps(data)
 
 
@@ -83,7 +87,6 @@ def _published() -> list[CorruptedSet]:
 
 
 def _check_batches(data: Path, cifar: Cifar) -> Check | None:
-    """Check the pickled batches of a clean CIFAR set."""
     check = Check(cifar.title, find_clean(data, cifar))
     there = [name for name in (*cifar.train, cifar.test) if (check.folder / name).is_file()]
     if not there:
@@ -93,7 +96,8 @@ def _check_batches(data: Path, cifar: Cifar) -> Check | None:
         samples = check.attempt(read_batch, check.folder / name, cifar)
         if samples is not None:
             counts[name] = len(samples)
-            expected = cifar.test_images if name == cifar.test else cifar.train_images // len(cifar.train)
+            is_test = name == cifar.test
+            expected = cifar.test_images if is_test else cifar.train_images // len(cifar.train)
             check.compare(check.folder / name, len(samples), expected)
     if cifar.test not in there:
         check.problems.append(f"{check.folder / cifar.test} is missing")
@@ -106,7 +110,6 @@ def _check_batches(data: Path, cifar: Cifar) -> Check | None:
 
 
 def _check_archive(data: Path, cifar: Cifar) -> Check | None:
-    """Check a clean CIFAR set in one .npz file."""
     check = Check(cifar.title, data / cifar.archive)
     if not check.folder.is_file():
         return None
@@ -123,7 +126,6 @@ def _check_archive(data: Path, cifar: Cifar) -> Check | None:
 
 
 def _check_arrays(data: Path, cifar: Cifar) -> Check | None:
-    """Check the arrays of a CIFAR-C set."""
     folder = find_arrays(data, cifar)
     if folder is None or folder.resolve().name != cifar.stored:
         return None
@@ -153,14 +155,14 @@ def _corruptions(check: Check, exists: Callable[[str], bool]) -> list[str]:
 
 
 def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
-    """Check the image files of the corruptions."""
     stored = pictures.find_stored(data)
     if stored is None:
         return None
     check = Check(pictures.stored, stored)
     there = _corruptions(check, lambda name: pictures.corruption_folder(stored, name) is not None)
     made = check.attempt(read_manifest, stored)
-    levels = [pictures.severities[severity - 1] for severity in (made.severities if made else None) or SEVERITIES]
+    severities = (made.severities if made else None) or SEVERITIES
+    levels = [pictures.severities[severity - 1] for severity in severities]
     counts: dict[Path, int] = {}
     for folder in filter(None, (pictures.corruption_folder(stored, name) for name in there)):
         lacks = [level for level in levels if not (folder / level).is_dir()]
@@ -176,14 +178,16 @@ def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
 
 
 def _check_split(data: Path, pictures: PictureSet, split: str) -> Check | None:
-    """Check clean pictures."""
     part, folder = split.partition("/")[0], pictures.split_folder(data, split)
-    if not folder.is_dir() or (data / f"{part}annot").is_dir():  # folders next to label maps are not classes
+    # Folders next to label maps are not classes.
+    if not folder.is_dir() or (data / f"{part}annot").is_dir():
         return None
     check = Check(f"{pictures.title} {part}", folder)
     listed = check.attempt(pictures.list_split, data, split)
     paths = {} if listed is None else listed.paths
-    classes = list_classes(folder) if "<class>" in split else sorted({name.split("/")[0] for name in paths})
+    classes = sorted({name.split("/")[0] for name in paths})
+    if "<class>" in split:
+        classes = list_classes(folder)
     check.found = f"{_count(check, folder, paths, classes)} images, {len(classes)} classes"
     if len(classes) < pictures.class_count and pictures.find_class_list(data) is None:
         few = f"{len(classes)} class folders and no {pictures.class_lists[0]}"
@@ -206,7 +210,8 @@ def _count(check: Check, folder: Path, paths: Mapping[str, str], classes: Sequen
         firsts.setdefault(name.split("/")[0], name)
     empty_files = [name for name, path in paths.items() if os.path.getsize(folder / path) == 0]
     filled = [name for name in firsts.values() if name not in empty_files]
-    check.report(folder, "class folders without images", [name for name in classes if name not in firsts])
+    empty_classes = [name for name in classes if name not in firsts]
+    check.report(folder, "class folders without images", empty_classes)
     check.report(folder, "empty files", empty_files)
     check.report(folder, "files without a readable header", filter(has_no_header, filled))
     return len(paths)
@@ -229,19 +234,19 @@ def check_maps(data: Path) -> list[Check]:
 
 
 def _check_acdc(data: Path) -> Check | None:
-    """Check the training split of ACDC, condition by condition."""
     folder = layouts.find_parent(data, "rgb_anon")
     if folder is None:
         return None
     check = Check("ACDC", folder)
-    places = {condition: folder / condition / "train" for condition in CONDITIONS}
-    found = [_check_part(check, data, layouts.list_acdc, *place, _ACDC_TRAIN) for place in places.items()]
+    found = []
+    for name in CONDITIONS:
+        place = folder / name / "train"
+        found.append(_check_part(check, data, layouts.list_acdc, name, place, _ACDC_TRAIN))
     check.found = f"training pictures with usable label maps: {', '.join(found)}"
     return check
 
 
 def _check_cityscapes(data: Path) -> Check | None:
-    """Check the pictures of Cityscapes that have public label maps."""
     folder = layouts.find_parent(data, "leftImg8bit")
     if folder is None:
         return None
@@ -249,9 +254,9 @@ def _check_cityscapes(data: Path) -> Check | None:
     if not (folder / "train").is_dir():
         check.notes.append("no train/: a source model cannot be trained")
         del sizes["train"]
-    found = [
-        _check_part(check, data, layouts.list_cityscapes, split, folder / split, size) for split, size in sizes.items()
-    ]
+    found = []
+    for split, size in sizes.items():
+        found.append(_check_part(check, data, layouts.list_cityscapes, split, folder / split, size))
     check.found = f"pictures with usable label maps: {', '.join(found)}"
     return check
 
@@ -267,7 +272,6 @@ def _check_part(
 
 
 def _check_folders(name: str, find: Callable[..., layouts.Folders | None], data: Path, *split: str) -> Check | None:
-    """Check a folder of pictures next to a folder of label maps."""
     check = Check(name, data)
     folders = check.attempt(find, data, *split)
     if folders is None:

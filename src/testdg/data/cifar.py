@@ -61,9 +61,8 @@ def read_batch(path: Path, cifar: Cifar = CIFAR10) -> LabelledImages:
         raise UserError(f"{path}: data must be uint8 of shape (N, 3072); got {found}", code="wrong-array")
     if not isinstance(labels, list) or len(labels) != len(data) or not all(type(n) is int for n in labels):
         raise UserError(f"{path}: {cifar.labels} must be a list of {len(data)} integers", code="wrong-labels")
-    return LabelledImages(
-        torch.from_numpy(data.copy()).view(-1, 3, 32, 32), to_labels(path, labels, len(cifar.classes))
-    )
+    images = torch.from_numpy(data.copy()).view(-1, 3, 32, 32)
+    return LabelledImages(images, to_labels(path, labels, len(cifar.classes)))
 
 
 def find_clean(data: Path, cifar: Cifar = CIFAR10) -> Path:
@@ -105,7 +104,8 @@ def read_train(data: Path, cifar: Cifar = CIFAR10) -> LabelledImages:
             f"{folder / cifar.train[0]} is missing: expected the training batches of {cifar.title}", code="missing-file"
         )
     parts = [read_batch(path, cifar) for path in present]
-    train = LabelledImages(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+    images = torch.cat([part.images for part in parts])
+    train = LabelledImages(images, torch.cat([part.labels for part in parts]))
     if len(present) < len(cifar.train):
         missing = ", ".join(name for name in cifar.train if not (folder / name).exists())
         warnings.warn(f"{folder}: {missing} missing; {len(train)} training images found", stacklevel=2)
@@ -133,7 +133,6 @@ class CorruptedArray(ImageSource):
 
 
 def open_array(path: Path) -> Array:
-    """Map an array file into memory."""
     try:
         check_file(path)
         array: Array = npy.open_memmap(path, mode="r")

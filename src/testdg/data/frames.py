@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from torch import Tensor
@@ -18,6 +18,7 @@ from testdg.errors import UserError, unknown
 
 ORDERS = ("name", "time")
 LISTS = ("", ".txt", ".lst", ".list")
+_MOST_DAMAGED = 1000  # parts of a video
 _POLL = 0.5  # seconds between two polls of a growing folder
 _SETTLED = 2.0  # seconds without a change after which a file counts as complete
 
@@ -26,7 +27,7 @@ class NamedPicture(NamedTuple):
     """A picture before it is decoded: its name, and a path, bytes, an array, a tensor or a PIL image."""
 
     file: str
-    picture: Any
+    picture: object
 
 
 class Frames:
@@ -63,15 +64,17 @@ class PictureIterable(Frames):
 
     ahead = False
 
-    def __init__(self, pictures: Iterable[Any]) -> None:
+    def __init__(self, pictures: Iterable[object]) -> None:
         self.pictures = pictures
         self.total = len(pictures) if isinstance(pictures, Sized) else None
 
     def __iter__(self) -> Iterator[NamedPicture | None]:
         number = 0
         for item in self.pictures:
-            for picture in item if isinstance(item, np.ndarray | Tensor) and item.ndim == 4 else (item,):
-                yield NamedPicture(str(picture) if isinstance(picture, str | Path) else f"{number:06}", picture)
+            is_batch = isinstance(item, np.ndarray | Tensor) and item.ndim == 4
+            for picture in cast(Iterable[object], item) if is_batch else (item,):
+                name = str(picture) if isinstance(picture, str | Path) else f"{number:06}"
+                yield NamedPicture(name, picture)
                 number += 1
 
 
@@ -128,13 +131,18 @@ class PictureFolder(Frames):
     def _names(self, but: set[str] | frozenset[str] = frozenset()) -> list[str]:
         found = []
         for place, folders, files in os.walk(self.path):
-            folders[:] = [f for f in folders if not f.startswith(".") and (Path(place, f).resolve() != self.without)]
-            inside = Path(place).relative_to(self.path).as_posix()
-            start = "" if inside == "." else f"{inside}/"
-            found += [name for file in files if is_picture(file) and (name := start + file) not in but]
-        if self.order == "name":
-            return sorted(found, key=natural)
-        return sorted(found, key=lambda name: (_changed(self.path / name), natural(name)))
+            visible = [name for name in folders if not name.startswith(".")]
+            folders[:] = [name for name in visible if Path(place, name).resolve() != self.without]
+            inside = Path(place).relative_to(self.path)
+            found += [(inside / file).as_posix() for file in filter(is_picture, files)]
+        names = sorted((name for name in found if name not in but), key=natural)
+        return names if self.order == "name" else sorted(names, key=self._changed)
+
+    def _changed(self, name: str) -> float:
+        try:
+            return (self.path / name).stat().st_mtime
+        except OSError:
+            return 0.0
 
     def place(self, file: str) -> Path | None:
         return self.path / file
@@ -174,17 +182,16 @@ class PicturePipe(Frames):
         left = b""
         while data := os.read(sys.stdin.fileno(), 1 << 16):
             *lines, left = (left + data).split(b"\n")
-            yield from map(_piped, filter(None, lines))
+            yield from map(self._named, filter(None, lines))
         if left:
-            yield _piped(left)
+            yield self._named(left)
+
+    def _named(self, line: bytes) -> NamedPicture:
+        name = os.fsdecode(line.rstrip(b"\r"))
+        return NamedPicture(name, self.place(name))
 
     def place(self, file: str) -> Path:
         return Path(file)
-
-
-def _piped(line: bytes) -> NamedPicture:
-    name = os.fsdecode(line.rstrip(b"\r"))
-    return NamedPicture(name, Path(name))
 
 
 class RemainingPictures(Frames):
@@ -209,7 +216,12 @@ class RemainingPictures(Frames):
 
 
 def open_frames(
-    frames: Any, order: str = "name", *, follow: bool = False, idle: float | None = None, without: Path | None = None
+    frames: str | Path | Iterable[object],
+    order: str = "name",
+    *,
+    follow: bool = False,
+    idle: float | None = None,
+    without: Path | None = None,
 ) -> Frames:
     """Open a source of pictures: a folder, a list, a picture, a video, "-" for standard input, or an iterable."""
     path = Path(frames) if isinstance(frames, str | Path) and str(frames) != "-" else None
@@ -227,8 +239,10 @@ def open_frames(
             "--order is for folders: lists, videos and standard input have their own order",
             code="option-conflict",
         )
+    if not isinstance(frames, str | Path):
+        return PictureIterable(frames)
     if path is None:
-        return PicturePipe() if isinstance(frames, str | Path) else PictureIterable(frames)
+        return PicturePipe()
     if is_picture(path.name):
         return PictureIterable([path])
     if path.suffix.lower() in LISTS:
@@ -245,16 +259,6 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Sort key that puts `frame2` before `frame10`."""
     parts = re.split(r"(\d+)", name)
     return tuple((int(part) if number % 2 else -1, part) for number, part in enumerate(parts))
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-_MOST_DAMAGED = 1000
 
 
 class Video(Frames):
@@ -290,7 +294,9 @@ class Video(Frames):
         self._remarks, number, self._damaged = [], 0, 0
         with self._opened() as container:
             for frame in self._decoded(container):
-                yield NamedPicture(f"{self.path.name}#{number:06}", _pixels(frame))
+                turns = round(float(getattr(frame, "rotation", 0) or 0) / 90) % 4
+                pixels = np.rot90(frame.to_ndarray(format="rgb24"), turns)  # (H, W, 3), upright
+                yield NamedPicture(f"{self.path.name}#{number:06}", pixels)
                 number += 1
         if self._damaged:
             self._remarks.append(f"{self._damaged} parts of {self.path} are damaged and were left out")
@@ -315,9 +321,3 @@ class Video(Frames):
 
     def remarks(self) -> list[str]:
         return self._remarks
-
-
-def _pixels(frame: Any) -> Any:
-    """RGB, (H, W, 3), rotated upright."""
-    turns = round(float(getattr(frame, "rotation", 0) or 0) / 90) % 4
-    return np.rot90(frame.to_ndarray(format="rgb24"), turns)

@@ -66,7 +66,6 @@ class _Progress:
         self.on_progress, self.done, self.total = on_progress, 0, total
 
     def add(self, name: str, images: int) -> None:
-        """Report more images of a corruption."""
         self.done += images
         self.on_progress(name, self.done, self.total)
 
@@ -254,8 +253,10 @@ def write_arrays(
             "leave --severities out",
             code="wrong-severities",
         )
-    maker = _RowMaker(clean.images, partial(corrupt_uint8, seed=options.seed, parameters=parameters, frost=frost))
-    about = _describe(options, fingerprint([clean.images, clean.labels]), len(clean), frost, parameters)
+    corrupt = partial(corrupt_uint8, seed=options.seed, parameters=parameters, frost=frost)
+    maker = _RowMaker(clean.images, corrupt)
+    source = fingerprint([clean.images, clean.labels])
+    about = _describe(options, source, len(clean), frost, parameters)
     with claimed(folder, about) as mark_complete, workers(options.jobs, maker) as make:
         with _array_file(folder / "labels.npy", (5 * len(clean),)) as file:
             file.write(np.tile(clean.labels.numpy().astype(np.uint8), 5).tobytes())
@@ -265,7 +266,8 @@ def write_arrays(
         for name in options.corruptions:
             if name in todo:
                 pieces = [_Piece(name, severity, start, folder) for severity in SEVERITIES for start in starts]
-                with _array_file(folder / f"{name}.npy", (5 * len(clean), *clean.images.shape[2:], 3)) as file:
+                shape = (5 * len(clean), *clean.images.shape[2:], 3)
+                with _array_file(folder / f"{name}.npy", shape) as file:
                     for rows in make(pieces):
                         progress.add(name, len(rows))
                         file.write(rows.tobytes())
@@ -302,7 +304,8 @@ def write_pictures(
     listed = "".join(f"{name} {(clean.folder / clean.paths[name]).stat().st_size}\n" for name in names)
     about = _describe(options, checksum(listed.encode(), 6), len(names), frost, data_set.parameters)
     corrupt = partial(corrupt_uint8, seed=options.seed, parameters=data_set.parameters, frost=frost)
-    places_of = {name: place for place, name in enumerate(clean.paths)}  # noise does not depend on the choice
+    # Noise does not depend on the choice.
+    places_of = {name: place for place, name in enumerate(clean.paths)}
     maker = _FileMaker(clean, names, [places_of[name] for name in names], data_set.crop, corrupt)
     with claimed(folder, about) as mark_complete, workers(options.jobs, maker) as make:
         places = [
@@ -310,9 +313,10 @@ def write_pictures(
             for name in options.corruptions
             for severity in options.severities
         ]
-        progress = _Progress(on_progress, len(names) * sum(not place.exists() for _, _, place in places))
+        todo = [place for _, _, place in places if not place.exists()]
+        progress = _Progress(on_progress, len(names) * len(todo))
         for name, severity, place in places:
-            if not place.exists():
+            if place in todo:
                 part = place.with_name(f"{place.name}.part")
                 pieces = (_Piece(name, severity, start, part) for start in range(0, len(names), _PICTURE_CHUNK))
                 for made in make(pieces):

@@ -48,7 +48,8 @@ class FileSource(ImageSource, Generic[F]):
     def take(self, indices: Sequence[int]) -> Tensor:
         tensors = self.threads.map(self.load, [self.files[index] for index in indices])
         first = next(tensors)
-        result = first.new_empty(len(indices), *first.shape)  # filled file by file, so that nothing is in memory twice
+        # Filled file by file, so that nothing is in memory twice.
+        result = first.new_empty(len(indices), *first.shape)
         for place, one in enumerate(chain([first], tensors)):
             result[place] = one
         return result
@@ -102,8 +103,8 @@ class ImageFiles(FileSource[Path]):
                 code="unreadable-picture",
             )
         gone = set(damaged)
-        names = [name for name, path in zip(self.names, self.files, strict=True) if path not in gone]
-        return self.chosen(names), damaged
+        left = [name for name in self.names if self.folder / self.paths[name] not in gone]
+        return self.chosen(left), damaged
 
 
 def list_classes(folder: Path) -> list[str]:
@@ -143,7 +144,8 @@ def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
             f"{folder}: {len(stray)} images are not in {annotations.name}, first {min(stray)}",
             code="wrong-list",
         )
-    return {f"{name}/{file}": file for name, file in sorted((classes[file], file) for file in files)}
+    files.sort(key=lambda file: (classes[file], file))
+    return {f"{classes[file]}/{file}": file for file in files}
 
 
 def is_image(name: str) -> bool:

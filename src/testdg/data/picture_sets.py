@@ -69,13 +69,17 @@ class PictureSet:
     def find_stored(self, data: Path) -> Path | None:
         """Find the folder of stored corruptions: in the data folder, or the folder itself."""
         names = (*STANDARD_ORDER, *EXTRA)
-        folders = [data / self.stored, *([data] if self.takes(data) else [])]
-        return next((f for f in folders if any(self.corruption_folder(f, name) for name in names)), None)
+        for folder in (data / self.stored, *([data] if self.takes(data) else [])):
+            if any(self.corruption_folder(folder, name) for name in names):
+                return folder
+        return None
 
     def corruption_folder(self, stored: Path, name: str) -> Path | None:
         """Find the folder of one corruption, in a folder of its group or not, by its folders of severities."""
-        folders = (stored / group / name for group in self.groups)
-        return next((f for f in folders if any((f / severity).is_dir() for severity in self.severities)), None)
+        for folder in (stored / group / name for group in self.groups):
+            if any((folder / severity).is_dir() for severity in self.severities):
+                return folder
+        return None
 
     def severity_folder(self, stored: Path, name: str, severity: int) -> Path:
         folder = self.corruption_folder(stored, name)
@@ -113,12 +117,15 @@ class PictureSet:
         """Whether a data folder directly contains the class folders of the test pictures."""
         if self.clean != "." or self.split_folder(data, self.test).is_dir():
             return False
-        classes = [name for name in list_classes(data) if name != "frost"]  # photographs for the corruption
-        return any(is_image(path.name) for name in classes for path in (data / name).iterdir())
+        for name in list_classes(data):
+            if name != "frost" and any(is_image(path.name) for path in (data / name).iterdir()):
+                return True
+        return False
 
     def list_test(self, data: Path) -> Pictures:
-        """List the test pictures, of their split or of a plain tree."""
-        return Pictures(data, list_images(data)) if self.is_plain(data) else self.list_split(data, self.test)
+        if self.is_plain(data):
+            return Pictures(data, list_images(data))
+        return self.list_split(data, self.test)
 
     def frost_folder(self, data: Path) -> Path:
         """Folder of photographs of frost: in the data folder, or next to it if that contains classes."""
@@ -126,7 +133,7 @@ class PictureSet:
 
     def find_class_list(self, data: Path) -> Path | None:
         """Find the file that lists the classes, with the clean pictures or the stored corruptions."""
-        folders = [folder for folder in (self.find_clean(data), self.find_stored(data)) if folder is not None]
+        folders = list(filter(None, (self.find_clean(data), self.find_stored(data))))
         files = [folder / name for folder in folders for name in self.class_lists]
         files += [folder / self.class_names for folder in folders if self.class_names]
         return next((file for file in files if file.is_file()), None)
@@ -140,10 +147,13 @@ class PictureSet:
         if self.is_plain(data):
             return tuple(list_classes(data))
         folders = [self.split_folder(data, split) for split in (self.test, self.train) if "<class>" in split]
-        corruptions = [self.corruption_folder(stored, name) for name in STANDARD_ORDER] if stored is not None else []
-        for folder in filter(None, corruptions):
-            folders.append(next(f for name in reversed(self.severities) if (f := folder / name).is_dir()))
-        return tuple(sorted({name for folder in folders if folder.is_dir() for name in list_classes(folder)}))
+        if stored is not None:
+            for folder in filter(None, (self.corruption_folder(stored, name) for name in STANDARD_ORDER)):
+                folders.append([path for level in self.severities if (path := folder / level).is_dir()][-1])
+        names: set[str] = set()
+        for folder in filter(Path.is_dir, folders):
+            names.update(list_classes(folder))
+        return tuple(sorted(names))
 
 
 class Manifest(Struct, kw_only=True):

@@ -68,7 +68,8 @@ def open_picture(picture: Encoded, formats: tuple[str, ...] = FORMATS) -> Iterat
         if isinstance(picture, Image.Image):
             opened: AbstractContextManager[Image.Image] = nullcontext(picture)
         else:
-            opened = Image.open(picture if isinstance(picture, str | Path) else io.BytesIO(picture), formats=formats)
+            file = picture if isinstance(picture, str | Path) else io.BytesIO(picture)
+            opened = Image.open(file, formats=formats)
         with opened as image:
             check_picture_size(image.height, image.width)
             yield image
@@ -159,7 +160,8 @@ def _from_pil(picture: Image.Image, channels: int) -> Tensor:
         raise Unreadable("its pixels are floating-point numbers of unknown scale", "picture-kind")
     mode = _MODES[channels]
     levels = np.array(picture if picture.mode == mode else picture.convert(mode))
-    return torch.from_numpy(levels.reshape(*levels.shape[:2], channels)).permute(2, 0, 1).contiguous()
+    levels = levels.reshape(*levels.shape[:2], channels)
+    return torch.from_numpy(levels).permute(2, 0, 1).contiguous()
 
 
 def _from_values(values: Array | Tensor, channels: int) -> Tensor:
@@ -186,9 +188,10 @@ def _from_values(values: Array | Tensor, channels: int) -> Tensor:
 def _levels(values: Array | Tensor) -> Tensor:
     """Values as uint8 or float, the types whose scale is known."""
     if isinstance(values, np.ndarray):
-        wide = values.dtype == np.uint16
+        if values.dtype == np.uint16:
+            return torch.from_numpy(values.astype(np.float32) / 65535)
         try:
-            values = torch.from_numpy(values.astype(np.float32) / 65535 if wide else np.ascontiguousarray(values))
+            values = torch.from_numpy(np.ascontiguousarray(values))
         except TypeError:
             raise Unreadable(f"a picture must be uint8, or float in [0, 1]; got {values.dtype}", "image-type") from None
     found: Tensor = values.detach().cpu()

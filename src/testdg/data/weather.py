@@ -42,7 +42,8 @@ def guess_geometry(images: Tensor) -> Geometry:
     """
     luma, (height, width) = grey(images), images.shape[-2:]
     soft = blur(luma, width / 200)
-    up = ((_HORIZON * height - torch.arange(height) - 0.5) / (0.8 * width))[:, None]  # of a lens that sees 64 degrees
+    # Of a lens that sees 64 degrees.
+    up = ((_HORIZON * height - torch.arange(height) - 0.5) / (0.8 * width))[:, None]
     across = (torch.arange(width) + 0.5 - width / 2) / (0.8 * width)
     floor, walls = _EYE / (-up).clamp(min=1e-3), _WALL / across.abs().clamp(min=1e-3)
     corridor = torch.minimum(floor, walls).clamp(max=_END)
@@ -87,7 +88,8 @@ _HEADLIGHT = (1.0, 0.95, 0.8)
 _LAMPLIGHT = (1.0, 0.72, 0.38)
 _GAMMA = 2.2
 _OUTDOORS = 150.0  # metres beyond which only the sky is
-_ROWS = 180  # large pictures are drawn this high and enlarged: a drop is as wide there as it is in a small one
+# Large pictures are drawn this high and enlarged: a drop is as wide there as it is in a small one.
+_ROWS = 180
 _DROP, _FLAKE = 26, 11  # pixels of the longest streak, and across the largest flake
 
 
@@ -192,8 +194,12 @@ def clouds(noise: ImageNoise, size: torch.Size, cells: int = 6) -> Tensor:
     """Smooth random patches, (N, 1, H, W) in [0, 1]."""
     coarse = noise.uniform(1, cells, 2 * cells)
     fine = noise.uniform(1, 3 * cells, 6 * cells)
-    layers = [F.interpolate(grid, tuple(size[-2:]), mode="bilinear", align_corners=False) for grid in (coarse, fine)]
-    return 0.65 * layers[0] + 0.35 * layers[1]
+    wide, narrow = (_enlarge(grid, size) for grid in (coarse, fine))
+    return 0.65 * wide + 0.35 * narrow
+
+
+def _enlarge(field: Tensor, size: torch.Size) -> Tensor:
+    return F.interpolate(field, tuple(size[-2:]), mode="bilinear", align_corners=False)
 
 
 def streaks(noise: ImageNoise, size: torch.Size, count: int, length: float) -> Tensor:
@@ -237,7 +243,7 @@ def _scatter(down: Tensor, right: Tensor, light: Tensor, rows: int, columns: int
     drawn = field.view(-1, 1, rows, columns)
     if (rows, columns) == tuple(size[-2:]):
         return drawn
-    return F.interpolate(drawn, tuple(size[-2:]), mode="bilinear", align_corners=False)
+    return _enlarge(drawn, size)
 
 
 CONDITIONS = ("fog", "night", "rain", "snow")

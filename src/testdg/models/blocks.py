@@ -1,10 +1,12 @@
-"""Inputs and outputs of networks, their blocks and layers, whatever library they are from."""
+"""Inputs, outputs, blocks, layers and tensors of networks, whatever library they are from."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from testdg.errors import UserError
@@ -24,6 +26,28 @@ def is_attention(module: nn.Module) -> bool:
 def config_of(network: nn.Module) -> Any:
     """The configuration of a network: a dict for networks of this package, an object of transformers, or None."""
     return getattr(network, "config", None)
+
+
+def name_classes(network: Any, classes: Sequence[str]) -> None:
+    """Write the classes to the network's configuration."""
+    config = config_of(network)
+    if isinstance(config, dict):
+        config["classes"] = len(classes)
+    elif hasattr(config, "id2label"):
+        config.id2label = dict(enumerate(classes))
+        config.label2id = {name: number for number, name in enumerate(classes)}
+        network.num_labels = len(classes)
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name, without extra state."""
+    return {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write tensors of any device, layout and storage to a safetensors file."""
+    copies = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    save_file(copies, path, metadata)
 
 
 def first(output: Tensor | tuple[Tensor, ...]) -> Tensor:
@@ -49,7 +73,9 @@ def pooled(values: Tensor, layer: nn.Module) -> Tensor:
     """Inputs or outputs of a layer as one row per image: averaged over the places of a map, or over tokens."""
     if values.ndim <= 2:
         return values
-    return values.flatten(2).mean(2) if isinstance(layer, nn.Conv2d) else values.flatten(1, -2).mean(1)
+    if isinstance(layer, nn.Conv2d):
+        return values.flatten(2).mean(2)
+    return values.flatten(1, -2).mean(1)
 
 
 @contextmanager
@@ -61,7 +87,8 @@ def watching(*layers: nn.Module, note: Callable[[nn.Module, Tensor, Any], None])
         if threading.get_ident() != own:  # it may see the hook half removed, with fewer arguments
             return
         named, output = rest
-        note(layer, next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor)), output)
+        given = next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor))
+        note(layer, given, output)
 
     with ExitStack() as hooks:
         for layer in layers:

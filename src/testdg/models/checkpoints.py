@@ -108,8 +108,8 @@ def _layer_of(name: str, expected: Mapping[str, Tensor]) -> str | None:
 def load_fitting(given: Mapping[str, Tensor], network: nn.Module, place: str, name: str) -> Fitted:
     """Load tensors into a network; missing tensors and other shapes are refused."""
     fitted, expected = fit_weights(given, network), network.state_dict()
-    missing = [own for own in expected if own not in fitted.weights and not own.endswith("num_batches_tracked")]
-    if missing:
+    required = [own for own in expected if not own.endswith("num_batches_tracked")]
+    if missing := [own for own in required if own not in fitted.weights]:
         unknown = f" and has the unknown {fitted.unknown[0]}" if fitted.unknown else ""
         raise UserError(f"{place} does not fit {name}: it lacks {_some(missing)}{unknown}", code="wrong-weights")
     wrong = [own for own, value in fitted.weights.items() if value.shape != expected[own].shape]
@@ -152,13 +152,14 @@ def load_into(
     config = read_config(place) if (place / CONFIG).is_file() else {}
     weights = find_weights(place)[0] if place.is_dir() else place
     given = read_checkpoint(weights)
-    network = copy.deepcopy(module).float() if isinstance(module, nn.Module) else timm_network(module, given).network
+    own = module if isinstance(module, nn.Module) else timm_network(module, given).network
+    network = copy.deepcopy(own).float()
     load_strictly(given, network, str(weights), type(network).__name__)
     name, folder = (place.name, place) if place.is_dir() else (place.stem, place.parent)
     preprocessing = preprocessing or read_preprocessor(folder)
-    if preprocessing is None:
-        known = hasattr(network, "pretrained_cfg")  # of timm
-        preprocessing = timm_models.preprocessing_of(network) if known else identity_with_warning(name, stacklevel=5)
+    if preprocessing is None and hasattr(network, "pretrained_cfg"):
+        preprocessing = timm_models.preprocessing_of(network)
+    preprocessing = preprocessing or identity_with_warning(name, stacklevel=5)
     model = wrap(network, preprocessing, head or config.get("head"), name)
     if isinstance(config.get("classes"), list):
         model.name_classes([str(label) for label in config["classes"]])
@@ -180,17 +181,7 @@ def with_classes_of(weights: Mapping[str, Tensor], model: VisionModel) -> Vision
     return with_classes(model, [str(number) for number in range(len(rows))]).eval()
 
 
-def without_network(path: Path) -> UserError:
-    """The error for a file of tensors, with the ways to use it."""
-    if not path.is_file():
-        return UserError(f"{path} does not exist", code="no-such-file")
-    own = f"load_model({str(path)!r}, module=...) in Python, or in a --plugin FILE.py for commands"
-    ways = f"testdg convert {path} --timm NAME --out FOLDER, or {own}"
-    return UserError(f"{path} has weights without their network: {ways}", code="no-network")
-
-
-def of_a_module(folder: Path, config: Mapping[str, object]) -> UserError:
-    """The error for a folder with the weights of a user's own module, with the way to use it."""
-    name = config.get("module") if str(config.get("module")).isidentifier() else "Module"
-    remedy = f"load_model({str(folder)!r}, module={name}()) in Python, or in a --plugin FILE.py for commands"
-    return UserError(f"{folder} has the weights of {name}, which only its code can make: {remedy}", code="no-network")
+def without_network(place: Path, problem: str, module: str = "...", also: str = "") -> UserError:
+    """The error for weights whose network is unknown, with the ways to use them."""
+    own = f"load_model({str(place)!r}, module={module}) in Python, or in a --plugin FILE.py for commands"
+    return UserError(f"{place} has {problem}: {also}{own}", code="no-network")

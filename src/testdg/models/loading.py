@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from testdg.errors import UserError, unknown
 from testdg.files import writing
 from testdg.models import hub, resnet, timm_models
 from testdg.models.alignment import FILE, load_alignment
+from testdg.models.blocks import save_tensors
 from testdg.models.checkpoints import (
     PICKLED,
     Fitted,
     load_fitting,
     load_into,
     load_strictly,
-    of_a_module,
     read_checkpoint,
     resnet_from_weights,
     timm_network,
@@ -37,10 +36,10 @@ from testdg.models.untrusted import (
     WEIGHTS,
     Budget,
     budget_of,
+    check_network,
     find_weights,
     first_line,
     read_config,
-    rehearse,
     require_finite,
 )
 from testdg.registry import load_plugins
@@ -149,7 +148,10 @@ def _from_place(
         network = timm_models.make_network(source, pretrained=True)
         model = wrap(network, preprocessing or timm_models.preprocessing_of(network), head, source)
     elif path.suffix in PICKLED and not path.is_dir():
-        raise without_network(path)
+        if not path.is_file():
+            raise UserError(f"{path} does not exist", code="no-such-file")
+        also = f"testdg convert {path} --timm NAME --out FOLDER, or "
+        raise without_network(path, "weights without their network", also=also)
     elif weights is not None:
         network = resnet_from_weights(read_checkpoint(weights), str(weights))
         preprocessing = preprocessing or read_preprocessor(weights.parent) or resnet.PREPROCESSING
@@ -177,7 +179,8 @@ def _from_folder(
     preprocessing = preprocessing or read_preprocessor(folder, dense=segmentation)
     kind = config.get("model_type")
     if kind == MODEL_TYPE:
-        raise of_a_module(folder, config)
+        own = config.get("module") if str(config.get("module")).isidentifier() else "Module"
+        raise without_network(folder, f"the weights of {own}, which only its code can make", f"{own}()")
     if kind == timm_models.MODEL_TYPE:
         return load_into(timm_models.network_of(folder, config), folder, preprocessing, head)
     if kind in ARCHITECTURES:
@@ -194,7 +197,7 @@ def _load_own(folder: Path, config: Mapping[str, Any], preprocessing: Preprocess
     network_class = ARCHITECTURES[config["model_type"]]
     make = partial(network_class, **{key: value for key, value in config.items() if key != "model_type"})
     try:
-        rehearse(make, preprocessing, budget, str(folder))
+        check_network(make, preprocessing, budget, str(folder))
         network = make()
     except UserError:
         raise
@@ -219,7 +222,7 @@ def _from_transformers(
         if preprocessing is None:
             size = about.image_size if isinstance(getattr(about, "image_size", None), int) else 224
             preprocessing = IMAGENET if segmentation else Preprocessing((size, size), mean=(0.5,) * 3, std=(0.5,) * 3)
-        rehearse(lambda: auto.from_config(about, trust_remote_code=False), preprocessing, budget, place)
+        check_network(lambda: auto.from_config(about, trust_remote_code=False), preprocessing, budget, place)
         network, info = auto.from_pretrained(
             place, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
         )
@@ -250,10 +253,10 @@ def convert(file: Path, out: Path, *, timm: str | None = None, like: str | None 
     if not file.is_file():
         raise UserError(f"{file} does not exist", code="no-such-file")
     given = read_checkpoint(file)
-    model = timm_network(timm, given) if timm is not None else with_classes_of(given, load_model(str(like)))
+    model = with_classes_of(given, load_model(like)) if like is not None else timm_network(str(timm), given)
     fitted = load_fitting(given, model.network, str(file), model.name)
     with writing(out):
         model.save(out)
         if fitted.branches:
-            save_file({name: value.clone().contiguous() for name, value in fitted.branches.items()}, out / BRANCHES)
+            save_tensors(fitted.branches, out / BRANCHES)
     return model, fitted

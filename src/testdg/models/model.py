@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.models import timm_models
 from testdg.models.alignment import Alignment
-from testdg.models.blocks import config_of, find_logits, is_attention, pooled, watching
+from testdg.models.blocks import config_of, find_logits, is_attention, pooled, save_tensors, tensors_of, watching
 from testdg.models.preprocessing import Preprocessing, require_dense, write_preprocessor
 from testdg.models.resnet import CifarResNet
 from testdg.models.tiny import TinyCNN, TinyViT
@@ -89,7 +88,8 @@ class VisionModel(nn.Module):
             last = images.ndim == 4 and images.shape[3] == self.channels
             remedy = ": the channels are last, so call images.permute(0, 3, 1, 2)" * last
             shape = tuple(images.shape)
-            raise UserError(f"images must be (N, {self.channels}, H, W); got {shape}{remedy}", code="image-shape")
+            expected = f"(N, {self.channels}, H, W)"
+            raise UserError(f"images must be {expected}; got {shape}{remedy}", code="image-shape")
         if images.numel() == 0:
             raise UserError(f"the batch is empty: shape {tuple(images.shape)}", code="image-shape")
         return images.to(self.device, torch.float32, non_blocking=True)
@@ -122,7 +122,9 @@ class VisionModel(nn.Module):
         require_dense(prepared)
         if prepared.is_meta and not self.mean.is_meta:
             raise UserError("images must have pixels; got a tensor on the meta device", code="image-type")
-        return self.run(prepared) if self.alignment is None else self.alignment.look(self.run, prepared)
+        if self.alignment is None:
+            return self.run(prepared)
+        return self.alignment.look(self.run, prepared)
 
     def run(self, prepared: Tensor) -> Output:
         """Normalise prepared images and run the network once."""
@@ -169,7 +171,8 @@ class VisionModel(nn.Module):
         """Names of the classes: given, from the network's configuration, or numbers."""
         labels = getattr(config_of(self.network), "id2label", None) or {}
         own = tuple(str(labels[number]) for number in sorted(labels))
-        return self._class_names or (own if len(own) == self.classes else tuple(map(str, range(self.classes))))
+        numbers = tuple(map(str, range(self.classes)))
+        return self._class_names or (own if len(own) == self.classes else numbers)
 
     def name_classes(self, names: Sequence[str]) -> None:
         if isinstance(names, str) or len(names) != self.classes:
@@ -245,9 +248,7 @@ class VisionModel(nn.Module):
         if hasattr(network, "save_pretrained"):
             network.save_pretrained(folder)
         else:
-            state = {name: value for name, value in network.state_dict().items() if isinstance(value, Tensor)}
-            weights = {name: value.cpu().clone().contiguous() for name, value in state.items()}
-            save_file(weights, folder / "model.safetensors")
+            save_tensors(tensors_of(network), folder / "model.safetensors")
             (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n")
         write_preprocessor(self.preprocessing, folder)
         if self.alignment is not None:

@@ -151,7 +151,9 @@ class Site(StatisticsModule):
 
     def remember(self, changed: bool) -> None:
         """Add what was proposed to the memory; in a new domain it is all there is."""
-        stream = self.coming if changed else self.read("stream").with_(self.batch, self.owner.memory)
+        stream = self.coming
+        if not changed:
+            stream = self.read("stream").with_(self.batch, self.owner.memory)
         self.write("stream", stream._replace(images=stream.images.clamp(max=self.owner.memory)))
         self.write("recent", self.coming)
 
@@ -214,7 +216,7 @@ class NormSite(StatisticsModule):
         return type(layer).forward(layer, images)
 
     def _statistics(self, images: Tensor, source: Statistics) -> tuple[Tensor, Tensor]:
-        """Mean and variance to normalise by: (C,), or (N, C) where each image is predicted by itself."""
+        """Mean and variance to normalise by: (C,), or (N, C) where each image is predicted alone."""
         within, means = torch.var_mean(images, (2, 3), correction=0)
         one = means.new_ones(())
         if self.owner.reads == "image":
@@ -241,6 +243,7 @@ class NormSite(StatisticsModule):
         evidence = pixels._replace(images=pixels.images * ~left).with_(batch, torch.inf)
         self.write("pixels", evidence._replace(images=evidence.images.clamp(max=self.memory)))
         begins = left | (known.images == 0)
-        known = known._replace(mean=torch.where(begins, looks.mean, known.mean), images=known.images.clamp(min=KNOWN))
+        mean = torch.where(begins, looks.mean, known.mean)
+        known = known._replace(mean=mean, images=known.images.clamp(min=KNOWN))
         self.write("images", known.with_(looks, max(self.memory, KNOWN)))
         return evidence

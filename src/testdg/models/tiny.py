@@ -79,19 +79,3 @@ class TinyCNN(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to logits."""
         return self.head(self.stages(images).mean((2, 3)))  # type: ignore[no-any-return]
-
-
-def tiny_segformer(classes: int) -> nn.Module:
-    """A SegFormer of two hundred thousand parameters: one block a stage, logits at a quarter of the input's size."""
-    from testdg.models.segformer import make_segformer
-
-    return make_segformer(
-        classes,
-        depths=[1] * 4,
-        hidden_sizes=[16, 32, 48, 64],
-        num_attention_heads=[1, 2, 3, 4],
-        mlp_ratios=[2] * 4,
-        decoder_hidden_size=64,
-        drop_path_rate=0.0,
-        classifier_dropout_prob=0.0,
-    )

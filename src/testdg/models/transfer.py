@@ -4,7 +4,6 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from math import isqrt
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.models import timm_models
-from testdg.models.blocks import config_of
+from testdg.models.blocks import config_of, name_classes
 from testdg.models.model import VisionModel
 from testdg.models.tiny import TinyViT
 
@@ -36,19 +35,8 @@ def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> V
     weights = torch.randn(fresh.weight.shape, generator=generator, device="cpu") * 0.02
     fresh.load_state_dict({"weight": weights, "bias": torch.zeros(len(classes), device="cpu")})
     setattr(network.get_submodule(parent), leaf, fresh)
-    _name_classes(network, classes)
+    name_classes(network, classes)
     return type(model)(network, model.head, model.preprocessing, model.name, exact=model.exact)
-
-
-def _name_classes(network: Any, classes: Sequence[str]) -> None:
-    """Write the classes to the network's configuration."""
-    config = config_of(network)
-    if isinstance(config, dict):
-        config["classes"] = len(classes)
-    elif hasattr(config, "id2label"):
-        config.id2label = dict(enumerate(classes))
-        config.label2id = {name: number for number, name in enumerate(classes)}
-        network.num_labels = len(classes)
 
 
 def with_size(model: VisionModel, size: int) -> VisionModel:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from testdg.bounds import check_file, read_json
 from testdg.errors import UserError
-from testdg.models.blocks import config_of
+from testdg.models.blocks import config_of, tensors_of
 from testdg.models.preprocessing import Preprocessing
 
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
@@ -74,7 +74,7 @@ def _check_value(key: str, value: object, most: int, path: Path) -> None:
         for name, one in value.items():
             if name in _ELSEWHERE and one is not None:
                 raise _refused(path, "save the plain model: not supported is", name)
-            if "attn_implementation" in name and (not isinstance(one, str | None) or one not in _ATTENTION):
+            if "attn_implementation" in name and one not in _ATTENTION:
                 raise _refused(path, f"leave {name} out: not supported is the attention", one)
             _check_value(name, one, MOST_NUMBER, path)
         return
@@ -106,7 +106,7 @@ def find_weights(folder: Path) -> list[Path]:
         return [folder / WEIGHTS]
     if (folder / INDEX).exists():
         return _indexed(folder)
-    pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".ckpt"))
     if pickles:
         pickled = f"{folder} has its weights only as a pickle ({pickles[0]}), which can execute code"
         raise UserError(f"{pickled}: convert it to model.safetensors first", code="pickled-weights")
@@ -138,8 +138,8 @@ def budget_of(files: list[Path]) -> Budget:
         try:
             check_file(path)
             with safe_open(path, "pt") as file:
-                for name in file.keys():  # noqa: SIM118
-                    tensors, elements = tensors + 1, elements + math.prod(file.get_slice(name).get_shape())
+                sizes = [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
+            tensors, elements = tensors + len(sizes), elements + sum(sizes)
         except (OSError, ValueError, SafetensorError) as error:
             raise UserError(f"{path} cannot be read: {first_line(error)}", code="damaged-model") from error
     return Budget(2 * tensors + 100, 2 * elements + 1_000_000)
@@ -149,7 +149,7 @@ class _TooLarge(Exception):
     """A network grows beyond its budget."""
 
 
-def rehearse(make: Callable[[], nn.Module], preprocessing: Preprocessing, budget: Budget, place: str) -> None:
+def check_network(make: Callable[[], nn.Module], preprocessing: Preprocessing, budget: Budget, place: str) -> None:
     """Make a network without memory for its weights, and pass an image without pixels through it.
 
     Parameters are counted as they are registered, so that a network beyond its budget is refused while it grows: even
@@ -199,8 +199,10 @@ def _own_size(network: nn.Module, shortest: object) -> tuple[int, int] | None:
 
 
 def require_finite(model: nn.Module, place: str) -> None:
-    for name, value in model.state_dict().items():
-        if value.is_floating_point() and value.numel() and not all(map(math.isfinite, torch.aminmax(value))):
+    for name, value in tensors_of(model).items():
+        if not value.is_floating_point() or not value.numel():
+            continue
+        if not all(map(math.isfinite, torch.aminmax(value))):
             raise UserError(f"{place}: the weights {name} are not finite", code="damaged-model")
 
 

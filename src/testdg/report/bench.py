@@ -13,7 +13,7 @@ from testdg.report.safe import csv_text, render
 from testdg.report.table import Cell, Field, Table, TableColumn, plain_table, tabulate
 from testdg.studies import BenchRow, BenchTable
 from testdg.studies.ablations import EventColumn, PublishedRows
-from testdg.studies.summary import Gain, Score
+from testdg.studies.summary import Gain, ScoreAndGain
 from testdg.studies.tuning import Configuration, VariantChoice
 
 INTERVAL = "95 % interval"
@@ -56,7 +56,7 @@ def means_table(table: BenchTable, more: Sequence[EventColumn] = ()) -> Table:
 
 
 def _score_fields(
-    table: BenchTable, title: str, gain: str, score: Callable[[BenchRow], Score | None]
+    table: BenchTable, title: str, gain: str, score: Callable[[BenchRow], ScoreAndGain | None]
 ) -> list[Field[BenchRow]]:
     """A mean and, where there is Source, its gain and the interval of that."""
     mean = TableColumn.of(table.metric, title, 1, summary=True)
@@ -67,18 +67,18 @@ def _score_fields(
     return fields
 
 
-def mean_cell(table: BenchTable, row: BenchRow, score: Score | None) -> Cell:
+def mean_cell(table: BenchTable, row: BenchRow, score: ScoreAndGain | None) -> Cell:
     """The mean over runs; a row that lacks a stream has none, as it could not be compared with the others."""
     return Cell.of(table.shown(score).value) if score and table.whole(row) else Cell()
 
 
-def gain_cell(score: Score | None) -> Cell:
+def gain_cell(score: ScoreAndGain | None) -> Cell:
     """The gain over Source, which is paired, so that it is known for a row that lacks a stream."""
     gain = score.gain if score else None
     return Cell(gain.mean, None, gain.low, gain.high) if gain else Cell()
 
 
-def _interval_cell(score: Score | None) -> Cell:
+def _interval_cell(score: ScoreAndGain | None) -> Cell:
     gain = score.gain if score else None
     return Cell(text=interval_text(gain)) if gain and gain.low is not None else Cell()
 

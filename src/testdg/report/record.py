@@ -12,7 +12,10 @@ StoredRecord = Mapping[str, Any]
 Pairs = list[tuple[str, str]]
 """Labels and values; without a label, a value belongs to the label above."""
 RECORDED = [name for name, choice in CHOICES.items() if choice.recorded]
-_RESETS = {RESETS["once"]: "domain changes not told", RESETS["domain"]: "which tells the method where domains change"}
+_RESETS = {
+    RESETS["once"]: "domain changes not announced",
+    RESETS["domain"]: "which shows the method where domains change",
+}
 
 
 def record_pairs(record: StoredRecord) -> Pairs:

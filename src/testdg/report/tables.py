@@ -15,7 +15,7 @@ from testdg.runs.protocol import Visit
 from testdg.runs.result import mean_of
 from testdg.runs.scores import Classification, Metric, Segmentation, other_metrics
 from testdg.studies import BenchTable
-from testdg.studies.summary import BenchRow, Score, Spread, leaves_one_out, run_names, spread
+from testdg.studies.summary import BenchRow, ScoreAndGain, Spread, leaves_one_out, run_names, spread
 
 _IOU = "IoU of "
 _HELD_OUT = " (held out)"
@@ -264,7 +264,7 @@ def method_rows(
     title: str,
     note: str,
     measures: Sequence[Measure],
-    score: Callable[[BenchRow], Score | None] | None = None,
+    score: Callable[[BenchRow], ScoreAndGain | None] | None = None,
 ) -> Table:
     """A column for each measure; with a score, its mean and gain are the last columns."""
     columns = [TableColumn.of(one.metric, one.title, over=one.over, summary=one.summary) for one in measures]

@@ -96,7 +96,6 @@ class Folder:
             yield
 
     def check_config(self) -> None:
-        """Refuse the folder of another configuration."""
         if (self.path / CONFIG).exists() and read_config(self.path) != self.config:
             raise damaged(self.path, CONFIG, "it belongs to another configuration")
 
@@ -185,7 +184,6 @@ def run_name(config: Mapping[str, Any]) -> str:
 
 
 def read_result(folder: str | Path) -> Result:
-    """Read the result of a run folder."""
     place = Path(folder)
     values = _read_values(place)
     with reading(place, RESULT):
@@ -220,7 +218,6 @@ def load_adapted(folder: Path, model: VisionModel) -> OnlineModel:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read the configuration of a folder."""
     with reading(folder, CONFIG):
         return tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
 

@@ -36,7 +36,6 @@ class RunProgress:
         self.add(entries)
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Count log entries."""
         self.done += len(entries)
         self.tally.add(entries)
 
@@ -122,7 +121,7 @@ class TensorBoard(Observer):
         key = self.score.metric.key
         for entry in entries:
             number = entry["batch"]
-            self.recent.append((sum(self.score.unpack(part) for part in entry["parts"]), entry["images"]))
+            self.recent.append((sum(map(self.score.unpack, entry["parts"])), entry["images"]))
             self._write(f"{key}/batch", self._score_of([self.recent[-1]]), number)
             self._write(f"{key}/window", self._score_of(self.recent), number)
             if (change := entry["diagnostics"].get("change")) is not None:
@@ -136,7 +135,6 @@ class TensorBoard(Observer):
         self.close()
 
     def close(self) -> None:
-        """Close the file, if one is open."""
         if self.writer is not None:
             self.writer.close()
             self.writer = None

@@ -199,7 +199,6 @@ def row_of(prediction: Prediction) -> dict[str, str | int]:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, str]]:
-    """Rows of a table, one after the other."""
     with path.open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
 

@@ -176,7 +176,6 @@ class Protocol(Struct, frozen=True, kw_only=True):
         return make_visits(*self.split(benchmark), severity, self.rounds)
 
     def stream(self, benchmark: Benchmark, batch_size: int | None = None) -> Stream:
-        """The stream of a benchmark under this protocol."""
         if self.sampling in ("dirichlet", "sorted") and benchmark.task != "classification":
             message = f"sampling {self.sampling} needs one label per image"
             raise UserError(f"{message}; {benchmark.name} is for {benchmark.task}", code="wrong-task")
@@ -223,8 +222,11 @@ def read_protocols(text: str | Path | Protocol) -> list[Protocol]:
     values = _convert({**base, **dict(_read_pair(pair) for pair in pairs)}, name)
     if values.get("order") != "all":
         return [Protocol(**values)]
-    several = [Protocol(**{**values, "order": number}) for number in range(len(ORDERS))]
-    return [msgspec.structs.replace(one, name=f"order-{one.order}") for one in several] if name == "orders" else several
+    several = []
+    for number in range(len(ORDERS)):
+        own_name = f"order-{number}" if name == "orders" else values["name"]
+        several.append(Protocol(**{**values, "order": number, "name": own_name}))
+    return several
 
 
 def read_protocol(text: str | Path | Protocol) -> Protocol:

@@ -78,7 +78,6 @@ class Session:
 
     @cached_property
     def canvas(self) -> Canvas:
-        """Resizes pictures for the model."""
         return Canvas(self.model.preprocessing)
 
     @cached_property
@@ -114,7 +113,9 @@ class Session:
             for name, value in self.online.diagnostics.items()
             if name not in own
         }
-        skipped = torch.stack([learner.skipped for learner in self._learners]).sum() if self._learners else None
+        skipped = None
+        if self._learners:
+            skipped = torch.stack([learner.skipped for learner in self._learners]).sum()
         return Event(logits, self.online.learnt, self.online.decision, diagnostics, own, skipped)
 
     @torch.no_grad()
@@ -137,7 +138,9 @@ class Session:
         if first.warm:
             adapter.load_warm(first.warm)
         online = adapter if watched is None else guard(adapter, watched.health.probe.images)
-        return Session(self.model, online, self.source, self.names)
+        session = Session(self.model, online, self.source, self.names)
+        session.canvas = self.canvas
+        return session
 
     @cached_property
     def untouched(self) -> VisionModel:
@@ -149,8 +152,6 @@ class Session:
 
 
 class RunSession(Session):
-    """A session on the stream of a benchmark."""
-
     def __init__(
         self,
         spec: RunSpec,
@@ -257,7 +258,6 @@ def open_model(spec: RunSpec, device: str, observer: Observer | None = None) -> 
 
 
 def free_cache() -> None:
-    """Free the memory of the cached benchmark and model."""
     _benchmarks.clear()
     _models.clear()
 

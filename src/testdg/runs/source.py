@@ -93,8 +93,6 @@ def source_model(
 
 
 class SourceImages(ABC):
-    """Clean images of the source."""
-
     @abstractmethod
     def batches(self, adapter: Adapter) -> Batches:
         """As many images as a method learns from, drawn by its seed; pairs with labels where it needs them.

@@ -35,7 +35,6 @@ class Bin:
     differs: float = 0.0
 
     def add(self, other: Bin) -> None:
-        """Add the sums of another bin."""
         self.count += other.count
         self.confidence += other.confidence
         self.source_confidence += other.source_confidence
@@ -63,7 +62,6 @@ class StreamStatistics:
     source_classes: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Count a row of `predictions.csv`."""
         if int(row["change"]):
             self.changes += 1
             self.changed_at += [self.all.count] if len(self.changed_at) < _MOST_CHANGES else []
@@ -81,7 +79,6 @@ class StreamStatistics:
         self.source_classes[str(row["source_class"])] += 1
 
     def summary(self) -> dict[str, Any]:
-        """The statistics as plain values."""
         return {
             "predictions": self.all.count,
             "skipped": self.skipped,
@@ -119,7 +116,8 @@ class Maps:
 
 def map_name(prediction: Prediction) -> str:
     """A file name that sorts in the order of the stream; nothing in the name of a picture can leave the folder."""
-    stem = re.sub(r"[^A-Za-z0-9._-]", "_", prediction.file.rpartition("/")[2].rpartition(".")[0])[:80]
+    name = prediction.file.rpartition("/")[2].rpartition(".")[0]
+    stem = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:80]
     return f"{prediction.index:06}-{stem}.png" if stem else f"{prediction.index:06}.png"
 
 
@@ -190,7 +188,9 @@ class SamplePictures:
             for path, sample in paths.items():
                 if not path.exists():
                     Image.fromarray(sample.picture).save(path)
-            about = {kind: [list(vars(one).values())[1:] for one in stored] for kind, stored in self.stored.items()}
+            about = {}
+            for kind, stored in self.stored.items():
+                about[kind] = [list(vars(one).values())[1:] for one in stored]  # all but the picture
             values = {"seen": self.seen, "every": self.every, "stored": about}
             replace_text(self.folder / "samples.json", json.dumps(values) + "\n")
         for path in self.folder.glob("*.png"):

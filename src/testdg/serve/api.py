@@ -117,7 +117,7 @@ class Predictions(Reply):
                 predictions.append(Problem(error=str(one), code=one.code))
             else:
                 answer, outcome = next(answered)
-                predictions.append(PicturePrediction.of(answer, session.factory.names, learning, outcome))
+                predictions.append(PicturePrediction.of(answer, session.session.names, learning, outcome))
         change, session.changed = session.changed or any(outcome.change for outcome in outcomes), False
         last = session.last
         return cls(

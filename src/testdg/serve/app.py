@@ -114,14 +114,10 @@ async def _answer_error(request: Request, error: BaseException) -> Response:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events."""
-
     media_type = "text/event-stream"
 
 
 class Routes:
-    """The functions behind the addresses."""
-
     def __init__(self, service: Service, token: Token | None) -> None:
         self.service, self.token = service, token
         self.boot = secrets.token_hex(4)
@@ -185,7 +181,7 @@ class Routes:
             if answers[0].map is None or len(answers) > 1:
                 message = "image/png is the answer to one picture of a segmentation: accept application/json"
                 raise Refused(message, "not-a-map")
-            data = index_png(answers[0].map, len(service.factory.names))
+            data = index_png(answers[0].map, len(service.source.names))
             return Response(data, media_type="image/png")
         build = partial(api.Predictions.of, session, read, answers, learning, outcomes)
         return build() if answers[0].map is None else await self._run(build)
@@ -193,8 +189,6 @@ class Routes:
     # Actions
 
     def action(self, name: api.Action) -> Callable[..., Any]:
-        """The route of an action."""
-
         async def act(body: api.ActionRequest, stream: str = MAIN) -> api.Done:
             return await self._run(self.service.act, stream, name, body)
 
@@ -213,7 +207,6 @@ class Routes:
     # State
 
     async def page(self) -> Response:
-        """The page."""
         return Response(PAGE, media_type="text/html", headers={"content-security-policy": PAGE_POLICY})
 
     async def state(self, stream: str | None = None) -> api.StreamState | api.ServerState:

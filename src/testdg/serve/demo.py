@@ -16,11 +16,11 @@ from testdg.data.stream import LabelledImages, to_float
 from testdg.files import writing
 from testdg.methods import find_method
 from testdg.runs import source_model
-from testdg.runs.session import DEFAULT_METHOD, PictureOptions
+from testdg.runs.session import DEFAULT_METHOD, PictureOptions, Session
 from testdg.serve.limits import Refused
 from testdg.serve.pictures import DecodedPicture, encoded
 from testdg.serve.service import Service
-from testdg.serve.session import Factory
+from testdg.serve.session import open_source
 
 NAME = "demo"
 BENCHMARK = "digits-c"
@@ -41,7 +41,7 @@ class DemoPicture(NamedTuple):
     label: int | None
 
 
-def demo_factory(out: Path, method: str | None, settings: dict[str, Any] | None, device: str) -> Factory:
+def open_demo(out: Path, method: str | None, settings: dict[str, Any] | None, device: str) -> Session:
     """The small model of the embedded benchmark, trained once, with a folder of clean digits as its source data."""
     benchmark = load_benchmark(BENCHMARK)
     folder = write_clean(benchmark, out / "demo-clean")
@@ -49,11 +49,10 @@ def demo_factory(out: Path, method: str | None, settings: dict[str, Any] | None,
     preset = chosen.presets.get(BENCHMARK, {})
     clean = folder if chosen.name != "source" else None
     options = PictureOptions(method=chosen.name, source=clean, device=device, classes=benchmark.classes)
-    return Factory(source_model(benchmark), options, {**preset, **(settings or {})})
+    return open_source(source_model(benchmark), options, {**preset, **(settings or {})})
 
 
 def write_clean(benchmark: Benchmark, folder: Path) -> Path:
-    """Write a folder of clean digits if it does not exist yet."""
     samples = benchmark.train()
     with writing(folder):
         for number in range(_CLEAN):

@@ -102,7 +102,6 @@ def index_png(values: Map, classes: int) -> bytes:
 
 
 def encoded(picture: Image.Image, kind: str, quality: int = 85) -> bytes:
-    """A picture as the bytes of a PNG or JPEG file."""
     file = io.BytesIO()
     picture.save(file, kind, quality=quality)
     return file.getvalue()

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from testdg.core.online import OnlineModel
 from testdg.files import writing
 from testdg.models import VisionModel
-from testdg.runs.session import BATCH_SIZE, PictureOptions, Session, open_pictures
+from testdg.runs.session import PictureOptions, Session, open_pictures
 from testdg.serve.limits import Refused
 from testdg.serve.timeline import Timeline
 
@@ -60,27 +60,14 @@ class Saved:
     """What was lost when the last server was killed, or with a damaged state."""
 
 
-class Factory:
-    """A model, a method and its settings, from which every stream gets a session of its own."""
-
-    def __init__(
-        self, model: str | Path | nn.Module, options: PictureOptions, settings: Mapping[str, Any] | None = None
-    ) -> None:
-        self.session = open_pictures(model, options, settings)
-        self.session.warm_up()
-        assert self.session.untouched is not self.session.model  # copied now, before other threads predict
-        self.model, self.names, self.canvas = self.session.model, self.session.names, self.session.canvas
-        self.notes, self.batch_size = self.session.notes, BATCH_SIZE[self.model.task]
-        self.method = type(self.session.adapter)
-        self.guarded = self.session.online.guard is not None
-        self.learns = self.method.learns
-        self.whole_pictures = self.canvas.size is None or self.model.task == "segmentation"
-        """Whether memory and answers grow with the size of the pictures."""
-
-    def describe(self) -> dict[str, Any]:
-        """Model, method and settings to which saved states belong."""
-        first = self.session.adapter
-        return {"method": first.name, "settings": asdict(first.settings), **first.origin, "classes": self.names}
+def open_source(
+    model: str | Path | nn.Module, options: PictureOptions, settings: Mapping[str, Any] | None = None
+) -> Session:
+    """Open the session that every stream of a server begins with a copy of: one source model, prepared once."""
+    session = open_pictures(model, options, settings)
+    session.warm_up()
+    assert session.untouched is not session.model  # copied now, before other threads predict
+    return session
 
 
 @dataclass(eq=False)
@@ -93,7 +80,6 @@ class StreamSession:
 
     name: str
     session: Session
-    factory: Factory
     counts: Counts = field(default_factory=Counts)
     timeline: Timeline = field(default_factory=Timeline)
     saved: Saved = field(default_factory=Saved)
@@ -117,15 +103,14 @@ class StreamSession:
 
     @property
     def online(self) -> OnlineModel:
-        """The adapter, with its guard if there is one."""
         return self.session.online
 
     def refresh(self) -> None:
         """Let predictions come from the adapter as it is now."""
         adapter = self.online.adapter
-        copied = self.factory.learns and adapter.why_not_exportable() is None
+        copied = adapter.learns and adapter.why_not_exportable() is None
         self._front: VisionModel | None = adapter.adapted_model() if copied else None
-        self._shift: Tensor | None = adapter.stream_shift() if self.factory.learns else None
+        self._shift: Tensor | None = adapter.stream_shift() if adapter.learns else None
         self.version += 1
 
     def predict(self, images: Tensor) -> Tensor:
@@ -144,7 +129,7 @@ class StreamSession:
             outcomes = [LearningOutcome(False, False, FROZEN if self.frozen else PUT_BACK)] * len(images)
             if self.frozen or era != self.era:
                 return outcomes
-            for places, batch in self.factory.canvas.batches(images):
+            for places, batch in self.session.canvas.batches(images):
                 self.last = outcome = self._learn(batch)
                 for place in places:
                     outcomes[place] = outcome
@@ -181,7 +166,6 @@ class StreamSession:
     # Actions, under the lock
 
     def reset(self) -> None:
-        """Return to the source model."""
         self.online.reset()
         self.era += 1
         self.refresh()
@@ -201,7 +185,6 @@ class StreamSession:
         return "the last healthy state" if snapshot is None else f"snapshot {snapshot.name}"
 
     def export(self, folder: Path) -> None:
-        """Write the adapted model as an ordinary one."""
         adapter = self.online.adapter
         if (reason := adapter.why_not_exportable()) is not None:
             raise Refused(f"{adapter.name} cannot be exported: {reason}; take a snapshot", "not-exportable", 409)
@@ -216,7 +199,6 @@ class StreamSession:
         return {**about, "frozen": self.frozen, "time": time.time()}
 
     def load_note(self, note: dict[str, Any]) -> None:
-        """Restore what `note` returned."""
         self.counts = Counts(**note["counts"])
         self.timeline.load(note["marks"])
         self.frozen = bool(note["frozen"])

@@ -74,7 +74,6 @@ class Timeline:
         self._current: Second | None = None
 
     def add(self, answers: Sequence[Comparison], label: int | None = None) -> None:
-        """Count predictions."""
         with self._lock:
             now = int(time.time())
             if self._current is None or self._current.time != now:
@@ -161,7 +160,6 @@ class Timeline:
             return [{"kind": one.kind, "text": one.text, "time": one.time} for one in list(self.marks)[-50:]]
 
     def load(self, values: Sequence[dict[str, Any]]) -> None:
-        """Restore what `values` returned."""
         for value in values:
             number = next(_numbers)
             self.marks.append(Mark(str(value["kind"]), str(value["text"]), float(value["time"]), number, number))

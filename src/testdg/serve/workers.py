@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from testdg.runs.predictions import Comparison, compare
+from testdg.runs.session import Session
 from testdg.serve.limits import Limits, Refused
 from testdg.serve.pictures import DecodedPicture
-from testdg.serve.session import PUT_BACK, Factory, Learning, LearningOutcome, StreamSession
+from testdg.serve.session import PUT_BACK, Learning, LearningOutcome, StreamSession
 from testdg.serve.storage import SessionPool
 
 T = TypeVar("T")
@@ -55,8 +56,8 @@ class Job(NamedTuple):
 class Batcher:
     """A thread that predicts with the adapted models, and a second one for the source model."""
 
-    def __init__(self, factory: Factory, limits: Limits) -> None:
-        self.factory, self.limits = factory, limits
+    def __init__(self, source: Session, limits: Limits) -> None:
+        self.source, self.limits = source, limits
         self.in_flight = 0
         """Requests that are in progress and will soon need a prediction."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -115,8 +116,8 @@ class Batcher:
         answers: list[Comparison] = []
         while len(answers) < len(pictures):
             rest, found = pictures[len(answers) :], dict[int, Comparison]()
-            count = self.factory.canvas.fitting((one.image for one in rest), self.limits.pass_pixels)
-            for places, batch in self.factory.canvas.batches([one.image for one in rest[:count]]):
+            count = self.source.canvas.fitting((one.image for one in rest), self.limits.pass_pixels)
+            for places, batch in self.source.canvas.batches([one.image for one in rest[:count]]):
                 batch = batch.contiguous(memory_format=torch.channels_last)  # faster for convolutions on a CPU
                 compared = compare(*self._logits(session, batch), [rest[place].size for place in places])
                 if not all(math.isfinite(one.confidence) for one in compared):
@@ -128,8 +129,8 @@ class Batcher:
 
     def _logits(self, session: StreamSession, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the adapted model and of the source; one after the other where the batch is small."""
-        source_pass = partial(session.session.predict_by, self.factory.model, batch)
-        if not self.factory.learns:
+        source_pass = partial(session.session.predict_by, self.source.model, batch)
+        if not self.source.adapter.learns:
             return (source_pass(),) * 2
         parallel = self._source_thread.submit(source_pass) if len(batch) >= _LARGE else None
         try:
@@ -168,14 +169,13 @@ class BackgroundLearner:
         self.thread = threading.Thread(target=self._work, name="learner", daemon=True)
 
     def __len__(self) -> int:
-        """Pictures in all queues."""
         return self._length
 
     def offer(
         self, session: StreamSession, pictures: Sequence[DecodedPicture], *, wait: bool = False
     ) -> tuple[Learning, list[Future[LearningOutcome]]]:
         """Queue the pictures of a request if there is room for all of them; `wait` returns a future for each."""
-        if not session.factory.learns or session.frozen:
+        if not session.online.adapter.learns or session.frozen:
             return "frozen" if session.frozen else "off", []
         count, size = len(pictures), sum(one.image.nbytes for one in pictures)
         with self._change:
@@ -220,7 +220,7 @@ class BackgroundLearner:
             started = time.thread_time()
             with self._change:
                 images = (one.image for one in islice(queue.pictures, self.batch_size))
-                size = queue.session.factory.canvas.fitting(images, self.limits.pass_pixels)
+                size = queue.session.session.canvas.fitting(images, self.limits.pass_pixels)
                 batch, era = self._take(queue, size), queue.session.era
             if batch:
                 _set_outcomes(batch, self._learn(queue.session, batch, era))

@@ -68,7 +68,8 @@ class CifarC(CorruptionBenchmark):
         if self.arrays is None:
             return super().fingerprint()
         domains = self.domains()
-        return fingerprint([domains[0].image_labels(), *(domain.source.read(0, 1) for domain in domains)])
+        first_images = [domain.source.read(0, 1) for domain in domains]
+        return fingerprint([domains[0].image_labels(), *first_images])
 
 
 @register

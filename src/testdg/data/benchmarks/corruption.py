@@ -31,7 +31,6 @@ class CorruptionBenchmark(Benchmark):
 
     @cached_property
     def clean(self) -> LabelledImages:
-        """The clean images of the stream."""
         return self.test().first(self.options.images)
 
     @cached_property
@@ -42,12 +41,11 @@ class CorruptionBenchmark(Benchmark):
 
     @property
     def corrupt(self) -> Corrupt:
-        """The function that corrupts clean images."""
         parameters = CIFAR if self.data_set is None else self.data_set.parameters
         return partial(corrupt_uint8, seed=self.options.corruption_seed, parameters=parameters, frost=self.frost)
 
     def make_domain(self, name: str, severity: int) -> Domain:
-        images = CorruptedImages(self.clean.images, name, severity, self.corrupt, cache=self.cache)
+        images = CorruptedImages(self.clean, name, severity, self.corrupt, cache=self.cache)
         return Domain(name, severity, images, self.clean.labels)
 
     def origin(self) -> str:
@@ -184,12 +182,16 @@ class PictureBenchmark(CorruptionBenchmark):
 
     def fingerprint(self) -> str:
         """Fingerprint of all names and labels, and of the first image of each domain (or of the clean images)."""
-        sources = [self.clean_files] if self.stored is None else [domain.source for domain in self.domains()]
+        if self.stored is None:
+            return fingerprint(self._identity(self.clean_files))
         parts: list[torch.Tensor] = []
-        for files in sources:
-            assert isinstance(files, ImageFiles)
-            parts += [letters(files.names), self._labels(files), files.take([0])]
+        for domain in self.domains():
+            assert isinstance(domain.source, ImageFiles)
+            parts += self._identity(domain.source)
         return fingerprint(parts)
+
+    def _identity(self, files: ImageFiles) -> list[torch.Tensor]:
+        return [letters(files.names), self._labels(files), files.take([0])]
 
     def unreadable(self) -> list[str]:
         """Unreadable files that were left out of the domains that were opened so far."""

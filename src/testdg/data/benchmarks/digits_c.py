@@ -22,9 +22,8 @@ def load_digits() -> tuple[LabelledImages, LabelledImages]:
     large = F.interpolate(small, (32, 32), mode="bilinear", align_corners=False).clamp(0, 1)
     images = (large * 255).round().to(torch.uint8).expand(-1, 3, -1, -1).contiguous()
     targets = torch.from_numpy(labels).long()
-    return LabelledImages(images, targets).first(_TRAIN_IMAGES), LabelledImages(
-        images[_TRAIN_IMAGES:], targets[_TRAIN_IMAGES:]
-    )
+    train = LabelledImages(images[:_TRAIN_IMAGES], targets[:_TRAIN_IMAGES])
+    return train, LabelledImages(images[_TRAIN_IMAGES:], targets[_TRAIN_IMAGES:])
 
 
 @register

@@ -35,7 +35,9 @@ class FolderWeather(WeatherBenchmark):
 
     def _folders(self, splits: tuple[str, ...]) -> layouts.Folders:
         candidates = (layouts.find_folders(self.data, split) for split in splits)
-        folders = next(filter(None, candidates), None) or (layouts.find_flat(self.data) if splits == _STREAM else None)
+        folders = next(filter(None, candidates), None)
+        if folders is None and splits == _STREAM:
+            folders = layouts.find_flat(self.data)
         if folders is None:
             training = "train/ and trainannot/, or images/train/ and masks/train/"
             expected = layouts.FOLDERS if splits == _STREAM else training

@@ -14,7 +14,8 @@ IMAGENET = PictureSet(
     class_count=1000,
     crop=IMAGENET_CROP,
     parameters=PARAMETERS,
-    groups=("", "noise", "blur", "weather", "digital", "extra"),  # the archives of the published set unpack into these
+    # The archives of the published set unpack into these.
+    groups=("", "noise", "blur", "weather", "digital", "extra"),
     class_lists=("classes.txt", "LOC_synset_mapping.txt"),
 )
 

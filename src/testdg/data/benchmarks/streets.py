@@ -47,7 +47,7 @@ class Streets(WeatherBenchmark):
 
     def make_domain(self, name: str, severity: int) -> Domain:
         """Put the scenes into a condition, each with its own geometry."""
-        images = CorruptedImages(self.scenes.images, name, severity, self._corrupt, cache=self.cache)
+        images = CorruptedImages(self.test(), name, severity, self._corrupt, cache=self.cache)
         return Domain(name, severity, images, self.scenes.labels)
 
     def _corrupt(self, images: Tensor, name: str, severity: int, /, *, indices: Sequence[int]) -> Tensor:

@@ -84,7 +84,8 @@ def _grow_textures() -> tuple[Tensor, ...]:
         noise = ImageNoise(0, "frost texture", 0, [number])
         cloud = plasma(noise, 1024, decay=1.8)[:, None, :_HEIGHT, :_WIDTH]
         ice = gaussian(_crystals(noise, pane)[None, None], 0.7)
-        surface = _standardise(cloud) * pane.cloudiness**0.5 + _standardise(ice) * (1 - pane.cloudiness) ** 0.5
+        slow, fast = _standardise(cloud), _standardise(ice)
+        surface = slow * pane.cloudiness**0.5 + fast * (1 - pane.cloudiness) ** 0.5
         surface = _standardise(_standardise(surface).clamp(-2.5, 2.5))[0]
         mean, deviation = (torch.tensor(values)[:, None, None] for values in (pane.mean, pane.deviation))
         textures.append((surface * deviation + mean).round().clamp(0, 255).byte())
@@ -92,7 +93,6 @@ def _grow_textures() -> tuple[Tensor, ...]:
 
 
 def _standardise(field: Tensor) -> Tensor:
-    """Scale a field to mean 0 and standard deviation 1."""
     field = field.double()
     return (field - field.mean()) / field.std()
 

@@ -86,5 +86,9 @@ def read_class_names(path: Path) -> tuple[tuple[str, ...], LabelTable]:
 
 def default_palette(classes: int) -> list[Colour]:
     """One colour per class, evenly spaced hues, every other one darker."""
-    hues = ((number / classes, 0.75, 0.95 if number % 2 else 0.6) for number in range(classes))
-    return [(round(255 * r), round(255 * g), round(255 * b)) for r, g, b in (colorsys.hsv_to_rgb(*hue) for hue in hues)]
+    palette = []
+    for number in range(classes):
+        value = 0.95 if number % 2 else 0.6
+        red, green, blue = colorsys.hsv_to_rgb(number / classes, 0.75, value)
+        palette.append((round(255 * red), round(255 * green), round(255 * blue)))
+    return palette

@@ -55,7 +55,8 @@ class PairFiles:
 
     def identity(self) -> list[Tensor]:
         """Tensors for a fingerprint: all names, the first picture and label map."""
-        return [letters([pair.name for pair in self.pairs]), self.images.take([0]), self.masks.take([0])]
+        names = letters([pair.name for pair in self.pairs])
+        return [names, self.images.take([0]), self.masks.take([0])]
 
     def load(self) -> tuple[Tensor, Tensor]:
         (height, width), (tall, wide) = self.size, self.mask_size
@@ -122,7 +123,8 @@ def read_picture(pair: Pair, size: Size) -> Tensor:
         levels = torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
     if levels.shape[1:] == size:
         return levels.contiguous()
-    return F.interpolate(levels[None].float(), size, mode="bilinear", align_corners=False)[0].round().byte()
+    resized = F.interpolate(levels[None].float(), size, mode="bilinear", align_corners=False)
+    return resized[0].round().byte()
 
 
 def read_mask(pair: Pair, size: Size) -> Tensor:

@@ -54,7 +54,8 @@ def _draw_tree(street: Street, x: float, z: float) -> None:
     if patch is None:
         return
     a, b = (patch.u - x) / radius, (patch.v - middle) / radius
-    clump, leaf = grain.smooth(patch.u + 5 * x, patch.v + z, 0.55), grain.fine(patch.u + z, patch.v, 0.14)
+    clump = grain.smooth(patch.u + 5 * x, patch.v + z, 0.55)
+    leaf = grain.fine(patch.u + z, patch.v, 0.14)
     keep = a * a + b * b < 0.35 + 0.75 * clump + 0.3 * leaf
     light = 0.5 + 0.22 * b + 0.16 * street.sun * a + 0.7 * (clump - 0.3) + 0.4 * (leaf - 0.5)
     colour = floats([0.3, 0.46, 0.16]) * np.float32(green) * np.clip(light, 0.15, 1.3)[..., None]
@@ -85,7 +86,9 @@ def _draw_lamp(street: Street, side: int, z: float) -> None:
 
 def _draw_sign(street: Street, side: int, z: float) -> None:
     """A round, square or three-coloured plate on a pole."""
-    canvas, x, size = street.canvas, _kerb(street, side) + street.between(-0.2, 0.6) * side, street.between(0.4, 0.6)
+    canvas = street.canvas
+    x = _kerb(street, side) + street.between(-0.2, 0.6) * side
+    size = street.between(0.4, 0.6)
     canvas.paint(canvas.front(x - 0.08, x + 0.08, 0, 2.6, z), POLE, _STEEL)
     patch = canvas.front(x - size, x + size, 2.6 - size, 2.6 + size, z - 0.01)
     if patch is None:
@@ -125,16 +128,13 @@ def _draw_car(street: Street, x: float, z: float, towards: bool) -> None:
     glass = canvas.side(x + side * (half - 0.13), waist, roof, near, far)
     if glass is not None:
         pillar = (glass.v > roof - 0.1) | ((glass.u - near) % 1.05 < 0.1)
-        shade = np.float32(street.light(-side))
-        canvas.paint(
-            glass, CAR, np.where(pillar[..., None], paint, _GLASS) * shade, upward=0.8 * (glass.v > roof - 0.1)
-        )
+        colour = np.where(pillar[..., None], paint, _GLASS) * np.float32(street.light(-side))
+        canvas.paint(glass, CAR, colour, upward=0.8 * (glass.v > roof - 0.1))
     pane = canvas.front(*cabin, waist, roof, near)
     if pane is not None:
         frame = (pane.v > roof - 0.12) | (np.abs(pane.u - x) > half - 0.22)
-        canvas.paint(
-            pane, CAR, np.where(frame[..., None], paint * 0.85, _GLASS * 1.4), upward=0.8 * (pane.v > roof - 0.1)
-        )
+        colour = np.where(frame[..., None], paint * 0.85, _GLASS * 1.4)
+        canvas.paint(pane, CAR, colour, upward=0.8 * (pane.v > roof - 0.1))
     canvas.paint(canvas.top(*cabin, roof, near, far), CAR, paint * 1.2, upward=1.0)
 
 
@@ -146,7 +146,8 @@ def _draw_flank(street: Street, x: float, side: int, z: float, length: float, wa
     wheels = (z + 0.75, z + length - 0.75)
     away = np.minimum(*((patch.u - wheel) ** 2 for wheel in wheels)) + (patch.v - 0.32) ** 2
     metal = paint * np.float32(street.light(-side)) * np.where(patch.v > 0.6, 1.0, 0.85)[..., None]
-    colour = np.where((away < 0.1)[..., None], np.where((away < 0.025)[..., None], 0.4, _RUBBER), metal)
+    wheel = np.where((away < 0.025)[..., None], 0.4, _RUBBER)
+    colour = np.where((away < 0.1)[..., None], wheel, metal)
     street.canvas.paint(patch, CAR, colour, (patch.v > 0.22) | (away < 0.1))
 
 
@@ -158,9 +159,11 @@ def _draw_end(street: Street, body: tuple[float, float], waist: float, z: float,
     half = (body[1] - body[0]) / 2
     away = np.abs(patch.u - body[0] - half)
     lamp = (away > half - 0.38) & (away < half - 0.06) & (np.abs(patch.v - 0.68) < 0.1)
-    plate, tyre = (away < 0.26) & (np.abs(patch.v - 0.52) < 0.06), (patch.v < 0.26) & (away > half - 0.25)
+    plate = (away < 0.26) & (np.abs(patch.v - 0.52) < 0.06)
+    tyre = (patch.v < 0.26) & (away > half - 0.25)
     glow = floats([0.95, 0.95, 0.85] if towards else [0.75, 0.05, 0.05])
-    colour = np.where(lamp[..., None], glow, np.where(plate[..., None], np.float32(0.85), paint * np.float32(0.85)))
+    colour = np.where(plate[..., None], np.float32(0.85), paint * np.float32(0.85))
+    colour = np.where(lamp[..., None], glow, colour)
     dark = (patch.v < 0.32) & (away < 10)
     colour = np.where(dark[..., None], _RUBBER * 2, colour)
     lights = lamp * (1.0 if towards else 0.45)
@@ -168,7 +171,6 @@ def _draw_end(street: Street, body: tuple[float, float], waist: float, z: float,
 
 
 def draw_people(street: Street) -> None:
-    """People on the pavements, sometimes on the road."""
     for _ in range(street.random.integers(2, 10)):
         side = street.random.choice((-1, 1))
         kerb = street.right if side > 0 else street.left
@@ -188,12 +190,12 @@ def _draw_person(street: Street, x: float, z: float) -> None:
     legs = (b < 0.5) & (np.abs(a - stride - 0.08 * (0.5 - b)) < 0.09)
     trunk = (b >= 0.46) & (b < 0.84) & (a < 0.17 + 0.08 * (b > 0.5) * (b < 0.82))
     head = a * a + (patch.v - 0.91 * tall) ** 2 < 0.0155
-    shirt, trousers = street.random.random((2, 3), dtype=np.float32) * floats([[0.8], [0.4]]) + np.float32(0.05)
+    clothes = street.random.random((2, 3), dtype=np.float32) * floats([[0.8], [0.4]])
+    shirt, trousers = clothes + np.float32(0.05)
     skin = floats([0.75, 0.55, 0.43]) * np.float32(street.between(0.4, 1.1))
     hair = (b > 0.93)[..., None] * np.ones_like(head)[..., None]
-    colour = np.where(
-        head[..., None], np.where(hair, skin * 0.35, skin), np.where((b < 0.5)[..., None], trousers, shirt)
-    )
+    body = np.where((b < 0.5)[..., None], trousers, shirt)
+    colour = np.where(head[..., None], np.where(hair, skin * 0.35, skin), body)
     canvas.paint(patch, PERSON, colour, legs | trunk | head, upward=0.7 * (b > 0.95))
 
 

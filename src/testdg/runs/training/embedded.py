@@ -21,7 +21,7 @@ from testdg.data.stream import LabelledImages, to_float
 from testdg.errors import UserError
 from testdg.files import cache_folder, checksum
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 from testdg.runs.training.losses import class_weights
 from testdg.runs.training.recipe import Loss, Recipe
 from testdg.runs.training.views import map_view, turned_view
@@ -69,13 +69,11 @@ class EmbeddedClasses(EmbeddedRecipe):
     seed: int = 0
 
     def start(self, classes: int, name: str) -> VisionModel:
-        """A TinyViT of this shape."""
         network = TinyViT(classes, self.size, self.patch, self.width, self.depth, self.heads)
         preprocessing = Preprocessing((self.size,) * 2, mean=(self.mean,) * 3, std=(self.std,) * 3)
         return VisionModel(network, "head", preprocessing, name)
 
     def view(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        """A turned, zoomed and shifted image."""
         return turned_view(images, generator, degrees=self.degrees, zoom=self.zoom, shift=self.shift), labels
 
 
@@ -98,16 +96,13 @@ class EmbeddedMaps(EmbeddedRecipe):
     seed: int = 0
 
     def start(self, classes: int, name: str) -> VisionModel:
-        """A tiny SegFormer."""
         preprocessing = Preprocessing(mean=(self.mean,) * 3, std=(self.std,) * 3)
         return load_model(tiny_segformer(classes), preprocessing=preprocessing, name=name)
 
     def view(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        """A larger part, a mirror image, other colours."""
         return map_view(images, labels, (1, 1 + self.zoom), generator, colour=self.colour)
 
     def loss(self, labels: Tensor, classes: int, device: torch.device) -> Loss:
-        """Weighted cross entropy."""
         weights = class_weights(labels, classes, self.balance).to(device)
         return partial(F.cross_entropy, weight=weights, ignore_index=IGNORED)
 
@@ -146,7 +141,6 @@ def _train_into(folder: Path, benchmark: Benchmark, recipe: EmbeddedRecipe, prog
 
 
 def train(benchmark: Benchmark, recipe: EmbeddedRecipe, progress: Progress, name: str) -> VisionModel:
-    """Train a small network on the clean training images."""
     samples, classes = benchmark.train(), len(benchmark.classes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)

@@ -49,7 +49,6 @@ class TrainingFolder(Folder):
         return about
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Read the last saved state; None without one."""
         try:
             if (state := self.saved_state()) is None:
                 return None
@@ -86,7 +85,6 @@ class TrainingFolder(Folder):
         return about
 
     def _check_same(self, found: dict[str, Any], place: Path) -> None:
-        """Refuse a training that differs from the requested one."""
         flat, requested = ({**values["recipe"], **values} for values in (found, self.about))
         for key, value in requested.items():
             if key != "recipe" and flat.get(key) != value:

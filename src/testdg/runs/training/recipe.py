@@ -130,7 +130,6 @@ class MapTuning(TuningRecipe):
         return map_view(images, labels, scales, generator, mirror=self.flip, colour=self.colour)
 
     def loss(self, labels: Tensor, classes: int, device: torch.device) -> Loss:
-        """Weighted cross entropy and overlap."""
         weights = class_weights(labels, classes, self.balance).to(device)
         return partial(map_loss, weights=weights, smoothing=self.smoothing, overlap=self.overlap)
 
