@@ -74,7 +74,7 @@ def test_files_of_tensors_go_into_a_module(layout: str, suffix: str, tmp_path: P
     assert model.name == "weights"
 
 
-def test_the_options_of_a_training_may_lie_beside_its_tensors(tmp_path: Path) -> None:
+def test_a_checkpoint_may_contain_the_options_of_the_training(tmp_path: Path) -> None:
     weights, file = MyNet().state_dict(), tmp_path / "checkpoint.pth"
     torch.save({"model": weights, "args": Namespace(lr=0.1, data_path="somewhere"), "epoch": 3}, file)
     assert read_checkpoint(file).keys() == weights.keys()

@@ -12,7 +12,7 @@ from testdg.errors import UserError
 from testdg.models.untrusted import CONFIG, WEIGHTS, first_line
 
 PATIENCE = 2.0
-"""Seconds to wait for an answer of the hub; after that it is not asked again."""
+"""Seconds to wait for an answer of the hub; then it counts as unreachable."""
 
 
 def fetch(name: str) -> Path:

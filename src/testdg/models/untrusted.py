@@ -149,7 +149,7 @@ class _TooLarge(Exception):
     """A network grows beyond its budget."""
 
 
-def rehearse(make: Callable[[], nn.Module], preprocessing: Preprocessing, budget: Budget, place: str) -> None:
+def check_network(make: Callable[[], nn.Module], preprocessing: Preprocessing, budget: Budget, place: str) -> None:
     """Make a network without memory for its weights, and pass an image without pixels through it.
 
     Parameters are counted as they are registered, so that a network beyond its budget is refused while it grows: even
