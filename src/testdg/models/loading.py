@@ -255,6 +255,7 @@ def convert(file: Path, out: Path, *, timm: str | None = None, like: str | None 
     given = read_checkpoint(file)
     model = with_classes_of(given, load_model(like)) if like is not None else timm_network(str(timm), given)
     fitted = load_fitting(given, model.network, str(file), model.name)
+    require_finite(model, str(file))
     with writing(out):
         model.save(out)
         if fitted.branches:
