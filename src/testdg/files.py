@@ -123,7 +123,7 @@ class Lock(NamedTuple):
 
     @property
     def valid(self) -> bool:
-        """Whether the path still names the locked file; if it was deleted, the lock keeps nobody out."""
+        """Whether the path still names the locked file; if it was deleted, the lock protects nothing."""
         try:
             return os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
         except OSError:

@@ -1,4 +1,4 @@
-"""What is written of an alignment beside the weights, and files that do not fit."""
+"""The file of an alignment next to the weights, and files that do not fit."""
 
 import json
 from collections.abc import Callable

@@ -126,8 +126,8 @@ def test_a_folder_that_does_not_exist_is_called_that(
         load_model(name)
 
 
-def test_without_a_hub_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as closed:  # bound, so that nobody else has the port, and silent
+def test_an_unreachable_hub_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as closed:  # bound, so that no other process has the port, and silent
         closed.bind(("127.0.0.1", 0))
         for key in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.delenv(key, raising=False)
@@ -154,7 +154,7 @@ def test_a_saved_model_is_loaded_back(kind: str, make_folder: MakeFolder, tmp_pa
     assert torch.equal(again(images()).logits, model(images()).logits)
 
 
-def test_timm_is_asked_for_where_it_is_missing() -> None:
+def test_a_missing_timm_is_named() -> None:
     try:
         import timm  # noqa: F401
     except ImportError:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_cases import groups_of, write_run
 
+from support.stored_runs import groups_of, write_run
 from testdg.report import analyses, figures
 from testdg.report.figures import draw_curves
 from testdg.runs.scores import Classification

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from jinja2 import UndefinedError
-from page_cases import three_methods, write_run
 from PIL import Image
 
 from support.errors import refused
+from support.stored_runs import three_methods, write_run
 from testdg.report.bench import Section
 from testdg.report.figures import FigureFiles
 from testdg.report.page import make_report, write_report
@@ -119,6 +119,17 @@ def test_a_value_that_a_template_does_not_get_is_an_error() -> None:
         render("board.html", title="x")
 
 
+def test_the_python_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    three_methods(tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    guide = Path(__file__).parents[2] / "docs" / "report.md"
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL):
+        exec(block, names)
+    assert (tmp_path / "report" / "report.html").exists()
+    assert len(names["numbers"]) == 5 * 2 * 4  # runs, domains, metrics
+
+
 def test_the_same_runs_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
     three_methods(tmp_path)
     folders = sorted(tmp_path.iterdir())
@@ -204,10 +215,3 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with refused("no-runs", tmp_path / "nowhere"):
         write_report([tmp_path / "runs", tmp_path / "nowhere"], tmp_path / "other")
     assert not (tmp_path / "other").exists()
-
-
-def test_a_damaged_result_is_counted_on_the_page(tmp_path: Path) -> None:
-    (three_methods(tmp_path) / "a" / "result.json").write_text("{")
-    files = make_report([tmp_path]).files
-    assert "1 run damaged and left out" in read_page(files).text
-    assert "1 run damaged and left out" in files["report.md"].decode()

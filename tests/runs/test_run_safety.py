@@ -7,16 +7,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.errors import refused
-from support.runs import Disturbed, small_run, without_seconds
+from support.runs import SMALL, Disturbed, small_run, without_seconds
 from testdg.files import Busy, locked, replace_text, replacing
 from testdg.models import VisionModel
-from testdg.runs import Result
+from testdg.runs import Result, run
 from testdg.runs.folder import RunFolder
 from testdg.runs.loop import graceful_interrupt
 
@@ -179,26 +180,54 @@ def test_a_second_signal_interrupts_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-SCRIPT = """
+# Other processes
+
+LONG: dict[str, Any] = {**SMALL, "images": 14, "domains": ["gaussian_noise", "fog", "contrast"], "batch_size": 2}
+SCRIPT = f"""
 import sys
 from testdg.runs import run
-from testdg.runs.observer import Observer, RunProgress
+from testdg.runs.observer import Observer
 
 class Printer(Observer):
     def advanced(self, run, entries):
         print("advanced", flush=True)
 
-run("digits-c", "tent", model=sys.argv[1], out=sys.argv[2], images=60, batch_size=1, device="cpu", observer=Printer())
+_, model, out, seconds = sys.argv
+run("digits-c", "tent", model=model, out=out, save_every=float(seconds), observer=Printer(), **{LONG!r})
 """
+
+
+def start_process(model: Path, out: Path, save_every: float) -> subprocess.Popen[str]:
+    """Start a run in another process, and wait for its first batches."""
+    command = [sys.executable, "-c", SCRIPT, str(model), str(out), str(save_every)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, **pipes)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "advanced\n"
+    return process
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without asking")
 def test_a_terminated_process_saves_its_state(model_folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SCRIPT, str(model_folder), str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "advanced\n"
+    process = start_process(model_folder, tmp_path, 60.0)
     process.terminate()
     _, errors = process.communicate()
     assert "KeyboardInterrupt" in errors
-    assert list((tmp_path / "out").glob("*/state/state.json"))
+    assert list(tmp_path.glob("*/state/state.json"))
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+def test_a_killed_run_ends_as_an_undisturbed_one(model_folder: Path, tmp_path: Path) -> None:
+    process = start_process(model_folder, tmp_path / "killed", 0.0)
+    while sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("killed/*/events.jsonl")) < 9:
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+    assert not list(tmp_path.glob("killed/*/result.json"))
+    found = {}
+    for name in ("killed", "undisturbed"):
+        result = run("digits-c", "tent", model=model_folder, out=tmp_path / name, save_every=0.0, **LONG)
+        found[name] = without_seconds(result), (result.folder / "events.jsonl").read_bytes()
+    assert found["killed"] == found["undisturbed"]

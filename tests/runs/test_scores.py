@@ -89,17 +89,6 @@ def test_forward_transfer_looks_at_the_first_tenth_that_is_shown(kind: Any, size
     assert score_stream(stream)[0].scores["early_error"] == pytest.approx(100 * wrong / early)
 
 
-def test_hand_computed_scores() -> None:
-    # Confidences 0.9 and 0.6 in different bins, right and wrong: gaps 0.1 and 0.6, calibration error 35 %.
-    logits = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log()
-    sums = SCORE.rows(logits, torch.tensor([0, 1]), torch.tensor([True, False])).sum(0)
-    found = SCORE.metrics(sums.double().numpy(), 2)
-    assert found["error"] == 50
-    assert found["early_error"] == 0
-    assert found["ece"] == pytest.approx(35, abs=1e-4)
-    assert found["nll"] == pytest.approx(-(np.log(0.9) + np.log(0.4)) / 2, abs=1e-6)
-
-
 def bins(logits: Tensor, labels: Tensor) -> list[list[int]]:
     """The bins of the calibration error that each image adds to."""
     rows = SCORE.rows(logits, labels, torch.zeros(len(labels), dtype=torch.bool))

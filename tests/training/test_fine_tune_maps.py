@@ -127,15 +127,24 @@ def test_starting_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "named"),
+    ("task", "key", "value", "named"),
     [
-        ("epochs", 0, "got 0"), ("balance", 1.5, "0 to 1"), ("head_rate", -1.0, "-1.0"), ("overlap", math.nan, "nan"),
-        ("scale_from", 2.5, "2.5 to 2.0"), ("scale_from", math.nan, "nan to 2.0"),
+        ("classification", "epochs", 0, "got 0"),
+        ("classification", "images", -1, "got -1"),
+        ("classification", "learning_rate", math.nan, "nan"),
+        ("classification", "smoothing", 2.0, "0 to 1"),
+        ("classification", "precision", "fp8", "'fp8'"),
+        ("classification", "seed", -1, "got -1"),
+        ("segmentation", "balance", 1.5, "0 to 1"),
+        ("segmentation", "head_rate", -1.0, "-1.0"),
+        ("segmentation", "overlap", math.nan, "nan"),
+        ("segmentation", "scale_from", 2.5, "2.5 to 2.0"),
+        ("segmentation", "scale_from", math.nan, "nan to 2.0"),
     ],
-)  # fmt: skip
-def test_a_recipe_is_checked(key: str, value: float, named: str) -> None:
+)
+def test_a_recipe_is_checked(task: str, key: str, value: object, named: str) -> None:
     with refused("wrong-value", key, named):
-        make_recipe("segmentation", {key: value})
+        make_recipe(task, {key: value})
 
 
 def test_a_recipe_of_another_task_is_refused(tmp_path: Path) -> None:

@@ -68,20 +68,20 @@ class Adapter(Stateful):
 
     def __init__(self, model: str | nn.Module, **settings: Any) -> None:
         super().__init__()
-        self.settings = make_settings(self.Settings, settings)  # a mistake is reported before the model is loaded
-        self.model = frozen_copy(load_model(model))
-        defaults = {key: value for key, value in self.defaults_for(self.model).items() if key not in settings}
-        self.settings = dataclasses.replace(self.settings, **defaults)
-        if self.model.task not in self.tasks:
-            tasks, task = " and ".join(self.tasks), self.model.task
-            raise UserError(f"{self.name} is for {tasks}; {self.model.name} is for {task}", code="wrong-task")
-        if self.model.head is None and self.needs_features:
-            others = "name one with head=..., or use a method that needs no features, such as tent or cotta"
-            raise UserError(f"{self.name} needs the head of {self.model.name}: {others}", code="no-head")
-        if (reason := self.refuses(self.model)) is not None:
-            raise UserError(f"{self.name} cannot adapt {self.model.name}: {reason}", code="unsuitable-model")
-        preprocessing = json.loads(json.dumps(self.model.preprocessing.describe()))  # as it is loaded
-        self.origin = {"fingerprint": self.model.fingerprint(), "preprocessing": preprocessing}
+        make_settings(self.Settings, settings)  # a mistake is reported before the model is loaded
+        self.model = own = frozen_copy(load_model(model))
+        self.settings = make_settings(self.Settings, {**self.defaults_for(own), **settings})
+        if own.task not in self.tasks:
+            tasks = " and ".join(self.tasks)
+            raise UserError(f"{self.name} is for {tasks}; {own.name} is for {own.task}", code="wrong-task")
+        if own.head is None and self.needs_features:
+            others = "use a method that needs no features, such as tent or cotta"
+            remedy = f"name one with head=..., or {others}"
+            raise UserError(f"{self.name} needs the head of {own.name}: {remedy}", code="no-head")
+        if (reason := self.refuses(own)) is not None:
+            raise UserError(f"{self.name} cannot adapt {own.name}: {reason}", code="unsuitable-model")
+        preprocessing = json.loads(json.dumps(own.preprocessing.describe()))  # as it is loaded
+        self.origin = {"fingerprint": own.fingerprint(), "preprocessing": preprocessing}
         self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
         self._range: Tensor | None = None
         self.build()
@@ -364,7 +364,8 @@ class Adapter(Stateful):
         return self
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(self.settings).items())
+        values = dataclasses.asdict(self.settings)
+        settings = ", ".join(f"{key}={value!r}" for key, value in values.items())
         return f"{type(self).__name__}({self.model.name}, {settings})"
 
 

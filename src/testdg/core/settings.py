@@ -19,6 +19,8 @@ BUDGET = 12
 """Number of configurations that are tuned of every method."""
 RATE = "learning_rate"
 Side = Literal["least", "largest"]
+Presets = Mapping[str, Mapping[str, object]]
+"""Settings of a method by benchmark."""
 _YES, _NO = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
 _WORDS = {"none": (None,), **dict.fromkeys(_YES, (True,)), **dict.fromkeys(_NO, (False,))}
 

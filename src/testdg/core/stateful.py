@@ -58,12 +58,12 @@ class Undo:
                 uncopied = key in getattr(part, "uncopied", ())
                 (self.replaced if uncopied else self.copied).append((part._buffers, key))
         self.copies: list[Tensor] = []
-        self.kept: list[tuple[list[Tensor], Tensor]] = []  # tensors, and their values one after the other
+        self.saved: list[tuple[list[Tensor], Tensor]] = []  # tensors, and their values one after the other
 
     @torch.no_grad()
     def begin(self, generator: Generator) -> None:
         """Store the state as it is."""
-        self.kept = []
+        self.saved = []
         self.generator, self.random = generator, generator.get_state()
         self.values = [copy.deepcopy(part.get_extra_state()) for part in self.with_values]
         self.versions = [parameter._version for parameter in self.parameters]
@@ -88,7 +88,7 @@ class Undo:
         for tensor in tensors:
             groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
         for group in groups.values():
-            self.kept.append((group, torch.cat([tensor.reshape(-1) for tensor in group])))
+            self.saved.append((group, torch.cat([tensor.reshape(-1) for tensor in group])))
 
     @torch.no_grad()
     def restore(self) -> bool:
@@ -97,7 +97,7 @@ class Undo:
             owner[key] = buffer
         if self.copies:
             torch._foreach_copy_(self.written, self.copies)
-        for group, before in reversed(self.kept):
+        for group, before in reversed(self.saved):
             sizes = [tensor.numel() for tensor in group]
             for tensor, values in zip(group, torch.split(before, sizes), strict=True):
                 tensor.copy_(values.view(tensor.shape))
@@ -107,8 +107,8 @@ class Undo:
             for parameter in learner.optimizer.state.keys() - known:
                 del learner.optimizer.state[parameter]  # moments that may be half made
         self.generator.set_state(self.random)
-        safe = {tensor.data_ptr() for group, _ in self.kept for tensor in group}
-        self.kept = []
+        safe = {tensor.data_ptr() for group, _ in self.saved for tensor in group}
+        self.saved = []
         moved = zip(self.parameters, self.versions, strict=True)
         return all(p._version == version or p.data_ptr() in safe for p, version in moved)
 
@@ -236,7 +236,7 @@ class Stateful(nn.Module):
         except BaseException:
             self._torn, self.diagnostics = not self._undo.restore(), before
             raise
-        self._undo.kept = []
+        self._undo.saved = []
 
     def _refuse_torn(self) -> None:
         if self._torn:

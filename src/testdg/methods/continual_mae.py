@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from testdg.core.weights import Anchor, restore, weights_and_biases
 from testdg.data.augmentation import Augmentation
-from testdg.methods import Adapter, Learner, Search, Settings, option, register
+from testdg.methods import Adapter, Learner, Presets, Search, Settings, option, register
 from testdg.methods.parts.blocks import hooked, pass_empty_image
 from testdg.methods.parts.entropy import masked_mean
 from testdg.methods.parts.views import following_loss, over_views
@@ -85,11 +85,11 @@ class Patches:
         """Logits, and tokens as they leave as a map (N, D, h, w); where `hidden` is True, `token` enters instead."""
         seen: dict[str, Tensor] = {}
 
-        def enter(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+        def enter(_: nn.Module, __: object, output: Tensor) -> Tensor:
             seen["entered"] = output
             return output if hidden is None or token is None else replace(output, hidden, token)
 
-        def leave(_: nn.Module, __: Any, output: Tensor) -> None:
+        def leave(_: nn.Module, __: object, output: Tensor) -> None:
             seen["left"] = output
 
         hooks = {self.entry: enter} if self.exit is None else {self.entry: enter, self.exit: leave}
@@ -146,7 +146,7 @@ def _outputs(model: VisionModel) -> dict[str, Tensor]:
     names = {module: name for name, module in model.named_modules()}
     outputs: dict[str, Tensor] = {}
 
-    def note(module: nn.Module, _: Any, output: Any) -> None:
+    def note(module: nn.Module, _: object, output: object) -> None:
         if isinstance(output, Tensor):
             outputs.pop(names[module], None)
             outputs[names[module]] = output
@@ -173,7 +173,7 @@ class ContinualMAE(Adapter):
     Settings = ContinualMAESettings
     settings: ContinualMAESettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"mask": (0.25, 0.5, 0.75)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"as_released": True, "flip": False},
         "cifar10-c": {"as_released": True},
         "cifar100-c": {"as_released": True},
@@ -184,7 +184,6 @@ class ContinualMAE(Adapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """A model without patch tokens has nothing to hide."""
         return None if find_patches(model) else "it has no patch tokens that could be hidden (a vision transformer has)"
 
     def build(self) -> None:

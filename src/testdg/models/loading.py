@@ -36,10 +36,10 @@ from testdg.models.untrusted import (
     WEIGHTS,
     Budget,
     budget_of,
+    check_network,
     find_weights,
     first_line,
     read_config,
-    rehearse,
     require_finite,
 )
 from testdg.registry import load_plugins
@@ -159,9 +159,9 @@ def _from_place(
     elif path.is_dir():
         model = _from_folder(path, path.name, str(path), preprocessing, head)
     else:
-        folder = hub.fetch(source)
-        place = str(folder) if any(folder.glob("*.safetensors")) else source
-        model = _from_folder(folder, source, place, preprocessing, head)
+        path = hub.fetch(source)
+        stored = any(file.name != FILE for file in path.glob("*.safetensors"))
+        model = _from_folder(path, source, str(path) if stored else source, preprocessing, head)
     if (path / FILE).is_file():
         load_alignment(model, path)
     model = model.float().eval()
@@ -197,7 +197,7 @@ def _load_own(folder: Path, config: Mapping[str, Any], preprocessing: Preprocess
     network_class = ARCHITECTURES[config["model_type"]]
     make = partial(network_class, **{key: value for key, value in config.items() if key != "model_type"})
     try:
-        rehearse(make, preprocessing, budget, str(folder))
+        check_network(make, preprocessing, budget, str(folder))
         network = make()
     except UserError:
         raise
@@ -222,7 +222,7 @@ def _from_transformers(
         if preprocessing is None:
             size = about.image_size if isinstance(getattr(about, "image_size", None), int) else 224
             preprocessing = IMAGENET if segmentation else Preprocessing((size, size), mean=(0.5,) * 3, std=(0.5,) * 3)
-        rehearse(lambda: auto.from_config(about, trust_remote_code=False), preprocessing, budget, place)
+        check_network(lambda: auto.from_config(about, trust_remote_code=False), preprocessing, budget, place)
         network, info = auto.from_pretrained(
             place, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
         )
@@ -255,6 +255,7 @@ def convert(file: Path, out: Path, *, timm: str | None = None, like: str | None 
     given = read_checkpoint(file)
     model = with_classes_of(given, load_model(like)) if like is not None else timm_network(str(timm), given)
     fitted = load_fitting(given, model.network, str(file), model.name)
+    require_finite(model, str(file))
     with writing(out):
         model.save(out)
         if fitted.branches:

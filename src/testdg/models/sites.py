@@ -216,7 +216,7 @@ class NormSite(StatisticsModule):
         return type(layer).forward(layer, images)
 
     def _statistics(self, images: Tensor, source: Statistics) -> tuple[Tensor, Tensor]:
-        """Mean and variance to normalise by: (C,), or (N, C) where each image is predicted by itself."""
+        """Mean and variance to normalise by: (C,), or (N, C) where each image is predicted alone."""
         within, means = torch.var_mean(images, (2, 3), correction=0)
         one = means.new_ones(())
         if self.owner.reads == "image":

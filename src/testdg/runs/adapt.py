@@ -148,7 +148,7 @@ def open_request(request: Request) -> Session:
 def _config(request: Request, session: Session, batch_size: int) -> dict[str, Any]:
     """Everything that the predictions depend on, as plain values."""
     adapter, options = session.adapter, request.options
-    source, state = (None if one is None else str(one.resolve()) for one in (options.source, options.load_state))
+    source, state = options.source, options.load_state
     found: dict[str, Any] = plain(
         {
             "frames": "-" if str(request.frames) == "-" else str(Path(request.frames).resolve()),
@@ -157,8 +157,8 @@ def _config(request: Request, session: Session, batch_size: int) -> dict[str, An
             "fingerprint": adapter.origin["fingerprint"],
             "method": adapter.name,
             "guard": options.guard,
-            "source": source,
-            "load_state": state,
+            "source": source and str(source.resolve()),
+            "load_state": state and str(state.resolve()),
             "batch_size": batch_size,
             "classes": session.names,
             "settings": asdict(adapter.settings),
@@ -186,7 +186,8 @@ def _write_results(
     with writing(request.out):
         replace_text(request.out / SUMMARY, json.dumps(summary, indent=2) + "\n")
     statistics = folder.statistics
-    if draw is not None and (statistics.all.count > folder.resumed or (statistics.all.count and not figure.exists())):
+    outdated = statistics.all.count > folder.resumed or not figure.exists()
+    if draw is not None and statistics.all.count and outdated:
         title = f"{session.adapter.title} on {Path(request.frames).name}"
         draw(figure, statistics, folder.samples.chosen(), title, session.model.name)
     return {**summary, "table": str(table), "figure": str(figure), "out": str(request.out)}

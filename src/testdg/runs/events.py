@@ -30,8 +30,10 @@ def read_entry(number: int, line: bytes) -> Entry:
 
 def changes(events: Sequence[Entry]) -> list[int] | None:
     """Batches at which the method noticed a change; None where it does not look for any."""
-    told = [event["diagnostics"].get("change") for event in events]
-    return None if set(told) <= {None} else [number for number, change in enumerate(told) if change is True]
+    reported = [event["diagnostics"].get("change") for event in events]
+    if all(change is None for change in reported):
+        return None
+    return [number for number, change in enumerate(reported) if change is True]
 
 
 def count_changes(events: Sequence[Entry]) -> int | None:
@@ -54,7 +56,7 @@ def visit_spans(events: Sequence[Entry]) -> list[Span]:
 
 def rolling_scores(events: Sequence[Entry], score: Score, window: int) -> list[float]:
     """The score of the last batches of the same visit, after each batch; NaN where it has no meaning."""
-    sums = np.array([np.sum([score.unpack(part) for part in event["parts"]], 0) for event in events])  # (batches, K)
+    sums = np.array([sum(map(score.unpack, event["parts"])) for event in events])  # (batches, K)
     images = np.array([event["images"] for event in events])
     values = []
     for start, stop in visit_spans(events):

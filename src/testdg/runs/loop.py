@@ -107,9 +107,10 @@ def _complete(pending: list[_Pending], score: Score) -> list[Entry]:
         rows = [sums[start : start + width] for start in range(0, len(sums), width)]
         parts = [{**part, **score.pack(row)} for part, row in zip(one.parts, rows, strict=True)]
         diagnostics = {key: _plain(value, numbers) for key, value in one.diagnostics.items()}
-        skipped = {} if one.skipped_updates is None else {"skipped_updates": _plain(one.skipped_updates, numbers)}
-        errors = sum(part["errors"] for part in parts)
-        entries.append({**one.entry, "errors": errors, **skipped, "diagnostics": diagnostics, "parts": parts})
+        entry = {**one.entry, "errors": sum(part["errors"] for part in parts)}
+        if one.skipped_updates is not None:
+            entry["skipped_updates"] = _plain(one.skipped_updates, numbers)
+        entries.append({**entry, "diagnostics": diagnostics, "parts": parts})
     return entries
 
 

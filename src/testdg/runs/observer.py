@@ -121,7 +121,7 @@ class TensorBoard(Observer):
         key = self.score.metric.key
         for entry in entries:
             number = entry["batch"]
-            self.recent.append((sum(self.score.unpack(part) for part in entry["parts"]), entry["images"]))
+            self.recent.append((sum(map(self.score.unpack, entry["parts"])), entry["images"]))
             self._write(f"{key}/batch", self._score_of([self.recent[-1]]), number)
             self._write(f"{key}/window", self._score_of(self.recent), number)
             if (change := entry["diagnostics"].get("change")) is not None:

@@ -50,7 +50,8 @@ class Loader:
 
     def __init__(self, canvas: Canvas, channels: int, workers: int | None = None) -> None:
         self.canvas, self.channels = canvas, channels
-        self.workers = workers or min(max(1, (os.cpu_count() or 1) // 2), _MOST_WORKERS)  # the model needs cores, too
+        half = max(1, (os.cpu_count() or 1) // 2)  # the model needs cores, too
+        self.workers = workers or min(half, _MOST_WORKERS)
 
     def load(self, start: int, frames: Sequence[NamedPicture]) -> list[LoadedPicture]:
         """Decode pictures, numbered from `start`, and resize those that are larger than the model's input."""
@@ -215,11 +216,13 @@ class AdaptedStream:
     def _step(self, images: Tensor, pictures: Sequence[LoadedPicture]) -> list[Prediction]:
         """Predict images in [0, 1], (N, C, H, W), learn from them, and predict them with the source in another pass."""
         session, names = self.session, self.session.names
-        event = session.step(images) if session.adapter.learns else None  # the method `source` needs one pass only
+        # the method `source` needs one pass only
+        event = session.step(images) if session.adapter.learns else None
         by_source = session.predict_by(session.model, images)
         own = by_source if event is None else event.logits
+        compared = compare(own, by_source, [one.size for one in pictures])
         found: list[Prediction] = []
-        for picture, one in zip(pictures, compare(own, by_source, [one.size for one in pictures]), strict=True):
+        for picture, one in zip(pictures, compared, strict=True):
             found.append(
                 Prediction(
                     **vars(one),

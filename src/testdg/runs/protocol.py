@@ -222,8 +222,11 @@ def read_protocols(text: str | Path | Protocol) -> list[Protocol]:
     values = _convert({**base, **dict(_read_pair(pair) for pair in pairs)}, name)
     if values.get("order") != "all":
         return [Protocol(**values)]
-    several = [Protocol(**{**values, "order": number}) for number in range(len(ORDERS))]
-    return [msgspec.structs.replace(one, name=f"order-{one.order}") for one in several] if name == "orders" else several
+    several = []
+    for number in range(len(ORDERS)):
+        own_name = f"order-{number}" if name == "orders" else values["name"]
+        several.append(Protocol(**{**values, "order": number, "name": own_name}))
+    return several
 
 
 def read_protocol(text: str | Path | Protocol) -> Protocol:

@@ -7,6 +7,7 @@ from testdg.data.benchmarks import Benchmark
 from testdg.data.stream import Stream
 from testdg.runs.protocol import Protocol
 from testdg.schema import plain
+from testdg.spec import RunSpec
 
 RESETS = {"once": "once at the start", "domain": "at every domain"}
 OWN_ORDERS = ("the benchmark's", "the protocol's own")
@@ -51,3 +52,14 @@ def make_record(
         del values["views"]
     found: dict[str, Any] = plain(values)
     return found
+
+
+def settings_origin(spec: RunSpec, preset: str | None) -> str:
+    """Where the settings of a run come from, in words."""
+    parts = [f"the method's preset for {preset}" if preset else "the method's defaults"]
+    for file in dict.fromkeys(spec.chosen_in.values()):
+        keys = sorted(key for key, one in spec.chosen_in.items() if one == file)
+        parts.append(f"chosen in {file}: {', '.join(keys)}")
+    if own := sorted(spec.settings.keys() - spec.chosen_in.keys() - {"seed", "precision"}):
+        parts.append(f"chosen by the user: {', '.join(own)}")
+    return "; ".join(parts)

@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from testdg.bounds import read_text
 from testdg.errors import UserError
 from testdg.runs.protocol import Visit
-from testdg.runs.scores import Metric, Score, find_score, metric_keys
+from testdg.runs.scores import Metric, Score, Vector, find_score, metric_keys
 
 RUNS = "runs.jsonl"
 
@@ -49,7 +47,8 @@ class DomainResult:
     def to_dict(self) -> dict[str, Any]:
         """The values as plain JSON, with the scores on the same level."""
         about = {"name": self.name, "images": self.images, "severity": self.severity, "round": self.round}
-        return {**about, **{key: self.scores.get(key) for key in metric_keys()}, "class_iou": self.class_iou}
+        scores = {key: self.scores.get(key) for key in metric_keys()}
+        return {**about, **scores, "class_iou": self.class_iou}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DomainResult:
@@ -114,12 +113,6 @@ class Result:
         """Unweighted mean of the number that tables show over the held-out domains."""
         return None if self.held_out is None else means(self.held_out)[self.metric.key]
 
-    def class_means(self) -> dict[str, float | None]:
-        """The IoU of each class, a mean over the visits that were learnt from and have it; empty for classification."""
-        rows = [visit.class_iou for visit in self.domains if visit.class_iou is not None]
-        found = {name: [row[number] for row in rows] for number, name in enumerate(self.classes)}
-        return {name: mean_of([one for one in values if one is not None]) for name, values in found.items()}
-
     def to_dict(self) -> dict[str, Any]:
         return {
             "protocol": self.record,
@@ -176,9 +169,9 @@ class Tally:
     def __init__(self, score: Score, visits: Sequence[Visit]) -> None:
         self.score, self.visits = score, tuple(visits)
         self.images: dict[int, int] = {}
-        self._sums: dict[int, np.ndarray[Any, np.dtype[np.float64]]] = {}
+        self._sums: dict[int, Vector] = {}
 
-    def add(self, events: Iterable[dict[str, Any]]) -> None:
+    def add(self, events: Iterable[Mapping[str, Any]]) -> None:
         for part in (part for event in events for part in event["parts"]):
             number, sums = part["segment"], self.score.unpack(part)
             self.images[number] = self.images.get(number, 0) + part["images"]

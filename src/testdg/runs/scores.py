@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from testdg.data.segmentation.classes import IGNORED
@@ -28,7 +29,7 @@ from testdg.errors import UserError, look_up
 
 EARLY = 10  # forward transfer looks at the first tenth of a domain's images
 BINS = 15
-Vector = np.ndarray[Any, np.dtype[np.float64]]
+Vector = NDArray[np.float64]
 Sums = Mapping[str, Vector]
 """The sums of all columns by name, each flat."""
 
@@ -54,7 +55,8 @@ class Answers:
     @cached_property
     def confusion(self) -> Tensor:
         """Pixels of each class (row) that are predicted as each class (column), (N, C * C)."""
-        return torch.stack([_confusion(one[None], maps) for one, maps in zip(self.logits, self.labels, strict=True)])
+        pairs = zip(self.logits, self.labels, strict=True)
+        return torch.stack([_confusion(logits[None], labels) for logits, labels in pairs])
 
 
 def _undefined(sums: Sums, images: int) -> None:
@@ -129,7 +131,9 @@ class Score(ABC):
     @cached_property
     def columns(self) -> list[Column]:
         """The columns of all metrics, in the order of the flat vector; metrics may share a column."""
-        found = {column.name: column for metric in (self.metric, *self.others) for column in metric.columns}
+        found = {}
+        for metric in (self.metric, *self.others):
+            found.update({column.name: column for column in metric.columns})
         return sorted(found.values(), key=lambda column: column.width or math.inf)
 
     def rows(self, logits: Tensor, labels: Tensor, early: Tensor) -> Tensor:
@@ -166,7 +170,9 @@ class Score(ABC):
 def _pack(column: Column, values: Vector) -> Any:
     if column.whole:
         counts = values.astype(np.int64)
-        return int(counts[0]) if column.width == 1 else (_square(counts) if column.width is None else counts).tolist()
+        if column.width == 1:
+            return int(counts[0])
+        return (_square(counts) if column.width is None else counts).tolist()
     shown = [round(value, 6) if math.isfinite(value) else None for value in values.tolist()]
     return shown[0] if column.width == 1 else {str(n): value for n, value in enumerate(shown) if values[n] != 0}
 
@@ -182,7 +188,7 @@ def _unpack(column: Column, stored: Any) -> Vector:
     return values
 
 
-def _square(values: Any) -> Any:
+def _square(values: NDArray[Any]) -> NDArray[Any]:
     """A flat matrix as rows."""
     return values.reshape(math.isqrt(len(values)), -1)
 
@@ -275,11 +281,6 @@ def _miou(sums: Sums, images: int) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _pixel_error(sums: Sums) -> float:
-    counts = _square(sums["confusion"])
-    return 100 * float(1 - counts.diagonal().sum() / counts.sum()) if counts.sum() else 0.0
-
-
 class Segmentation(Score):
     """Mean intersection over union (mIoU) in percent, from the confusion matrix of the pixels that have a class.
 
@@ -302,7 +303,9 @@ class Segmentation(Score):
     def metrics(self, sums: Vector, images: int) -> dict[str, Any]:
         """Also wrong pixels, `error`, and `class_iou`, a list with a number for each class."""
         named = self._split(sums)
-        return {"error": _pixel_error(named), **super().metrics(sums, images), "class_iou": _class_iou(named)}
+        counts = _square(named["confusion"])
+        error = 100 * float(1 - counts.diagonal().sum() / counts.sum()) if counts.sum() else 0.0
+        return {"error": error, **super().metrics(sums, images), "class_iou": _class_iou(named)}
 
 
 def _confusion(logits: Tensor, labels: Tensor) -> Tensor:

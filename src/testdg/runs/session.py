@@ -31,7 +31,7 @@ from testdg.models.canvas import Canvas
 from testdg.models.loading import find_device
 from testdg.runs.observer import Observer
 from testdg.runs.protocol import Protocol, read_protocol
-from testdg.runs.record import make_record
+from testdg.runs.record import make_record, settings_origin
 from testdg.runs.source import SourceFolder, SourceImages, TrainingImages, cached_warm_up, source_model
 from testdg.schema import plain
 from testdg.spec import SOURCE, RunSpec
@@ -113,7 +113,9 @@ class Session:
             for name, value in self.online.diagnostics.items()
             if name not in own
         }
-        skipped = torch.stack([learner.skipped for learner in self._learners]).sum() if self._learners else None
+        skipped = None
+        if self._learners:
+            skipped = torch.stack([learner.skipped for learner in self._learners]).sum()
         return Event(logits, self.online.learnt, self.online.decision, diagnostics, own, skipped)
 
     @torch.no_grad()
@@ -162,7 +164,7 @@ class RunSession(Session):
         super().__init__(model, online, source, benchmark.classes)
         self.spec, self.benchmark, self.protocol = spec, benchmark, protocol
         self.stream: Stream = protocol.stream(benchmark, spec.batch_size)
-        origin = [settings_origin(spec, benchmark), *online.adapter.remarks()]
+        origin = [settings_origin(spec, preset_of(spec, benchmark)), *online.adapter.remarks()]
         if self.source_folder:
             origin.append(f"source images of {self.source_folder}")
         if spec.guard:
@@ -218,18 +220,6 @@ def preset_of(spec: RunSpec, benchmark: Benchmark) -> str | None:
     if spec.preset is not None:
         return None if spec.preset == "none" else spec.preset
     return benchmark.name if benchmark.embedded and benchmark.name in find_method(spec.method).presets else None
-
-
-def settings_origin(spec: RunSpec, benchmark: Benchmark) -> str:
-    """Where the settings of a run come from, in words."""
-    preset = preset_of(spec, benchmark)
-    parts = [f"the method's preset for {preset}" if preset else "the method's defaults"]
-    for file in dict.fromkeys(spec.chosen_in.values()):
-        keys = sorted(key for key, one in spec.chosen_in.items() if one == file)
-        parts.append(f"chosen in {file}: {', '.join(keys)}")
-    if own := sorted(spec.settings.keys() - spec.chosen_in.keys() - {"seed", "precision"}):
-        parts.append(f"chosen by the user: {', '.join(own)}")
-    return "; ".join(parts)
 
 
 _benchmarks: dict[tuple[str, str | None, str], Benchmark] = {}

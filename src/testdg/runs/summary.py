@@ -113,7 +113,8 @@ class Maps:
 
 def map_name(prediction: Prediction) -> str:
     """A file name that sorts in the order of the stream; nothing in the name of a picture can leave the folder."""
-    stem = re.sub(r"[^A-Za-z0-9._-]", "_", prediction.file.rpartition("/")[2].rpartition(".")[0])[:80]
+    name = prediction.file.rpartition("/")[2].rpartition(".")[0]
+    stem = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:80]
     return f"{prediction.index:06}-{stem}.png" if stem else f"{prediction.index:06}.png"
 
 
@@ -184,7 +185,9 @@ class SamplePictures:
             for path, sample in paths.items():
                 if not path.exists():
                     Image.fromarray(sample.picture).save(path)
-            about = {kind: [list(vars(one).values())[1:] for one in stored] for kind, stored in self.stored.items()}
+            about = {}
+            for kind, stored in self.stored.items():
+                about[kind] = [list(vars(one).values())[1:] for one in stored]  # all but the picture
             values = {"seen": self.seen, "every": self.every, "stored": about}
             replace_text(self.folder / "samples.json", json.dumps(values) + "\n")
         for path in self.folder.glob("*.png"):

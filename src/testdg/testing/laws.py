@@ -152,9 +152,9 @@ def _untouched(make: MakeAdapter) -> None:
     before = {name: value.clone() for name, value in given.state_dict().items()}
     wrapped = warmed_up(type(adapter))(model=given)
     images = stream(adapter, 1)[0]
-    kept = images.clone()
+    unchanged = images.clone()
     wrapped(images)
-    assert torch.equal(images, kept), "the images changed"
+    assert torch.equal(images, unchanged), "the images changed"
     changed = [name for name, value in given.state_dict().items() if not torch.equal(value, before[name])]
     assert not changed, f"the given model changed: {changed[:3]}"
 
@@ -312,7 +312,7 @@ def _misfits(make: MakeAdapter) -> None:
         kind = torch.float16 if value.dtype != torch.float16 else torch.float32
         for spoiled in ({**tensors, name: wrong}, {**tensors, name: value.to(kind)}):
             _assert_refused(other, spoiled, values, name)
-    _assert_refused(other, {**tensors, "nobody": torch.zeros(1)}, values, "nobody")
+    _assert_refused(other, {**tensors, "unknown": torch.zeros(1)}, values, "unknown")
     for key in values:
         _assert_refused(other, tensors, {name: value for name, value in values.items() if name != key}, key)
     assert (changed := difference(before, snapshot(other))) is None, f"a refused state changed {changed}"

@@ -121,7 +121,8 @@ def _random_model(benchmark: Benchmark, name: str, size: int | None, seed: int) 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = TinyViT(len(benchmark.classes), side)
-    return VisionModel(network, "head", Preprocessing((side, side), mean=(0.5,) * 3, std=(0.5,) * 3), "tiny")
+    preprocessing = Preprocessing((side, side), mean=(0.5,) * 3, std=(0.5,) * 3)
+    return VisionModel(network, "head", preprocessing, "tiny")
 
 
 @torch.inference_mode()
@@ -200,7 +201,8 @@ class FineTuning:
             chosen = order[place * self.batch_size : (place + 1) * self.batch_size]
             torch.manual_seed(self._key("network", number))  # dropout draws from the global generator
             generator.manual_seed(self._key("view", number))
-            yield self.recipe.view(to_float(images[chosen].to(self.device)), labels[chosen].to(self.device), generator)
+            batch = to_float(images[chosen].to(self.device))
+            yield self.recipe.view(batch, labels[chosen].to(self.device), generator)
 
     def _key(self, what: str, number: int) -> int:
         digest = hashlib.blake2b(f"{self.recipe.seed}/{what}/{number}".encode(), digest_size=7).digest()

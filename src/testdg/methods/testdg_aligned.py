@@ -1,15 +1,18 @@
 """TestDG aligned: self-training and domain-invariant learning on features that are aligned to the source."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from testdg.core.weights import Anchor, ema_update, frozen_copy
 from testdg.data.augmentation import Augmentation
-from testdg.methods import Learner, Search, option, register
+from testdg.methods import Learner, Presets, Search, option, register
 from testdg.methods.align import PRESETS as ALIGN_PRESETS
 from testdg.methods.align import Align, AlignSettings, first_images
 from testdg.methods.parts.blocks import transformer_blocks
@@ -17,7 +20,6 @@ from testdg.methods.parts.entropy import effective_classes, symmetric_cross_entr
 from testdg.methods.parts.normalisation import batch_norms
 from testdg.methods.parts.waiting import Waiting
 from testdg.methods.testdg.learning import domain_features
-from testdg.methods.testdg_aligned.lean import lean_norms, passed_again
 from testdg.models import Output, VisionModel
 from testdg.models.alignment import class_shares
 
@@ -29,7 +31,7 @@ SHRINKAGE = 2.0
 """Images of a class at which its prototype has half of its weight."""
 
 
-BATCH_NORM: dict[str, Any] = {"learning_rate": 1e-3, "momentum": 0.98, "augmentation": 1.5}
+BATCH_NORM: Mapping[str, object] = {"learning_rate": 1e-3, "momentum": 0.98, "augmentation": 1.5}
 """Classifiers with BatchNorm: chosen for ResNet-20 on the extra corruptions."""
 
 
@@ -52,7 +54,7 @@ class TestDGAlignedSettings(AlignSettings):
     cuda_graphs: bool = option(False, "record the step as CUDA graphs: much faster for small models on a GPU")
 
 
-PICTURES: dict[str, Any] = {
+PICTURES: Mapping[str, object] = {
     "learning_rate": 2e-4,
     "momentum": 0.995,
     "diversity_weight": 0.0,
@@ -82,7 +84,7 @@ class TestDGAligned(Align):
     search = Search(
         rates=(0.1, 0.3, 1, 3), values={"source_share": (0.1, 0.3, 0.5)}, variants={"mirrored": {"mirror": True}}
     )
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {**ALIGN_PRESETS["digits-c"], "learning_rate": 5e-4, "momentum": 0.99, "gather": 20},
         "streets": {**ALIGN_PRESETS["streets"], **PICTURES},
         "folder-weather": {**ALIGN_PRESETS["folder-weather"], **PICTURES, "learning_rate": 4e-4, "source_share": 0.5},
@@ -115,12 +117,10 @@ class TestDGAligned(Align):
 
     @property
     def needs_features(self) -> bool:
-        """L_inv compares them."""
         return self.settings.invariance_weight > 0
 
     @property
     def measures(self) -> bool:
-        """The features are always measured."""
         return True
 
     @torch.no_grad()
@@ -208,9 +208,9 @@ class TestDGAligned(Align):
         return {"learnt": balanced, **{name: loss.detach() for name, loss in losses.items()}}
 
     def _balanced(self, taught: Tensor) -> Tensor:
-        """Whether a batch shows enough of the classes to learn from: of one class, it would teach that class alone.
+        """Whether a batch shows enough classes to learn from; a batch of one class would teach that class alone.
 
-        So must the batches before it: in a hard domain the predictions of a batch of one class are many, and wrong.
+        The batches before it must show enough, too: in a hard domain, a batch of one class is predicted as many.
         """
         mix, images = class_shares(taught).mean(0).detach(), len(taught)
         shown, usual = effective_classes(mix), effective_classes(self.mix)
@@ -240,5 +240,67 @@ class TestDGAligned(Align):
         return (domain_features(features) - self.source_mean) / self.source_std
 
     def predicting_model(self) -> VisionModel:
-        """The teacher with its alignment."""
         return self.as_predicts(self.teacher)
+
+
+# Less memory for a backward pass under autocast, at the precision that its layers compute in anyway
+
+
+class LeanLayerNorm(nn.LayerNorm):
+    """A LayerNorm that computes in full precision, and keeps and gives tokens at the precision of autocast.
+
+    It gives what the linear layers after it read: one copy, instead of one for each of them.
+    """
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(..., D) to the same."""
+        device = tokens.device.type
+        if not torch.is_autocast_enabled(device):
+            return super().forward(tokens)
+        low = torch.get_autocast_dtype(device)
+        inputs = tokens, self.weight, self.bias, self.normalized_shape, self.eps, low
+        return _LeanNorm.apply(*inputs)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _LeanNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tokens: Tensor, weight: Tensor, bias: Tensor, shape: Any, eps: float, low: torch.dtype
+    ) -> Tensor:
+        output, mean, scale = torch.native_layer_norm(tokens.float(), shape, weight, bias, eps)
+        ctx.save_for_backward(tokens.to(low), mean, scale, weight, bias)
+        ctx.shape, ctx.dtype = shape, tokens.dtype
+        return output.to(low)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        tokens, mean, scale, weight, bias = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[:3]
+        by_tokens, by_weight, by_bias = torch.ops.aten.native_layer_norm_backward(
+            gradients[0].float(), tokens.float(), ctx.shape, mean, scale, weight, bias, wanted
+        )
+        by_tokens = by_tokens.to(ctx.dtype) if wanted[0] else None
+        return by_tokens, by_weight, by_bias, None, None, None
+
+
+def lean_norms(model: VisionModel) -> None:
+    """Make the LayerNorms of a model lean ones."""
+    for _, layer in model.norm_layers():
+        if type(layer) is nn.LayerNorm and layer.elementwise_affine and layer.bias is not None:
+            layer.__class__ = LeanLayerNorm
+
+
+@contextmanager
+def passed_again(blocks: Iterable[nn.Module]) -> Iterator[None]:
+    """Keep only what enters these blocks; the backward pass runs them once more.
+
+    The first block of a network saves the most: when it is run again, the memory of all others is free.
+    """
+    blocks = list(blocks)
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward

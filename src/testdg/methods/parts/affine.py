@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
-from testdg.methods import Adapter, Learner, Settings, option
+from testdg.methods import Adapter, Learner, Presets, Settings, option
 from testdg.methods.parts.entropy import LOSSES, entropy, largest_entropy
 from testdg.methods.parts.normalisation import affine_parameters, batch_norms, lacks_affine, use_batch_statistics
 from testdg.models import VisionModel
 
 OPTIMIZERS = "Adam, SGD with Nesterov momentum 0.9, or SGD with plain momentum 0.9"
-TENT_PRESETS: dict[str, dict[str, Any]] = {
+TENT_PRESETS: Presets = {
     "digits-c": {"learning_rate": 1e-3},
     "cifar10-c": {"learning_rate": 1e-3},
     "cifar100-c": {"learning_rate": 3e-4},
@@ -62,18 +62,15 @@ class AffineAdapter(Adapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """A model needs affine normalisation layers."""
         return lacks_affine(model)
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> Mapping[str, str]:
-        """Batch statistics change the prediction even without learning."""
         if batch_norms(model) and not cls.differs_from_source:
             return {"learning rate 0 is the source": "BatchNorm layers use the statistics of the batch"}
         return super().exceptions(model)
 
     def chosen(self) -> list[nn.Parameter]:
-        """Parameters to train."""
         return affine_parameters(self.model)
 
     def build(self) -> None:

@@ -23,7 +23,6 @@ class AddedLayer(nn.Module):
     """Tensors that passes report for a loss, inside `watched`."""
 
     def report(self, value: Tensor) -> None:
-        """Report a tensor for a loss."""
         if self.seen is not None:
             self.seen.append(value)
 
@@ -34,7 +33,6 @@ def add_layers(model: VisionModel, layers: Sequence[AddedLayer]) -> None:
 
 
 def added_layers(model: VisionModel) -> nn.ModuleList:
-    """The layers that were added to a model."""
     layers = model.get_submodule(IN_MODEL)
     assert isinstance(layers, nn.ModuleList)
     return layers
@@ -44,8 +42,9 @@ def remove_added_layers(model: VisionModel) -> None:
     """Remove the layers that an earlier adapter has added to a model."""
     for module in model.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), AddedLayer)]:
-                del hooks[key]
+            for key, hook in list(hooks.items()):
+                if isinstance(getattr(hook, "__self__", None), AddedLayer):
+                    del hooks[key]
     if hasattr(model, IN_MODEL):
         delattr(model, IN_MODEL)
 

@@ -49,7 +49,6 @@ class PromptedAdapter(Adapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Prompts need a class token."""
         return None if class_tokens(model) else "it has no class token, next to which prompts are added"
 
     def step(self, images: Tensor) -> Tensor:
@@ -57,9 +56,7 @@ class PromptedAdapter(Adapter):
         return self.waiting.gather_for(self.learn, self.infer, images)
 
     def learn(self, images: Tensor) -> Tensor:
-        """Predict prepared images and learn from them."""
         raise NotImplementedError
 
     def why_not_exportable(self) -> str | None:
-        """Prompts are tokens, not weights."""
         return "it adds tokens to those of the image"

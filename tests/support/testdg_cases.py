@@ -1,18 +1,14 @@
 """Adapters in known states, for the tests of TestDG."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
-from testdg.core.learner import Learner
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.released import LateDetector
-from testdg.models import Preprocessing, VisionModel, load_model
+from testdg.models import VisionModel
 from testdg.testing import stream
 
 NEVER, ALWAYS = 10.0, -1.0  # thresholds of the detector
@@ -84,40 +80,9 @@ def moved(adapter: TestDG, before: dict[str, list[Tensor]]) -> set[str]:
     }
 
 
-@contextmanager
-def watched(adapter: TestDG) -> Iterator[list[tuple[str, set[str]]]]:
-    """Note, for each update of a learner, which parts it moved."""
-    log: list[tuple[str, set[str]]] = []
-    plain = Learner.move
-    names = adapter.learners()
-
-    def move(learner: Learner, *given: Any) -> None:
-        before = copied(adapter)
-        plain(learner, *given)
-        log.append((next(name for name, other in names.items() if other is learner), moved(adapter, before)))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Learner, "move", move)
-        yield log
-
-
 def layers(network: nn.Module) -> list[Any]:
     """Weight shapes of the linear layers, and the types of the others."""
     return [tuple(x.weight.shape) if isinstance(x, nn.Linear) else type(x) for x in network.children()]
 
 
 DOMAIN = {"extractor", "discriminator", "amplifier"}
-
-
-def hugging_face(kind: str, width: int = 32, depth: int = 2, patch: int = 8) -> VisionModel:
-    torch.manual_seed(0)
-    shape = {
-        "hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": 2,
-        "image_size": 32, "patch_size": patch, "num_labels": 10,
-    }  # fmt: skip
-    if kind == "hf-vit":
-        config = transformers.ViTConfig(**shape, intermediate_size=4 * width)
-        network: nn.Module = transformers.ViTForImageClassification(config)
-    else:
-        network = transformers.Dinov2ForImageClassification(transformers.Dinov2Config(**shape))
-    return load_model(network, preprocessing=Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3))

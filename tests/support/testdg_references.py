@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from support.literal import average
 from testdg.data.augmentation import Augmentation
 from testdg.methods.testdg import TestDG
 
@@ -18,7 +19,8 @@ class Reference:
     def __init__(self, adapter: TestDG, settings: dict[str, Any]) -> None:
         self.settings = settings
         for name in ("model", "teacher", "amplifier", "extractor", "discriminator"):
-            setattr(self, name, copy.deepcopy(getattr(adapter, name)).requires_grad_(True))
+            part = copy.deepcopy(getattr(adapter, name))
+            setattr(self, name, None if part is None else part.requires_grad_(True))
         self.generator = torch.Generator()
         self.generator.set_state(adapter.generator.get_state())
         self.number = 0
@@ -29,7 +31,8 @@ class Reference:
         domain = [*self.extractor.parameters(), *self.discriminator.parameters()]
         nesterov: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "foreach": False}
         self.domain = torch.optim.Adam(domain, settings["extractor_learning_rate"], foreach=False)
-        self.waves = torch.optim.SGD(self.amplifier.parameters(), settings["amplifier_learning_rate"], **nesterov)
+        waves = [torch.zeros(1, requires_grad=True)] if self.amplifier is None else self.amplifier.parameters()
+        self.waves = torch.optim.SGD(waves, settings["amplifier_learning_rate"], **nesterov)
         self.encoder = torch.optim.SGD(self.model.parameters(), settings["learning_rate"], **nesterov)
 
     def begin_domain(self) -> None:
@@ -50,7 +53,9 @@ class Reference:
 
     def amplified(self, images: Tensor, model: Any, amplifier: Any) -> tuple[Tensor, Tensor]:
         """Logits and features with the amplifier."""
-        logits, features = functional_call(model, amplifier.merged(model), (images,))
+        logits, features = (
+            model(images) if amplifier is None else functional_call(model, amplifier.merged(model), (images,))
+        )
         return logits, features
 
     def discrimination(self, now: Tensor, before: Tensor) -> Tensor:
@@ -64,14 +69,9 @@ class Reference:
             each = (each - (predicted * label.log()).sum(1)) / 2
         return each.mean()
 
-    def average(self, average: Any, module: Any, momentum: float) -> None:
-        with torch.no_grad():
-            for mine, other in zip(average.parameters(), module.parameters(), strict=True):
-                mine.copy_(momentum * mine + (1 - momentum) * other)
-
     def networks(self) -> nn.ModuleDict:
         names = ("model", "teacher", "amplifier", "teacher_amplifier", "extractor", "discriminator")
-        return nn.ModuleDict({name: getattr(self, name) for name in names if hasattr(self, name)})
+        return nn.ModuleDict({name: part for name in names if (part := getattr(self, name, None)) is not None})
 
 
 def gradients(loss: Tensor, *optimizers: torch.optim.Optimizer) -> None:
@@ -102,27 +102,38 @@ class AsWritten(Reference):
             for group in optimizer.param_groups:
                 group["lr"] = s[rate] * min(1.0, (self.number + 1) / max(1, s["early"]))
 
-        view = None
+        if s["discrimination"] or s["invariance"]:
+            self.learn_both(images, taught)
+        elif s["self_training"]:
+            descend(self.self_training(self.model(images).logits, taught), self.encoder)
+        average(self.teacher, self.model, s["momentum"])
+        self.number += 1
+        return prediction
+
+    def learn_both(self, images: Tensor, taught: Tensor) -> None:
+        """Step 1, step 2, and prototypes and queue after them."""
+        s, view = self.settings, None
         if self.prototypes is None:
             with torch.no_grad():
                 view = self.amplified(Augmentation(1.0)(images, self.generator), self.model, self.amplifier)[1]
         before = self.embeddings(images)
-        descend(self.discrimination(before, self.previous(view)), self.domain, self.waves)
-
-        now, previous = self.embeddings(images), self.previous(view)
-        order = torch.rand(len(previous), generator=self.generator).argsort()
-        pairs = [(now[i], previous[order[i % len(previous)]]) for i in range(len(images))]
-        gap = torch.stack([(f - p).abs().sum() for f, p in pairs]).mean() / now.shape[1]
-        loss = self.self_training(self.model(images).logits, taught) + s["invariance_weight"] * gap
-        descend(loss, self.encoder)
-
+        if s["discrimination"]:
+            descend(self.discrimination(before, self.previous(view)), self.domain, self.waves)
+        loss = torch.zeros(())
+        if s["invariance"]:
+            now, previous = self.embeddings(images), self.previous(view)
+            order = torch.rand(len(previous), generator=self.generator).argsort()
+            pairs = [(now[i], previous[order[i % len(previous)]]) for i in range(len(images))]
+            loss = s["invariance_weight"] * torch.stack([(f - p).abs().mean() for f, p in pairs]).mean()
+        if s["self_training"]:
+            loss = loss + self.self_training(self.model(images).logits, taught)
+        if loss.requires_grad:
+            descend(loss, self.encoder)
         with torch.no_grad():
             after = self.embeddings(images)
-        self.follow(before.detach(), after)
+        if s["prototype_update"]:
+            self.follow(before.detach(), after)
         self.push(after)
-        self.average(self.teacher, self.model, s["momentum"])
-        self.number += 1
-        return prediction
 
     def notice(self, confidence: float) -> None:
         last = self.confidences[-1:] or [confidence]
@@ -178,9 +189,8 @@ class AsReleased(Reference):
         view = None
         if self.prototypes is None:
             with torch.no_grad():
-                view = self.amplified(Augmentation(1.0)(images, self.generator), self.teacher, self.teacher_amplifier)[
-                    0
-                ]
+                augmented = Augmentation(1.0)(images, self.generator)
+                view = self.amplified(augmented, self.teacher, self.teacher_amplifier)[0]
 
         # Step 1
         logits = self.amplified(images, self.model, self.amplifier)[0]
@@ -213,8 +223,8 @@ class AsReleased(Reference):
             after = self.extractor(self.amplified(images, self.model, self.amplifier)[0])
         self.renew(start, after)
 
-        self.average(self.teacher, self.model, s["momentum"])
-        self.average(self.teacher_amplifier, self.amplifier, s["amplifier_momentum"])
+        average(self.teacher, self.model, s["momentum"])
+        average(self.teacher_amplifier, self.amplifier, s["amplifier_momentum"])
         if self.program != "imagenet-c":
             for parameter, value in zip(self.model.parameters(), self.source, strict=True):
                 back = torch.rand(parameter.shape, generator=self.generator) < 0.1
