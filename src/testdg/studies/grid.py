@@ -197,7 +197,9 @@ class _Expansion:
         if "source" in values and methods and not values.get("guard") and not any(map(_learns_source, methods)):
             message = "source (--source) is for methods that measure clean images, as align does: leave it out"
             self.errors.add(UserError(message, code="option-conflict"))
-        read = [(text, one) for text in values.get("protocol", ()) for one in attempt("", read_protocols, text) or ()]
+        read = []
+        for text in values.get("protocol", ()):
+            read += [(text, one) for one in attempt("", read_protocols, text) or ()]
         for name in values.get("benchmark", [RunSpec().benchmark]):
             data = _values_for(values, name)
             if (benchmark := attempt("", open_benchmark, RunSpec(benchmark=name, **data))) is None:

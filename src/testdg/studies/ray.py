@@ -232,7 +232,8 @@ class Ray:
 
     def _begin(self, specs: Sequence[RunSpec], out: Out, mailbox: RayHandle) -> dict[RayHandle, int]:
         """Submit all runs to the cluster, which queues them until there is room."""
-        models = {setup: self._ray.put(pack_model(setup)) for setup in dict.fromkeys(spec.setup for spec in specs)}
+        setups = dict.fromkeys(spec.setup for spec in specs)
+        models = {setup: self._ray.put(pack_model(setup)) for setup in setups}
         place = out.absolute() if isinstance(out, Path) else out
         work = self._ray.remote(_work)
         tasks = {}
