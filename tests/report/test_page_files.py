@@ -119,6 +119,17 @@ def test_a_value_that_a_template_does_not_get_is_an_error() -> None:
         render("board.html", title="x")
 
 
+def test_the_python_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    three_methods(tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    guide = Path(__file__).parents[2] / "docs" / "report.md"
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL):
+        exec(block, names)
+    assert (tmp_path / "report" / "report.html").exists()
+    assert len(names["numbers"]) == 5 * 2 * 4  # runs, domains, metrics
+
+
 def test_the_same_runs_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
     three_methods(tmp_path)
     folders = sorted(tmp_path.iterdir())
