@@ -163,7 +163,7 @@ def test_runs_without_events_or_source_have_fewer_figures(tmp_path: Path) -> Non
     write_run(tmp_path / "b", "cotta", {"fog": 10.0})
     (tmp_path / "b" / "events.jsonl").unlink()
     (picture,) = make_report([tmp_path]).groups[0].figures
-    assert "1 rows have no events" in picture.caption
+    assert "rows without events: 1" in picture.caption
     (tmp_path / "a" / "events.jsonl").unlink()
     assert make_report([tmp_path]).groups[0].figures == []
 
@@ -173,7 +173,7 @@ def test_damaged_events_remove_only_their_curve(line: str, tmp_path: Path) -> No
     write_run(tmp_path / "a", "tent", {"fog": 10.0})
     (write_run(tmp_path / "b", "cotta", {"fog": 10.0}) / "events.jsonl").write_text(f"{line}\n")
     (picture,) = make_report([tmp_path]).groups[0].figures
-    assert "1 rows have no events" in picture.caption
+    assert "rows without events: 1" in picture.caption
 
 
 def test_markdown_has_the_same_numbers(tmp_path: Path) -> None:
