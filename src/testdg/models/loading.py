@@ -159,9 +159,9 @@ def _from_place(
     elif path.is_dir():
         model = _from_folder(path, path.name, str(path), preprocessing, head)
     else:
-        folder = hub.fetch(source)
-        place = str(folder) if any(folder.glob("*.safetensors")) else source
-        model = _from_folder(folder, source, place, preprocessing, head)
+        path = hub.fetch(source)
+        stored = any(file.name != FILE for file in path.glob("*.safetensors"))
+        model = _from_folder(path, source, str(path) if stored else source, preprocessing, head)
     if (path / FILE).is_file():
         load_alignment(model, path)
     model = model.float().eval()

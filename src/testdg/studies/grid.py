@@ -155,7 +155,7 @@ class _Expansion:
 
     def _check(self, values: Table, number: int) -> _Table:
         """The valid values of a table; number 0 is the table of all runs, which has no name."""
-        known = {**dict(zip(CHOICES, CHOICES, strict=True)), **{choice.key: name for name, choice in CHOICES.items()}}
+        known = {name: name for name in CHOICES} | {choice.key: name for name, choice in CHOICES.items()}
         allowed = [*(choice.key for choice in CHOICES.values()), "settings", *(["name"] if number else [])]
         where, table = f"run {number}" if number else "", _Table()
         for key, value in values.items():
@@ -181,7 +181,8 @@ class _Expansion:
                 self.errors.attempt(shown, find_benchmark, benchmark)
             parts = list(value.values())
         else:
-            parts = list(value) if choice.scope == "axis" and isinstance(value, list | tuple) and value else [value]
+            several = choice.scope == "axis" and isinstance(value, list | tuple) and value
+            parts = list(value) if several else [value]
         found = [self.errors.attempt(where, check_value, choice.type, shown, part) for part in parts]
         if None in found:
             return None
