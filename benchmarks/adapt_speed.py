@@ -1,12 +1,12 @@
-"""How fast and how frugal `testdg adapt` is: beside a plain loop of the same model over the same files, and in memory.
+"""Speed and memory of `testdg adapt`, next to a plain loop of the same model over the same files.
 
     python benchmarks/adapt_speed.py speed --model FOLDER [--pictures 1000] [--side 200] [--rounds 5]
     python benchmarks/adapt_speed.py memory [--frames 20000]
     python benchmarks/adapt_speed.py broken [--pictures 10000]
 
-`speed` lets `--method source` and the loop take turns, so that both meet the same load, and gives the median of the
-ratios. `memory` adapts a tiny model to a list of many frames and shows the resident memory. `broken` makes pictures of
-many kinds, one in a hundred of them damaged, and lets them through.
+`speed` runs `--method source` and the loop in turn, so that both see the same load, and prints the median ratio.
+`memory` adapts a tiny model to a list of many frames and prints the resident memory. `broken` makes pictures of many
+kinds, one in a hundred of them damaged, and predicts all of them.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from PIL import Image
 
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.runs.adapt import Request, Watcher, adapt_frames
-from testdg.runs.pictures import Answered
+from testdg.runs.pictures import PredictedBatch
 from testdg.runs.session import PictureOptions
-from testdg.runs.summary import Tally
+from testdg.runs.summary import StreamStatistics
 
 BATCH = 32
 
@@ -76,7 +76,7 @@ class Clock(Watcher):
         """Begin."""
         self.begun = self.last = time.process_time()
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
         """Go on."""
         self.last = time.process_time()
 
@@ -94,10 +94,10 @@ def speed(options: argparse.Namespace, work: Path) -> None:
         ours = adapt(work / "frames", model, work / f"out{turn}", "source", clock)["images_per_second"]
         walls.append(ours / loop)
         cpus.append((clock.last - clock.begun) / loop_cpu)
-        told = f"loop {loop:7.1f} a second, testdg adapt {ours:7.1f}, ratio {walls[-1]:.3f}"
-        print(f"{told}; CPU time {cpus[-1]:.3f} of the loop's", flush=True)
-    told = f"median ratio {statistics.median(walls):.3f}, CPU time {statistics.median(cpus):.3f}"
-    print(f"{told} ({model.name}, {torch.get_num_threads()} threads)")
+        line = f"loop {loop:7.1f} a second, testdg adapt {ours:7.1f}, ratio {walls[-1]:.3f}"
+        print(f"{line}; CPU time {cpus[-1]:.3f} of the loop's", flush=True)
+    line = f"median ratio {statistics.median(walls):.3f}, CPU time {statistics.median(cpus):.3f}"
+    print(f"{line} ({model.name}, {torch.get_num_threads()} threads)")
 
 
 def resident() -> float:
@@ -112,10 +112,10 @@ class Memory(Watcher):
     def __init__(self, every: int) -> None:
         self.every, self.next = every, every
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
         """Print it once enough frames are through."""
-        if tally.all.count >= self.next:
-            print(f"{tally.all.count:7} frames: {resident():7.1f} MiB", flush=True)
+        if statistics.all.count >= self.next:
+            print(f"{statistics.all.count:7} frames: {resident():7.1f} MiB", flush=True)
             self.next += self.every
 
 

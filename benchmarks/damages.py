@@ -1,4 +1,4 @@
-"""Damages run folders in many seeded ways: each gives the right result or one sentence, or it is counted against us.
+"""Damage run folders in many seeded ways, and count those that give neither the right result nor one sentence.
 
 python benchmarks/damages.py          # 150 damages
 python benchmarks/damages.py --long   # 1,000
@@ -206,10 +206,10 @@ def outcome(site: Site, home: Path, stage: str) -> str:
 
 def _go_on(site: Site, home: Path, stage: str) -> str:
     """Start the same command again."""
-    kept = (home / stage / site.result.folder.name / "result.json").exists()  # then its seconds are the same, too
+    stored = (home / stage / site.result.folder.name / "result.json").exists()  # then its seconds are the same, too
     found = site.run(home / stage)
-    wanted, got = ({**r.to_dict(), "seconds": r.seconds if kept else 0} for r in (site.result, found))
-    return "right" if got == wanted and (found.folder / "events.jsonl").read_bytes() == site.events else "wrong"
+    expected, got = ({**r.to_dict(), "seconds": r.seconds if stored else 0} for r in (site.result, found))
+    return "right" if got == expected and (found.folder / "events.jsonl").read_bytes() == site.events else "wrong"
 
 
 def _read(site: Site, home: Path, stage: str) -> str:
@@ -228,8 +228,8 @@ def _load(site: Site, home: Path, stage: str) -> str:
     folder = home / stage / site.result.folder.name
     if not (folder / "state").exists():
         return "right"
-    found, wanted = (load_adapted(place, site.model) for place in (folder, site.result.folder))
-    same = all(torch.equal(value, wanted.tensors()[name]) for name, value in found.tensors().items())
+    found, expected = (load_adapted(place, site.model) for place in (folder, site.result.folder))
+    same = all(torch.equal(value, expected.tensors()[name]) for name, value in found.tensors().items())
     return "right" if same else "wrong"
 
 

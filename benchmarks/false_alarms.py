@@ -8,7 +8,7 @@ from random import Random
 
 from testdg.methods import find_method, option, register
 from testdg.methods.testdg import TestDG, TestDGSettings
-from testdg.methods.testdg.detection import ChangeDetector
+from testdg.methods.testdg.memory import ChangeDetector
 
 
 @dataclass(frozen=True, kw_only=True)

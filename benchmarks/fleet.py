@@ -1,15 +1,15 @@
-"""What a stream costs: state on disk, memory, bytes a row, CPU time an image; and what streams on one machine share.
+"""The cost of a stream (state on disk, memory, bytes per row, CPU time per image), and what streams share.
 
     python benchmarks/fleet.py --data DIR --models FOLDER... [--pictures 1024] [--no-guard] [--fleets METHOD...]
 
 The pictures are CIFAR-10 test images in fog (DIR holds cifar-10-batches-py), 64 clean ones are the source. Every method
-runs through `adapt_frames`, with a guard and without, in batches of 32 on one thread. CPU time is that of the process,
-so that others on the machine matter little: milliseconds an image are the mean over batches that were learnt from.
-Memory is the sum of all tensors that are alive at the last batch, less those of the model that was loaded before: an
-exact count. `differs_bytes` are the tensors of a state that the source model does not have, or has otherwise; what all
-streams learn from the clean pictures is left out. The processes of a real fleet of three streams are then looked at in
-/proc/PID/smaps_rollup. Rows that results/fleet.json has already are replaced, so models can be measured one by one. A
-guard has all of its states after some hundred pictures, and moments of an optimiser are there after a hundred.
+runs through `adapt_frames`, with a guard and without, in batches of 32 on one thread. The time is the CPU time of the
+process, so that other programs matter little: the mean over batches that were learnt from. Memory is the sum of all
+live tensors at the last batch, without those of the model that was loaded before. `differs_bytes` counts the tensors of
+a state that differ from the source model or do not exist there, without those that all streams learn from the clean
+pictures. The memory of the processes of a fleet of three streams is read from /proc/PID/smaps_rollup. Existing rows of
+results/fleet.json are replaced, so models can be measured one by one. Use more than a hundred pictures: until then a
+guard does not have all its states, nor an optimiser its moments.
 """
 
 import argparse
@@ -37,10 +37,10 @@ from testdg.data.benchmarks import load_benchmark
 from testdg.methods import find_method
 from testdg.models import VisionModel, load_model
 from testdg.runs.adapt import Request, Watcher, adapt_frames
-from testdg.runs.pictures import Answered
+from testdg.runs.pictures import PredictedBatch
 from testdg.runs.session import PictureOptions
-from testdg.runs.summary import Tally
-from testdg.studies.fleet import News, Seen, adapt_fleet
+from testdg.runs.summary import StreamStatistics
+from testdg.studies.fleet import News, StreamProgress, adapt_fleet
 
 BATCH, CLEAN = 32, 64
 METHODS = ("source", "align", "tent", "testdg_aligned")
@@ -98,12 +98,12 @@ class Meter(Watcher):
         self.start = time.process_time() - self.begun
         self.last = time.process_time()
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
         """A batch is done."""
         seconds = time.process_time() - self.last
-        learnt = any(one.learnt for one in answered.predictions)
-        self.batches.append((learnt, 1000 * seconds / len(answered.predictions)))
-        if tally.all.count == self.pictures:
+        learnt = any(one.learnt for one in batch.predictions)
+        self.batches.append((learnt, 1000 * seconds / len(batch.predictions)))
+        if statistics.all.count == self.pictures:
             self.memory = tensors_alive() - self.before
         self.last = time.process_time()
 
@@ -115,9 +115,9 @@ class Meter(Watcher):
 
 def request(model: VisionModel, method: str, guard: bool, frames: Path, out: Path) -> Request:
     settings = {"source_images": CLEAN, "sketch": "source"} if "align" in method else {}
-    wanted = method != "source" and (guard or find_method(method)(model, **settings).awaits_source)
+    needs_source = method != "source" and (guard or find_method(method)(model, **settings).awaits_source)
     choices = PictureOptions(
-        method=method, source=frames.parent / "clean" if wanted else None, guard=guard, device="cpu"
+        method=method, source=frames.parent / "clean" if needs_source else None, guard=guard, device="cpu"
     )
     return Request(frames=frames, model=model, out=out, choices=choices, settings=settings, batch_size=BATCH)
 
@@ -166,7 +166,7 @@ def look_at_fleet(model: VisionModel, method: str, work: Path) -> dict[str, Any]
     running: set[int] = set()
 
     def look(news: News) -> None:
-        if not isinstance(news, Seen):
+        if not isinstance(news, StreamProgress):
             return
         running.add(news.number)
         if len(running) == 3 and news.done:

@@ -1,4 +1,4 @@
-"""Puts small faults into a copy of this repository, one at a time, and counts how many of them the tests catch.
+"""Put small faults into a copy of this repository, one at a time, and count how many the tests catch.
 
 python benchmarks/mutations.py                        # all sixty: ten minutes
 python benchmarks/mutations.py --only sar-one-filter  # one; may be repeated

@@ -1,13 +1,13 @@
-"""How fast and how sturdy `testdg serve` is: beside a plain FastAPI endpoint with the same model, and in a storm.
+"""Speed and robustness of `testdg serve`: next to a plain FastAPI endpoint with the same model, and under bad requests.
 
     python benchmarks/serving.py load --model MODEL --pictures FOLDER [--seconds 3] [--rounds 9]
     python benchmarks/serving.py storm --model MODEL --pictures FOLDER [--requests 10000]
 
-`load` starts all servers as processes of their own and lets 1, 8 and 32 clients, which wait for their answers, ask one
-after the other for a few seconds, again and again, so that all meet the same load of the machine. It gives medians over
-the rounds, the median of the ratios within a round, and the CPU time of the server for a request. `storm` sends
-requests, one in a hundred of them bad, from 16 clients to 3 streams, and counts answers, memory, threads and files.
-The pictures are PNG files, half of which stand for the clean ones; every client goes through the other half.
+`load` starts each server in a process of its own. In every round 1, 8 and 32 clients send requests to one server after
+the other for a few seconds, so that all servers see the same load. It prints medians over the rounds, the median ratio
+within a round, and the CPU time of the server per request. `storm` sends requests, one in a hundred of them bad, from
+16 clients to 3 streams, and counts answers, memory, threads and files. The pictures are PNG files: one half serves as
+clean pictures, every client sends the other half.
 """
 
 import argparse
@@ -178,7 +178,7 @@ def footprint(process: subprocess.Popen[bytes]) -> dict[str, int]:
 
 
 async def rain(files: list[bytes], count: int, clients: int, process: Any) -> Counter[str]:
-    told: Counter[str] = Counter()
+    answers: Counter[str] = Counter()
     numbers = iter(range(count))
 
     async def one() -> None:
@@ -187,25 +187,25 @@ async def rain(files: list[bytes], count: int, clients: int, process: Any) -> Co
             bad = number % 100 == 50
             body = BAD[number // 100 % len(BAD)] if bad else files[number % len(files)]
             status, answer = await post(reader, writer, f"/predict?stream=s{number % 3}", body)
-            told[f"{'bad' if bad else 'good'} {status}"] += 1
+            answers[f"{'bad' if bad else 'good'} {status}"] += 1
             assert "error" in answer.decode() if bad else "predictions" in answer.decode()
             if number % (count // 5) == 0:
                 print(number, footprint(process), flush=True)
         writer.close()
 
     await asyncio.gather(*(one() for _ in range(clients)))
-    return told
+    return answers
 
 
 def storm(options: argparse.Namespace, files: list[bytes], work: Path) -> None:
     process = start("testdg_aligned", options, work, PORT)
     begun = time.perf_counter()
-    told = asyncio.run(rain(files, options.requests, 16, process))
+    answers = asyncio.run(rain(files, options.requests, 16, process))
     seconds = time.perf_counter() - begun
     states = [ask(PORT, f"/state?stream=s{number}") for number in range(3)]
     counted = {key: sum(state[key] for state in states) for key in ("pictures", "learnt", "not_learnt", "dropped")}
     time.sleep(2)
-    print(f"{seconds:.0f} s, answers {dict(told)}, server {counted}, end {footprint(process)}")
+    print(f"{seconds:.0f} s, answers {dict(answers)}, server {counted}, end {footprint(process)}")
     alive = process.poll() is None
     process.terminate()
     print("alive", alive, "ended with", process.wait(60))

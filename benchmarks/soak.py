@@ -1,12 +1,12 @@
-"""Lives of adapting models, full of trouble: what is lost, poisoned or left over is counted, and all of it must be 0.
+"""Adapt models through random trouble, and count what is lost, damaged or left over; every count must be 0.
 
     python benchmarks/soak.py                            # five minutes, every method, with and without a guard
     python benchmarks/soak.py --seconds 3600 --seed 1    # an hour of other lives
-    python benchmarks/soak.py --methods tent --life 7    # one life of a method once more
+    python benchmarks/soak.py --methods tent --life 7    # repeat one life of a method
 
-A life is a drawn row of events: other domains, bursts of garbage, predictions without learning, saving, loading,
-exporting, a full disk, and a run that is frozen, killed and goes on from its folder. Beside each adapter lives a twin
-that sees the same good batches and has no trouble: the two must stay equal, bit for bit. For Linux.
+A life is a random sequence of events: other domains, bursts of garbage, predictions without learning, saving, loading,
+exporting, a full disk, and a run that is stopped, killed and resumed from its folder. A twin of each adapter sees the
+same good batches without trouble: the two must stay equal, bit for bit. For Linux.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ FAILED = ("lost rows", "unequal", "poisoned", "memory", "files", "threads", "err
 are not finite; growth of the process, of what is left in folders or open, of threads; exceptions nobody should see."""
 ON_STREETS = ("svdp", "tent")
 GROWTH = 1.0
-"""Megabytes by which the process grows in each of two calm stretches if something is kept of every step."""
+"""Megabytes by which the process grows in each of two calm stretches if something of every step is stored."""
 GROWTH_OF_LIVES = 16.0
 """Megabytes by which all lives of a case but the first may make the process grow together."""
 
 
-def cases(wanted: Sequence[str]) -> list[Case]:
+def cases(names: Sequence[str]) -> list[Case]:
     """Every method with and without a guard; on streets one that is made for them and one that is quick."""
-    places = [("digits-c", name) for name in wanted if "classification" in find_method(name).tasks]
-    places += [("streets", name) for name in wanted if name in ON_STREETS]
+    places = [("digits-c", name) for name in names if "classification" in find_method(name).tasks]
+    places += [("streets", name) for name in names if name in ON_STREETS]
     return [Case(*place, guarded) for place in places for guarded in (False, True)]
 
 

@@ -1,4 +1,4 @@
-"""Where the lives of soak.py take place: models, images, bad batches, a full disk, and runs that can be killed."""
+"""Models, images, bad batches, a full disk and runs that can be killed, for soak.py."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def full_disk(draw: random.Random, room: int) -> Iterator[None]:
 
 
 def leftovers(place: Path) -> list[Path]:
-    """What was written beside its place and never put there, or taken away and never deleted."""
+    """Temporary files that were never renamed to their place or never deleted."""
     hidden = [path for path in place.rglob(".*") if path.name != ".lock"]
     return [*hidden, *(path for end in ("new", "old", "tmp") for path in place.rglob(f"[!.]*.{end}"))]
 

@@ -1,4 +1,4 @@
-"""What it is worth if a condition looked like another one to a stage of the encoder: an upper bound for L_inv.
+"""The mIoU if a condition looked like another one to a stage of the encoder: an upper bound for L_inv.
 
     python benchmarks/stage_shift.py --data camvid-val --model camvid-segformer --out results/camvid/stage-shift.csv
 

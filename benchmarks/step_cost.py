@@ -87,11 +87,11 @@ def ready(model: VisionModel, method: str, images: torch.Tensor, precision: str)
 
 
 def steps(model: VisionModel, images: torch.Tensor, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Source forward, TENT, the methods asked for, TestDG before and after the first change."""
+    """Source forward, TENT, the requested methods, TestDG before and after the first change."""
     device, repeats, precision = images.device, arguments.repeats, arguments.precision
-    wanted = methods() if arguments.methods == ["all"] else arguments.methods
+    names = methods() if arguments.methods == ["all"] else arguments.methods
     rows = []
-    for method in dict.fromkeys(["source", "tent", *wanted]):
+    for method in dict.fromkeys(["source", "tent", *names]):
         try:
             adapter = ready(model, method, images, precision)
         except UserError as error:
@@ -148,8 +148,8 @@ def main() -> None:
     torch.manual_seed(0)
     small = load_model(TinyViT(), preprocessing=Preprocessing((32, 32)), name="tiny ViT")
     given = load_model(arguments.model) if arguments.model else None
-    wanted = arguments.segformer
-    dense = None if wanted is None else random_segformer(f"segformer-b{wanted}", CITYSCAPES)
+    size = arguments.segformer
+    dense = None if size is None else random_segformer(f"segformer-b{size}", CITYSCAPES)
     model = (dense or given or (small if arguments.tiny else vit_base(arguments.size))).to(device)
     batch = arguments.batch or (1 if dense else 40)
     size = (540, 960) if dense else model.preprocessing.input_size or (32, 32)

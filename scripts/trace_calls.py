@@ -110,13 +110,13 @@ def trace_serve(folder: Path, places: dict[str, Path]) -> Callable[[], None]:
 
     from testdg.runs.session import PictureOptions
     from testdg.serve.app import make_app
-    from testdg.serve.factory import Factory
     from testdg.serve.limits import Limits
     from testdg.serve.service import Service
+    from testdg.serve.session import open_source
 
     choices = PictureOptions(method="testdg_aligned", source=places["source"])
-    factory = Factory(places["model"], choices, {"source_images": 64})
-    service = Service(factory, folder / "serve", Limits())
+    source = open_source(places["model"], choices, {"source_images": 64})
+    service = Service(source, folder / "serve", Limits())
     service.start()
     client = TestClient(make_app(service), base_url="http://127.0.0.1:8000")
 

@@ -3,6 +3,7 @@
 import importlib
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,9 +63,16 @@ def test_the_example_method_learns_and_is_known(example: ModuleType) -> None:
 
 
 def test_the_links_of_the_documents_lead_somewhere() -> None:
-    for page in DOCS.rglob("*.md"):
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for page, text in PAGES.items():
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+            assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+
+
+def test_the_example_of_the_readme_runs(shared_cache: Path, tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGES["README.md"], re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"error \d+\.\d %\n", done.stdout)
 
 
 def test_the_example_of_own_pictures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,10 +42,10 @@ def public() -> dict[str, Any]:
 def run_example(name: str, thing: Any, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     (test,) = doctest.DocTestFinder(recurse=False).find(thing, name, globs={})
-    said: list[str] = []
+    printed: list[str] = []
     runner = doctest.DocTestRunner(Near(), optionflags=doctest.ELLIPSIS)
     assert test.examples, f"{name} shows no example"
-    assert runner.run(test, out=said.append).failed == 0, "".join(said)
+    assert runner.run(test, out=printed.append).failed == 0, "".join(printed)
 
 
 @pytest.mark.parametrize("name", methods())
@@ -62,7 +62,7 @@ def test_public_functions_show_examples_that_run(
     run_example(name, public()[name], tmp_path, monkeypatch)
 
 
-def test_a_score_that_is_far_away_is_graceful_interrupt() -> None:
+def test_a_score_that_is_far_away_is_a_failure() -> None:
     near = Near()
     assert near.check_output("error 20.0 %\n", "error 24.9 %\n", 0)
     assert not near.check_output("error 20.0 %\n", "error 25.1 %\n", 0)

@@ -1,4 +1,4 @@
-"""What lies in examples/ runs, on little data, and says what it should."""
+"""The scripts in examples/ run on little data and print the right things."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from testdg.models import Preprocessing, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -59,17 +59,17 @@ def test_a_segmentation_stream_is_scored(place: Path) -> None:
 
 
 def test_a_method_of_ones_own_passes_the_checks(place: Path) -> None:
-    said = run(place, "own_method", "20")
-    assert re.search(r"passes 1\d checks", said)
-    source, own = errors(said)
+    output = run(place, "own_method", "20")
+    assert re.search(r"passes 1\d checks", output)
+    source, own = errors(output)
     assert own != source
 
 
 @pytest.mark.slow
 def test_a_study_has_tables_and_a_page(place: Path) -> None:
-    said = run(place, "study", "20")
-    assert all(name in said for name in ("TestDG aligned", "L_self", "without amplifier"))
-    assert "failed" not in said
+    output = run(place, "study", "20")
+    assert all(name in output for name in ("TestDG aligned", "L_self", "without amplifier"))
+    assert "failed" not in output
     assert (place / "study" / "report" / "report.html").is_file()
 
 

@@ -1,4 +1,4 @@
-"""docs/modules.md lists every module with what it says about itself: `python tests/test_modules.py` writes it again."""
+"""docs/modules.md lists every module by the first line of its docstring; `python tests/test_modules.py` rewrites it."""
 
 import ast
 import textwrap
@@ -14,7 +14,7 @@ Every module by the first line of its own description. [Design](design.md) says 
 
 def first_line(path: Path) -> str:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    assert text, f"{path.relative_to(ROOT)} says nothing about itself"
+    assert text, f"{path.relative_to(ROOT)} has no docstring"
     return text.splitlines()[0]
 
 

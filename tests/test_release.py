@@ -1,4 +1,4 @@
-"""What a release says of itself agrees: versions, changes, citation, what the workflow and the container run."""
+"""The parts of a release agree: versions, changes, citation, what the workflow and the container run."""
 
 import re
 import tomllib

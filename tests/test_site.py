@@ -1,4 +1,4 @@
-"""The site is built strictly, holds what the code says, and asks nothing of other servers."""
+"""The site is built strictly, contains what the code declares, and loads nothing from other servers."""
 
 import re
 import subprocess

@@ -63,5 +63,5 @@ def require_range(low: float, high: float) -> None:
     if not (low - low == 0 and high - high == 0):
         raise UserError("images must be finite; got NaN or infinity: drop or repair the batch", code="image-range")
     if low < -HAIR or high > 1 + HAIR:
-        hint = "divide by 255" if low >= -HAIR else "the model normalises by itself: pass plain pixels"
+        hint = "divide by 255" if low >= -HAIR else "pass pixels before normalisation, which the model does"
         raise UserError(f"images must be in [0, 1]; got {low:g} to {high:g}: {hint}", code="image-range")

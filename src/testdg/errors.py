@@ -33,12 +33,10 @@ def unknown(what: str, name: object, known: Iterable[str]) -> UserError:
 class ErrorCollector:
     """Collects mistakes of the user, each once, so that one error names all of them."""
 
-    def __init__(self, separator: str = "") -> None:
-        self.separator = separator
+    def __init__(self) -> None:
         self.errors: dict[str, UserError] = {}
 
     def add(self, error: UserError) -> None:
-        """Add a mistake."""
         self.errors.setdefault(str(error), error)
 
     def attempt(self, where: str, function: Callable[P, T], *values: P.args, **named: P.kwargs) -> T | None:
@@ -59,11 +57,11 @@ class ErrorCollector:
         """Raise one error with all mistakes, if there are any; its code is that of the first."""
         if not self.errors:
             return
-        first, messages = next(iter(self.errors.values())), list(self.errors)
-        if self.separator or len(messages) == 1:
-            raise UserError(f"{title}: {self.separator.join(messages)}".removeprefix(": "), first.code)
-        listed = "; ".join(f"({number}) {text}" for number, text in enumerate(messages, 1))
-        raise UserError(f"{title or 'the command'} has {len(messages)} mistakes: {listed}", first.code)
+        code = next(iter(self.errors.values())).code
+        if len(self.errors) == 1:
+            raise UserError(f"{title}: {next(iter(self.errors))}".removeprefix(": "), code)
+        listed = "; ".join(f"({number}) {text}" for number, text in enumerate(self.errors, 1))
+        raise UserError(f"{title or 'the command'} has {len(self.errors)} mistakes: {listed}", code)
 
 
 def look_up(what: str, name: str, known: Mapping[str, T]) -> T:
@@ -82,6 +80,5 @@ def hint(name: object, known: Iterable[str]) -> str:
 
 def visible(text: str) -> str:
     """A text whose control characters are written out: escape sequences, line ends, changes of direction."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    escaped = (letter.encode("unicode_escape").decode() for letter in text)
+    return "".join(one if one.isprintable() else code for one, code in zip(text, escaped, strict=True))

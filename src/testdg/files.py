@@ -92,7 +92,7 @@ def sync_folder(folder: Path) -> None:
         os.close(number)
 
 
-def checksum(values: Any, size: int = 16) -> str:
+def checksum(values: object, size: int = 16) -> str:
     """Hexadecimal checksum of bytes or of JSON values (the order of keys does not matter), 2 x `size` digits."""
     data = values if isinstance(values, bytes) else json.dumps(values, sort_keys=True).encode()
     return hashlib.blake2b(data, digest_size=size).hexdigest()
@@ -107,6 +107,14 @@ def file_checksum(path: Path) -> str:
     return f"{size}-{code:08x}"
 
 
+def cache_folder() -> Path:
+    """$TESTDG_CACHE, or the user's cache folder."""
+    if chosen := os.environ.get("TESTDG_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "testdg"
+
+
 class Lock(NamedTuple):
     """A lock on an open file."""
 
@@ -115,7 +123,7 @@ class Lock(NamedTuple):
 
     @property
     def valid(self) -> bool:
-        """Whether the path still names the locked file; if it was deleted, the lock keeps nobody out."""
+        """Whether the path still names the locked file; if it was deleted, the lock protects nothing."""
         try:
             return os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
         except OSError:

@@ -15,22 +15,11 @@ Name = Annotated[str, Meta(min_length=1)]
 """A text with something in it: `check_value` refuses blanks. A `pattern` in a union crashes msgspec 0.22."""
 
 
-def declare(help: str, **extra: Any) -> Meta:
-    """Describe a field of a struct: its help text, and whatever else its users derive from it."""
-    return Meta(description=help, extra=extra)
-
-
 @cache
 def field_types(kind: type[Struct]) -> dict[str, Any]:
     """The declared type of every field of a struct, in order."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {name: hints[name] for name in kind.__struct_fields__}
-
-
-def meta_of(declared: Any) -> Meta:
-    """The description of a field; an empty one for a field without."""
-    notes = [one for one in getattr(declared, "__metadata__", ()) if isinstance(one, Meta)]
-    return next((one for one in notes if one.description is not None), Meta())
 
 
 def check_value(declared: Any, key: str, value: Any) -> Any:
@@ -53,6 +42,10 @@ def check_keys(values: Iterable[str], known: Iterable[str], where: str = "") -> 
             raise UserError(f"{where}unknown key {key!r}, {hint(key, options)}", code="unknown-key")
 
 
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def plain(value: Any) -> Any:
     """A value as TOML and JSON hold it: tuples are lists, and None is the text "none"."""
     if isinstance(value, Mapping):
@@ -66,11 +59,12 @@ def rule_of(declared: Any) -> str:
     """The values that a type allows, in words."""
     if typing.get_origin(declared) is Annotated:
         inner, *notes = typing.get_args(declared)
-        bounds = next((note for note in notes if isinstance(note, Meta) and (note.ge, note.le) != (None, None)), None)
-        words = rule_of(inner)
-        if bounds is None:
-            return words
-        return f"{words} of at least {bounds.ge}" if bounds.le is None else f"{words} from {bounds.ge} to {bounds.le}"
+        for note in notes:
+            if note.le is not None:
+                return f"{rule_of(inner)} from {note.ge} to {note.le}"
+            if note.ge is not None:
+                return f"{rule_of(inner)} of at least {note.ge}"
+        return rule_of(inner)
     arguments = typing.get_args(declared)
     if typing.get_origin(declared) is Literal:
         texts = [str(one) for one in arguments]

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta, Struct
 
-from testdg.schema import Name, declare, field_types, meta_of
+from testdg.schema import Name, field_types
 
 SOURCE = "source"
 """The method that every comparison has as its baseline."""
 Count = Annotated[int, Meta(ge=1)]
+Seed = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Severity = Annotated[int, Meta(ge=1, le=5)]
+Domains = Annotated[tuple[Name, ...], Meta(min_length=1)]
 Scope = Literal["axis", "run", "benchmark"]
 """An axis of a grid may list values, each of which is run; a benchmark's value is an option of `load_benchmark`."""
 
 
-def _axis(help: str, **extra: Any) -> Meta:
-    return declare(help, scope="axis", **extra)
+def _declare(scope: Scope, help: str, **extra: Any) -> Meta:
+    """Describe a field by its help text, and by what options and grids need to know of it: see `Choice`."""
+    return Meta(description=help, extra={"scope": scope, **extra})
 
 
-def _run(help: str, **extra: Any) -> Meta:
-    return declare(help, scope="run", **extra)
-
-
-def _data(help: str, **extra: Any) -> Meta:
-    return declare(help, scope="benchmark", **extra)
+_axis, _run, _data = (partial(_declare, scope) for scope in get_args(Scope))
 
 
 class RunSpec(Struct, frozen=True, kw_only=True):
@@ -35,9 +35,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     A new choice is one field here and the code that uses it. The fields without a description are filled in by a grid.
     """
 
-    benchmark: Annotated[Name, _axis("Benchmark (of a grid, several with commas); see `testdg benchmarks`.")] = (
-        "digits-c"
-    )
+    benchmark: Annotated[Name, _axis("Benchmark, or several of a grid; see `testdg benchmarks`.")] = "digits-c"
     method: Annotated[Name, _axis("Method, or several separated by commas; see `testdg methods`.")] = "testdg_aligned"
     protocol: Annotated[
         Name | None,
@@ -46,10 +44,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
             "TOML file; options follow as in cyclic,rounds=5. If left out: continual, or cyclic for segmentation."
         ),
     ] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=0, le=2**32 - 1)],
-        _axis("Seed of the method's random numbers (0); of a grid, several with commas.", key="seeds"),
-    ] = 0
+    seed: Annotated[Seed, _axis("Seed of the method's random numbers (0), or several of a grid.", key="seeds")] = 0
     model: Annotated[Name | None, _run("Model: a folder or a hub id; the benchmark's own if left out.")] = None
     data: Annotated[Name | None, _run("Folder of the benchmark's data.")] = None
     preset: Annotated[
@@ -60,9 +55,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
             metavar="NAME",
         ),
     ] = None
-    tuned: Annotated[Name | None, _run("Settings that `testdg tune` chose, for the methods in it.", metavar="FILE")] = (
-        None
-    )
+    tuned: Annotated[Name | None, _run("Settings that `testdg tune` chose for methods.", metavar="FILE")] = None
     source: Annotated[
         Name | None, _run("Clean images to align to; the benchmark's training images if left out.", metavar="FOLDER")
     ] = None
@@ -72,16 +65,10 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     precision: Annotated[Literal["fp32", "bf16"], _run("fp32 or bf16 (fp32).")] = "fp32"
     images: Annotated[
         Count | None,
-        _data(
-            "Images of each domain, of files spread over the classes; if left out, all (tune 4000, leaderboard 2000)."
-        ),
+        _data("Images of each domain, spread over the classes; if left out, all (tune 4000, leaderboard 2000)."),
     ] = None
-    severity: Annotated[Annotated[int, Meta(ge=1, le=5)] | None, _data("Severity of the corruptions, 1 to 5 (5).")] = (
-        None
-    )
-    domains: Annotated[
-        Annotated[tuple[Name, ...], Meta(min_length=1)] | None, _data("Domains in order, separated by commas.")
-    ] = None
+    severity: Annotated[Severity | None, _data("Severity of the corruptions, 1 to 5 (5).")] = None
+    domains: Annotated[Domains | None, _data("Domains in order, separated by commas.")] = None
     subset: Annotated[
         Name | None,
         _data("Of a set of image files: all (as if left out), first:N of each class, or a list.", metavar="WHICH"),
@@ -95,7 +82,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0)] | None, _data("Seed of the corruptions, and of the order of image-folder.")
     ] = None
     workers: Annotated[
-        Count | None, _data("Processes that decode image files; one per core, at most 16, if left out.")
+        Count | None, _data("Threads that decode image files; one per core, at most 16, if left out.")
     ] = None
     save_every: Annotated[Annotated[float, Meta(ge=0)], _run("Seconds between two saved states of a run (60).")] = 60.0
 
@@ -165,13 +152,20 @@ class Choice(NamedTuple):
 def _choices() -> dict[str, Choice]:
     found = {}
     for name, declared in field_types(RunSpec).items():
-        about = meta_of(declared)
-        if (extra := about.extra or {}).get("scope"):
-            many = extra["scope"] == "axis" or name == "domains"
-            option = f"--{name}".replace("_", "-")
-            shown = extra.get("key", name), extra.get("metavar")
-            recorded = extra.get("recorded", False)
-            found[name] = Choice(declared, about.description or "", extra["scope"], option, *shown, many, recorded)
+        for note in getattr(declared, "__metadata__", ()):
+            if note.description is None:  # bounds of the type
+                continue
+            extra = note.extra
+            found[name] = Choice(
+                declared,
+                note.description,
+                extra["scope"],
+                option=f"--{name}".replace("_", "-"),
+                key=extra.get("key", name),
+                metavar=extra.get("metavar"),
+                many=extra["scope"] == "axis" or name == "domains",
+                recorded=extra.get("recorded", False),
+            )
     return found
 
 

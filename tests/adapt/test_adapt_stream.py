@@ -182,6 +182,8 @@ def test_classes_have_names(network: Path, tmp_path: Path) -> None:
     assert class_names(random_segformer("tiny", ("sky", "traffic light"))) == ["sky", "traffic light"]
     (tmp_path / "names.txt").write_text("\n".join(f"a class {number}" for number in range(10)) + "\n\n")
     assert class_names(model, tmp_path / "names.txt")[3] == "a class 3"
+    model.name_classes([f"name {number}" for number in range(10)])
+    assert class_names(model)[3] == "name 3"
     with refused("wrong-classes", 2, "tiny-cnn", 10):
         class_names(model, ["a", "b"])
 

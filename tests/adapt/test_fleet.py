@@ -23,8 +23,8 @@ from testdg.models import load_model
 from testdg.runs.adapt import Request, adapt_frames
 from testdg.runs.session import PictureOptions
 from testdg.studies.engine import Failed
-from testdg.studies.fleet import Ended, Lost, News, Seen, SharedModel, Stopped, adapt_fleet, find_streams
-from testdg.studies.ray import Cluster
+from testdg.studies.fleet import Ended, News, SharedModel, Stopped, StreamProgress, adapt_fleet, find_streams
+from testdg.studies.ray import Cluster, Lost
 
 CAMERAS = ("gate", "roof", "yard")
 PICTURES = 240
@@ -120,7 +120,7 @@ def test_a_killed_process_costs_only_time(
     killer = Killer(out / "roof")
     killer.start()
     ends = adapt_fleet(
-        request(parent, network, out, save_every=0.0), address=cluster.address, cpus=0.25, tell=news.append
+        request(parent, network, out, save_every=0.0), address=cluster.address, cpus=0.25, notify=news.append
     )
     assert list(ends) == ["dark", *CAMERAS]
     assert isinstance(ends["dark"], Failed)
@@ -128,7 +128,7 @@ def test_a_killed_process_costs_only_time(
     assert all(isinstance(ends[name], Ended) for name in CAMERAS)
     assert 20 < killer.rows < PICTURES
     assert [one.number for one in news if isinstance(one, Lost)] == [2]
-    begun = [(one.number, one.done) for one in news if isinstance(one, Seen) and one.began]
+    begun = [(one.number, one.done) for one in news if isinstance(one, StreamProgress) and one.began]
     (first, again) = (done for number, done in begun if number == 2)
     assert first == 0 < again < PICTURES  # from the last state, not from the beginning
     assert sorted(number for number, _ in begun) == [1, 2, 2, 3]
@@ -143,12 +143,12 @@ def test_an_interrupt_saves_all_streams_that_have_begun(
     chosen, begun = request(cameras, network, tmp_path), set[int]()
 
     def interrupt(news: News) -> None:
-        if isinstance(news, Seen) and news.number not in begun:
+        if isinstance(news, StreamProgress) and news.number not in begun:
             begun.add(news.number)
             if len(begun) == 2:
                 signal.raise_signal(signal.SIGINT)
 
-    ends = adapt_fleet(chosen, address=cluster.address, cpus=0.4, tell=interrupt)  # room for two of the three
+    ends = adapt_fleet(chosen, address=cluster.address, cpus=0.4, notify=interrupt)  # room for two of the three
     assert sum(isinstance(end, Stopped) for end in ends.values()) >= 2
     saved = [name for name in CAMERAS if (tmp_path / name / "state").exists()]
     assert len(saved) == 2

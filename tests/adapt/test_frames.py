@@ -1,6 +1,5 @@
 """Pictures come in order from folders, lists, pipes and videos."""
 
-import itertools
 import os
 import threading
 import time
@@ -11,10 +10,7 @@ import pytest
 from PIL import Image
 
 from support.errors import refused
-from testdg.data.frames import Frame, Frames, PictureFolder, PictureList, RemainingPictures, open_frames
-from testdg.models import Preprocessing
-from testdg.models.canvas import Canvas
-from testdg.runs.pictures import Loader
+from testdg.data.frames import Frames, NamedPicture, PictureFolder, PictureList, RemainingPictures, open_frames
 
 
 def files(frames: Frames) -> list[str]:
@@ -101,7 +97,7 @@ def make_video(path: Path, count: int, noise: int = 0) -> None:
 def test_a_video_gives_its_frames(tmp_path: Path) -> None:
     make_video(tmp_path / "v.mp4", 20)
     video = open_frames(tmp_path / "v.mp4")
-    found = [frame for frame in video if isinstance(frame, Frame)]
+    found = [frame for frame in video if isinstance(frame, NamedPicture)]
     assert [frame.file for frame in found] == [f"v.mp4#{number:06}" for number in range(20)]
     assert video.total == 20
     assert video.remarks() == []
@@ -125,12 +121,3 @@ def test_a_file_that_is_not_a_video_is_refused(tmp_path: Path) -> None:
     (tmp_path / "v.mp4").write_bytes(b"not a video")
     with refused("unreadable-video", tmp_path / "v.mp4"):
         open_frames(tmp_path / "v.mp4")
-
-
-def test_a_stop_leaves_a_batch_that_is_not_full(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"{number}.png" for number in range(20)))
-    loader = Loader(Canvas(Preprocessing((4, 4))), 3, workers=1)  # hands out four pictures at a time
-    calls = itertools.count()
-    stopped = loader.batches(PictureFolder(tmp_path), 8, stop=lambda: next(calls) >= 3)
-    assert [len(batch) for batch in stopped] == [8]
-    assert [len(batch) for batch in loader.batches(PictureFolder(tmp_path), 8)] == [8, 8, 4]

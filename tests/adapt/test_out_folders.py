@@ -30,9 +30,9 @@ from testdg.models.canvas import Canvas
 from testdg.models.segformer import random_segformer
 from testdg.report.pictures import draw_summary
 from testdg.runs.adapt import Request, Watcher, adapt_frames
-from testdg.runs.pictures import Answered, Loader
+from testdg.runs.pictures import Loader, PredictedBatch
 from testdg.runs.session import PictureOptions
-from testdg.runs.summary import Tally
+from testdg.runs.summary import StreamStatistics
 
 SETTINGS = {"source_images": 64, "sketch": "stream"}
 
@@ -69,7 +69,7 @@ class Stopper(Watcher):
     def __init__(self, batches: int, function: Callable[[], object]) -> None:
         self.left, self.function = batches, function
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
         self.left -= 1
         if self.left == 0:
             self.function()

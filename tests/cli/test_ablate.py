@@ -2,20 +2,14 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
-from support.commands import refuses
 from testdg.cli.app import execute
-from testdg.models import Preprocessing, TinyViT, VisionModel
 from testdg.studies.ablations import ABLATIONS
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> list[str]:
-    torch.manual_seed(0)
-    network = TinyViT(patch=8, width=16, depth=1, heads=2)
-    VisionModel(network, "head", Preprocessing((32, 32)), "random-vit").save(tmp_path / "vit")
-    place = ["--model", str(tmp_path / "vit"), "--out", str(tmp_path / "runs"), "--device", "cpu"]
+def small(model: Path, tmp_path: Path) -> list[str]:
+    place = ["--model", str(model), "--out", str(tmp_path / "runs"), "--device", "cpu"]
     return [*place, "--images", "4", "--batch-size", "2", "--domains", "fog,contrast"]
 
 
@@ -47,19 +41,3 @@ def test_the_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(ABLATIONS)
     assert execute(["ablate", "--json"]) == 0
     assert [entry["name"] for entry in json.loads(capsys.readouterr().out)] == list(ABLATIONS)
-
-
-@pytest.mark.parametrize(
-    ("more", "values"),
-    [
-        (["compnents"], ("'compnents'", "'components'")),
-        (["queue", "--set", "queue_length=3"], ("ablation queue", "queue_length", "--set")),
-        (["queue", "--set", "thresholt=3"], ("ablation queue", "testdg", "'thresholt'", "'threshold'")),
-        (["queue", "--benchmarks", "digits-d"], ("ablation queue", "'digits-d'", "'digits-c'")),
-    ],
-)
-def test_mistakes_are_refused(
-    more: list[str], values: tuple[str, ...], small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert refuses(capsys, ["ablate", *small, *more], *values).out == ""
-    assert not (tmp_path / "runs").exists()

@@ -74,7 +74,7 @@ def test_an_interrupted_stream_resumes(
 ) -> None:
     command += ["--method", "tent", "--batch-size", "4"]
     with monkeypatch.context() as patch:
-        patch.setattr(StreamScreen, "answered", lambda *_: signal.raise_signal(signal.SIGINT))
+        patch.setattr(StreamScreen, "advanced", lambda *_: signal.raise_signal(signal.SIGINT))
         assert execute(command) == INTERRUPTED
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out" / SUMMARY).exists()

@@ -72,40 +72,6 @@ def test_a_file_with_a_failing_run_gives_the_rest_and_code_1(
     assert "(read back)" in shown.err  # Source, which `testdg run` made
 
 
-@pytest.mark.parametrize(
-    ("more", "values"),
-    [
-        ([], ("bench", "--methods")),
-        (["--methods", "tent,tentt"], ("the grid", "'tentt'", "'tent'")),
-        (["--methods", "tent", "--set", "tent.stepz=1"], ("the grid", "tent", "'stepz'", "'steps'")),
-        (["--methods", "tent", "--set", "steps"], ("key=value", "'steps'")),
-        (["--methods", "tent,t3a", "--set", "steps=1"], ("steps=1", "tent, t3a")),
-        (["--methods", "tent", "--set", "cotta.rst=1"], ("cotta.rst=1", "tent")),
-        (["--methods", "tent", "--out", "file"], ("file", "--out")),
-        (["--methods", "tent", "--seeds", "0,x"], ("the grid", "seed", "'x'")),
-        (["--methods", "tent", "--jobs", "0"], ("jobs", "got 0")),
-        (["--methods", "tent", "--engine", "rya"], ("'rya'", "'ray'")),
-        (["--methods", "tent", "--address", "x:1"], ("--address", "--engine ray")),
-        (["--methods", "tent", "--gpus-per-cell", "1"], ("--gpus-per-cell", "--engine ray")),
-        (["--methods", "tent", "--out", "no://runs"], ("no://runs",)),
-        (["--methods", "tent", "--track", "x"], ("'x'", "tensorboard")),
-        (["--methods", "tent", "--csv", "none/x.csv"], ("none/x.csv",)),
-        (["none.toml"], ("none.toml",)),
-        (["x.toml", "--methods", "tent"], ("x.toml", "--methods", "--set")),
-        (["--methods", "tent", "--benchmarks", "a,b"], ("the grid has 2 mistakes", "'a'", "'b'")),
-        (["--methods", "tent", "--model", "."], ("the grid", "weights")),
-    ],
-)
-def test_mistakes_are_refused_before_anything_runs(
-    small: list[str], tmp_path: Path, more: list[str], values: tuple[str, ...], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    assert refuses(capsys, [*small, *more], *values).out == ""
-    assert not (tmp_path / "runs").exists()
-
-
 def specs() -> list[RunSpec]:
     return expand(Grid({"method": ["tent", "testdg"], "domains": ["fog"], "images": 200}))  # 10 batches each
 
@@ -137,12 +103,12 @@ def test_the_time_left_comes_from_the_pace_of_each_method() -> None:
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_display_shows_what_runs_and_what_ended(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("testdg.cli.display.STATUS_EVERY", 0.0)
+    monkeypatch.setattr(BenchDisplay, "interval", 0.0)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, highlight=False)
     with BenchDisplay(console, specs(), jobs=1) as display:
         display.notify(Running(0, 0, None, ""))
         display.notify(Running(0, 5, 41.5, "fog"))
-        display.progress.refresh()
+        display.live.refresh()
         display.notify(Complete(0, result(40.0)))
         display.notify(Running(1, 10, 33.0, "fog"))
         display.notify(Complete(1, result(33.0)))

@@ -13,7 +13,8 @@ from support.commands import refuses
 from testdg.cli.display import print_failures
 from testdg.cli.pictures import FleetScreen, totals_of
 from testdg.studies.engine import Failed
-from testdg.studies.fleet import End, Ended, Lost, Noted, Seen, Stopped
+from testdg.studies.fleet import End, Ended, Noted, Stopped, StreamProgress
+from testdg.studies.ray import Lost
 
 
 @pytest.fixture
@@ -73,16 +74,18 @@ def test_every_end_has_a_line_and_all_of_them_a_sum(capsys: pytest.CaptureFixtur
         "gate": Ended(0, SUMMARY), "\x1b[2Jroof": Failed(1, "no\npictures"), "yard": Stopped(2),
     }  # fmt: skip
     with FleetScreen(Console(file=sys.stdout, soft_wrap=True, highlight=False), list(ends)) as screen:
-        for news in (Noted("all streams: hear"), Seen(0, 0, 32, began=True), Lost(0), Seen(0, 16, 32, began=True)):
-            screen.notify(news)
+        screen.notify(Noted("all streams: hear"))
+        screen.notify(StreamProgress(0, 0, 32, began=True))
+        screen.notify(Lost(0))
+        screen.notify(StreamProgress(0, 16, 32, began=True))
         for end in ends.values():
             screen.notify(end)
     assert capsys.readouterr().out.splitlines() == [
         "note      all streams: hear",
-        "gate: its process was lost; another one goes on from the last state",
+        "gate: its process was lost; another one resumes from the saved state",
         "1 of 3  gate: 30 predicted, 2 left out, 1 changes, 12.5 % changed by adaptation, 12.3 a second",
         "2 of 3  \\x1b[2Jroof: failed: no pictures",
-        "3 of 3  yard: stopped; what it has done is saved",
+        "3 of 3  yard: stopped; its state is saved",
     ]
     print_failures(list(ends), [end for end in ends.values() if isinstance(end, Failed)])
     assert capsys.readouterr().err == "testdg: \\x1b[2Jroof: no pictures\n"

@@ -6,7 +6,7 @@ import pytest
 
 from support.commands import refuses
 from testdg.cli.app import execute
-from testdg.studies.variants import Chosen, Tuned
+from testdg.studies.variants import Tuned, TunedRow
 
 
 def short_runs(model: Path, images: int) -> list[str]:
@@ -60,7 +60,7 @@ def test_a_leaderboard_takes_the_rows_of_a_file_of_chosen_settings(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Tuned({}, {"neo": Chosen("NEO", "neo", "none", {"share": 0.1})}).write(tmp_path / "tuned.toml")
+    Tuned({}, {"neo": TunedRow("NEO", "neo", "none", {"share": 0.1})}).write(tmp_path / "tuned.toml")
     small = short_runs(model, images=4)
     assert execute(["leaderboard", *small, "--tuned", "tuned.toml", "--best", "0", "--no-cost", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -68,7 +68,7 @@ def test_a_leaderboard_takes_the_rows_of_a_file_of_chosen_settings(
     assert {table["rows"][1]["tuning"] for table in found["tables"]} == {
         "the method's defaults; chosen in tuned.toml: share"
     }
-    Tuned({}, {"roid": Chosen("ROID", "roid", "none", {"learning_rate": 1e-5})}).write(tmp_path / "tuned.toml")
+    Tuned({}, {"roid": TunedRow("ROID", "roid", "none", {"learning_rate": 1e-5})}).write(tmp_path / "tuned.toml")
     refuses(
         capsys, ["leaderboard", "roid:uncorrected", *small, "--tuned", "tuned.toml"], "tuned.toml", "roid:uncorrected"
     )
@@ -94,17 +94,3 @@ def test_a_leaderboard_is_run_in_parts_and_shown_as_one(
     head = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("method"))
     assert re.split(r"\s{2,}", head)[:6] == ["method", "mean", "continual", "held out", "dirichlet 0.01", "sorted"]
     assert len((tmp_path / "both" / "runs.jsonl").read_text(encoding="utf-8").splitlines()) == 2 + 2 * 3
-
-
-@pytest.mark.parametrize(
-    ("more", "values"),
-    [
-        (["tentt"], ("'tentt'", "'tent'")),
-        (["tent", "--benchmark", "digits-c,streets"], ("one benchmark", "--benchmark")),
-        (["tent", "--streams", "continual,sortd"], ("'sortd'", "'sorted'")),
-        (["tent", "--streams", "five times longer"], ("five times longer", "continual")),
-        (["--show", "nowhere"], ("nowhere/runs.jsonl",)),
-    ],
-)
-def test_mistakes_are_refused(more: list[str], values: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    refuses(capsys, ["leaderboard", *more], *values)

@@ -20,9 +20,6 @@ def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["methods"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in methods())
-
-
-def test_methods_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["methods", "--json"]) == 0
     found = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert found.keys() == methods().keys()
@@ -34,7 +31,7 @@ def test_one_method_with_settings_and_presets(capsys: pytest.CaptureFixture[str]
     assert execute(["methods", "tent"]) == 0
     shown = capsys.readouterr().out
     assert "learning_rate" in shown
-    assert "preset digits-c (applied by itself): learning_rate=0.001" in shown
+    assert "preset digits-c (applied automatically): learning_rate=0.001" in shown
     assert "preset cifar10-c: learning_rate=0.001" in shown
     assert execute(["methods", "tent", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -53,14 +50,20 @@ def test_reconstructions_are_marked(method: str, tasks: list[str], capsys: pytes
     assert (f"a reconstruction for {' and '.join(tasks)}" in capsys.readouterr().out) is bool(tasks)
 
 
-def test_an_unknown_method_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    refuses(capsys, ["methods", "tnt"], "'tnt'", "'tent'")
+@pytest.mark.parametrize(("words", "values"), [(["methods", "tnt"], ("'tnt'", "'tent'")), (["rum"], ("'rum'",))])
+def test_unknown_names_are_refused(
+    words: list[str], values: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuses(capsys, words, *values)
 
 
-def test_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_benchmarks_are_listed_with_the_input_of_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["benchmarks", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [entry["name"] for entry in found] == list(benchmarks())
+    found = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert list(found) == list(benchmarks())
+    assert found["cifar10-c"]["paper_input"] == "384 px bilinear; mean 0, std 1"
+    assert found["imagenet-c"]["paper_input"] == "256 px bilinear, centre 224; mean 0, std 1"
+    assert found["imagenet-c"]["classes"] == "by folder"
     assert execute(["benchmarks"]) == 0
     assert "digits-c" in capsys.readouterr().out
 
@@ -90,18 +93,16 @@ def test_a_data_folder_may_be_fine(tmp_path: Path, capsys: pytest.CaptureFixture
     assert re.search(r"ImageNet val +fine +1 images, 1 classes", capsys.readouterr().out)
 
 
-def test_a_data_folder_with_nothing_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["benchmarks", "--check", str(tmp_path)]) == 1
-    assert "holds no known data set: looked for CIFAR-10-C" in capsys.readouterr().out
+def test_data_folders_with_nothing_known(wide: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two", "a, b"):
+        (tmp_path / name).mkdir()
+    for names in (["one", "two"], ["a, b"]):  # several folders, and one with a comma in its name
+        folders = [str(tmp_path / name) for name in names]
+        assert execute(["benchmarks", "--check", ", ".join(folders)]) == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.partition(" has ")[0] for line in lines] == folders
+        assert all("looked for CIFAR-10-C" in line for line in lines)
     refuses(capsys, ["benchmarks", "--check", tmp_path / "nowhere"], tmp_path / "nowhere")
-
-
-def test_the_papers_input_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["benchmarks", "--json"]) == 0
-    found = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
-    assert found["cifar10-c"]["paper_input"] == "384 px bilinear; mean 0, std 1"
-    assert found["imagenet-c"]["paper_input"] == "256 px bilinear, centre 224; mean 0, std 1"
-    assert found["imagenet-c"]["classes"] == "by folder"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,21 +127,6 @@ def test_no_command_shows_help_and_is_code_2(capsys: pytest.CaptureFixture[str])
     assert execute([]) == 2
     shown = capsys.readouterr()
     assert "Usage: testdg" in shown.out + shown.err
-
-
-def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    refuses(capsys, ["rum"], "'rum'")
-
-
-def test_several_folders_are_checked_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ("one", "two", "a, b")
-    for name in names:
-        (tmp_path / name).mkdir()
-    assert execute(["benchmarks", "--check", f"{tmp_path / 'one'}, {tmp_path / 'two'}"]) == 1
-    shown = capsys.readouterr().out
-    assert all(f"{tmp_path / name} holds no known data set" in shown for name in names[:2])
-    assert execute(["benchmarks", "--check", str(tmp_path / "a, b")]) == 1
-    assert f"{tmp_path / 'a, b'} holds no known data set" in capsys.readouterr().out
 
 
 def test_lists_fit_into_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,23 +2,18 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from support.commands import refuses
 from testdg.cli.app import execute
-from testdg.models import Preprocessing, TinyViT, VisionModel
 
 FILES = ("report.html", "report.md", "report.tex", "report.csv", "runs.jsonl")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
     """Source and TENT with two seeds on a small stream."""
-    torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("report")
-    network = TinyViT(patch=8, width=16, depth=1, heads=2)
-    VisionModel(network, "head", Preprocessing((32, 32)), "random-vit").save(folder / "model")
-    place = ["--model", str(folder / "model"), "--out", str(folder / "runs"), "--device", "cpu"]
+    place = ["--model", str(model), "--out", str(folder / "runs"), "--device", "cpu"]
     small = ["--images", "4", "--domains", "fog,contrast"]
     for seed in ("0", "1"):
         assert execute(["run", *place, *small, "--method", "tent", "--seed", seed, "--json"]) == 0
@@ -72,8 +67,10 @@ def test_a_damaged_run_is_left_out_and_named(runs: Path, tmp_path: Path, capsys:
     assert len(json.loads(capsys.readouterr().out)["damaged"]) == 1
 
 
-def test_a_run_with_a_guard_is_a_row_of_its_own(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["--model", str(runs.parent / "model"), "--device", "cpu", "--images", "4", "--domains", "fog,contrast"]
+def test_a_run_with_a_guard_is_a_row_of_its_own(
+    runs: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--model", str(model), "--device", "cpu", "--images", "4", "--domains", "fog,contrast"]
     assert execute(["run", *small, "--method", "tent", "--guard", "--out", str(tmp_path / "runs"), "--json"]) == 0
     capsys.readouterr()
     assert execute(["report", str(runs), str(tmp_path / "runs"), "--out", str(tmp_path / "page"), "--json"]) == 0

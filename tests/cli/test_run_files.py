@@ -44,17 +44,3 @@ def test_unreadable_files_end_the_run_or_are_counted(arguments: list[str], capsy
     assert execute([*arguments, "--skip-unreadable", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["skipped"], found["protocol"]["images_per_domain"]) == (1, 5)
-
-
-@pytest.mark.parametrize(
-    ("options", "values"),
-    [
-        (["--preprocessing", "papper"], ("--preprocessing", "model or paper", "'papper'")),
-        (["--preprocessing", "paper"], ("digits-c", "--preprocessing paper")),
-        (["--subset", "first:1"], ("digits-c", "subset")),
-    ],
-)
-def test_options_that_do_not_apply_are_refused(
-    options: list[str], values: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    refuses(capsys, ["run", *options], *values)

@@ -47,29 +47,22 @@ def test_methods_stand_side_by_side(
         assert len(list((tmp_path / "runs").glob(f"digits-c-{name}-*"))) == 1
 
 
-def test_source_among_the_methods_runs_once(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute([*arguments, "--method", "tent,source", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [result["method"]["name"] for result in found] == ["tent", "source"]
-
-
-def test_a_setting_names_its_method(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    several = [*arguments, "--method", "tent,t3a", "--json"]
-    assert execute([*several, "--set", "tent.steps=2", "--set", "t3a.supports=3"]) == 0
-    tent, t3a = json.loads(capsys.readouterr().out)
-    assert (tent["method"]["settings"]["steps"], t3a["method"]["settings"]["supports"]) == (2, 3)
-
-
-def test_a_method_that_is_named_twice_runs_once(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute([*arguments, "--method", "tent,tent", "--set", "steps=2", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["method"]["settings"]["steps"] == 2
-
-
-@pytest.mark.parametrize("wrong", ["steps=2", "eata.margin=0.4"])
-def test_a_setting_of_no_method_is_refused(
-    arguments: list[str], wrong: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    refuses(capsys, [*arguments, "--method", "tent,t3a", "--set", wrong], wrong, "tent, t3a")
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ("--method tent,source", {"tent": 1, "source": None}),
+        ("--method tent,tent --set steps=2", {"tent": 2}),
+        ("--method tent,align --set tent.steps=2", {"tent": 2, "align": None}),
+    ],
+)
+def test_every_method_runs_once_with_its_own_settings(
+    options: str, found: dict[str, int | None], arguments: list[str], shared_cache: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert execute([*arguments, *options.split(), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    methods = [one["method"] for one in (shown if isinstance(shown, list) else [shown])]
+    assert {method["name"]: method["settings"].get("steps") for method in methods} == found
 
 
 def test_the_source_can_be_a_folder(
@@ -86,17 +79,12 @@ def test_the_source_can_be_a_folder(
     refuses(capsys, [*arguments, "--method", "tent", "--source", folder], "--source")
 
 
-def test_too_few_source_images_are_refused_with_the_number(
+def test_a_source_folder_that_does_not_suffice_is_refused(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = pictures(tmp_path / "clean", 63)
-    refuses(capsys, [*arguments, "--method", "align", "--source", folder], folder, 63, "align", 64)
-
-
-def test_a_source_folder_that_does_not_exist_is_refused(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    refuses(capsys, [*arguments, "--method", "align", "--source", tmp_path / "nowhere"], tmp_path / "nowhere")
+    few, nowhere = pictures(tmp_path / "clean", 63), tmp_path / "nowhere"
+    refuses(capsys, [*arguments, "--method", "align", "--source", few], few, 63, "align", 64)
+    refuses(capsys, [*arguments, "--method", "align", "--source", nowhere], nowhere)
 
 
 def test_an_alignment_to_the_stream_is_in_the_record(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +92,3 @@ def test_an_alignment_to_the_stream_is_in_the_record(arguments: list[str], capsy
     assert execute([*arguments, *chosen]) == 0
     tuning = json.loads(capsys.readouterr().out)["protocol"]["tuning"]
     assert tuning.endswith("aligned to the first 64 images of the stream, not to the source")
-
-
-def test_a_guard_of_source_alone_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    refuses(capsys, [*arguments, "--method", "source", "--guard"], "--guard", "source")

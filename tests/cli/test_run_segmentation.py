@@ -10,7 +10,7 @@ from PIL import Image
 from support.commands import refuses
 from testdg.cli.app import execute
 from testdg.models import Preprocessing, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from support.commands import refuses
 from testdg.cli.app import execute
 from testdg.models import TinyCNN, load_model
 from testdg.runs.training.recipe import ClassTuning
@@ -52,24 +51,3 @@ def test_the_defaults_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("testdg.cli.prepare.fine_tune", record)
     assert execute(["train", "--benchmark", "digits-c", "--model", "tiny", "--out", str(tmp_path / "out")]) == 130
     assert recipes == [ClassTuning()]
-
-
-@pytest.mark.parametrize(
-    ("more", "values"),
-    [
-        (["--benchmark", "digit-c"], ("'digit-c'", "'digits-c'")),
-        (["--benchmark", "cifar10-c"], ("cifar10-c", "data folder")),
-        (["--model", "./nowhere"], ("./nowhere",)),
-        (["--model", "x.safetensors"], ("x.safetensors",)),
-        (["--epochs", "0"], ("epochs", "got 0")),
-        (["--learning-rate", "-1"], ("learning_rate", "-1.0")),
-        (["--precision", "fp8"], ("precision", "'fp8'")),
-        (["--model", "tiny", "--image-size", "30"], ("multiple of 4", "got 30")),
-        (["--device", "gpu"], ("device", "'gpu'")),
-    ],
-)
-def test_mistakes_are_refused_and_nothing_is_written(
-    arguments: list[str], more: list[str], values: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    refuses(capsys, [*arguments, *more], *values)
-    assert [path.name for path in tmp_path.iterdir()] == ["cnn"]

@@ -8,7 +8,7 @@ from support.commands import refuses
 from testdg.cli import display
 from testdg.cli.app import execute
 from testdg.cli.options import TuneOptions
-from testdg.cli.tune import Tuning
+from testdg.cli.tune import SettingsSearch
 from testdg.data.corruptions import EXTRA
 from testdg.runs import Result
 from testdg.studies import News, Running
@@ -39,7 +39,7 @@ def test_a_choice_is_written_and_bench_takes_it(
 
 
 def test_settings_are_chosen_on_the_extra_corruptions_in_both_orders_method_by_method() -> None:
-    tuning = Tuning(TuneOptions(["tent", "source", "neo"]), {"benchmark": ["digits-c"]}, [])
+    tuning = SettingsSearch(TuneOptions(["tent", "source", "neo"]), {"benchmark": ["digits-c"]}, [])
     tried, specs = tuning.tried, tuning.specs
     assert [spec.name for spec in specs[:2]] == ["Source", "Source"]
     assert {spec.images for spec in specs} == {4000}
@@ -108,7 +108,7 @@ def test_the_same_rates_can_be_tried_for_all_and_the_published_one_is_among_them
     assert execute(["tune", "tent", *small, "--rates", "1e-2,3e-4"]) == 0
     assert "learning rates 0.01, 0.0003 and the published one, all else as published" in capsys.readouterr().out
     assert set(Tuned.read(tmp_path / "tuned.toml").rows["tent"].settings) == {"learning_rate"}
-    tried = Tuning(TuneOptions(["tent", "neo"], rates="1e-2,3e-4"), {"benchmark": ["digits-c"]}, []).tried
+    tried = SettingsSearch(TuneOptions(["tent", "neo"], rates="1e-2,3e-4"), {"benchmark": ["digits-c"]}, []).tried
     published = [one for one in tried if one.published and one.variant.method == "tent"]
     rates = [one.settings["learning_rate"] for one in tried if one.variant.method == "tent"]
     assert rates == sorted([3e-4, 1e-2, published[0].settings["learning_rate"]])
@@ -159,20 +159,3 @@ def test_a_method_whose_search_is_being_widened_is_not_chosen_yet(
     assert execute(command) == 130
     assert "tent" in capsys.readouterr().err.splitlines()[-2]
     assert not (tmp_path / "tuned.toml").exists()
-
-
-@pytest.mark.parametrize(
-    ("more", "values"),
-    [
-        (["tent", "--rates", "1e-3,fast"], ("--rates", "1e-3,fast")),
-        (["tent", "--rates", "0"], ("--rates", "'0'")),
-        (["tentt"], ("'tentt'", "'tent'")),
-        (["tent", "--benchmark", "streets"], ("streets", "--domains")),
-        (["svdp"], ("svdp", "segmentation", "digits-c", "classification")),
-        (["tent", "--set", "learning_rate=0.1"], ("learning_rate", "tent", "--set")),
-        (["tent:come", "--set", "loss=hard"], ("loss", "tent:come", "--set")),
-        (["tent", "--write", "nowhere/t.toml"], ("nowhere/t.toml",)),
-    ],
-)
-def test_mistakes_are_refused(more: list[str], values: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    refuses(capsys, ["tune", *more], *values)

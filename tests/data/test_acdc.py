@@ -2,9 +2,9 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from segmentation_cases import pixels_of, write_acdc, write_cityscapes
 
 from support.errors import refused
+from support.image_sets import pixels_of, write_acdc, write_cityscapes
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.segmentation.classes import CITYSCAPES
 from testdg.data.segmentation.files import read_picture

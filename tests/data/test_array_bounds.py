@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from support.errors import refused
-from testdg.data.arrays import open_array, read_archive
+from testdg.data.cifar import open_array, read_archive
 
 READ = """
 import resource, sys
 from pathlib import Path
-from testdg.data.arrays import read_archive
+from testdg.data.cifar import read_archive
 from testdg.errors import UserError
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 try:

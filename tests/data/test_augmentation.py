@@ -19,13 +19,15 @@ def smooth(count: int, size: tuple[int, int] = (24, 24), channels: int = 3, seed
 
 @pytest.mark.parametrize("strength", [0.3, 1.0, 4.0])
 def test_views_have_the_shape_and_the_range_of_images(strength: float) -> None:
-    for images in (smooth(5), smooth(2, (20, 33)), torch.zeros(3, 3, 16, 16), torch.ones(3, 3, 16, 16)):
+    flat = torch.zeros(3, 3, 16, 16)
+    for images in (smooth(5), smooth(2, (20, 33)), smooth(3, channels=1), smooth(3, channels=4), flat, flat + 1):
         kept = images.clone()
         view = Augmentation(strength)(images, seeded())
         assert view.shape == images.shape
         assert view.dtype == torch.float32
         assert 0 <= float(view.min()) <= float(view.max()) <= 1
         assert torch.equal(images, kept)
+        assert not torch.equal(view, images)
 
 
 def test_strength_zero_leaves_images_and_generator_alone() -> None:
@@ -61,9 +63,8 @@ def test_each_image_has_a_draw_of_its_own(part: str) -> None:
         "transform": lambda: transform(images, 1.0, seeded()),
         "blur": lambda: blur(torch.rand(1, 3, 24, 24, generator=seeded()).expand(6, -1, -1, -1), 2.0, seeded()),
     }[part]()
-    for i in range(6):
-        for j in range(i):
-            assert float((view[i] - view[j]).abs().max()) > 1e-3
+    gaps = torch.cdist(view.flatten(1), view.flatten(1), p=float("inf"))
+    assert float((gaps + torch.eye(6)).min()) > 1e-3
 
 
 def test_the_view_of_an_image_does_not_depend_on_its_neighbours() -> None:
@@ -119,14 +120,6 @@ def test_blur_keeps_flat_images_and_the_mean() -> None:
     blurred = blur(noise, 2.0, seeded())
     assert bool((blurred.std((1, 2, 3)) < noise.std((1, 2, 3))).all())
     torch.testing.assert_close(blurred.mean((2, 3)), noise.mean((2, 3)), rtol=0, atol=0.02)
-
-
-@pytest.mark.parametrize("channels", [1, 4])
-def test_images_without_colours_are_augmented_too(channels: int) -> None:
-    images = smooth(3, channels=channels)
-    view = Augmentation()(images, seeded())
-    assert view.shape == images.shape
-    assert float((view - images).abs().mean()) > 0.01
 
 
 def test_a_view_is_exact_under_autocast() -> None:

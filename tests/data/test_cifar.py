@@ -16,23 +16,19 @@ from testdg.data.corruptions import STANDARD_ORDER, FrostTextures, corrupt_uint8
 IMAGES = 6
 
 
-def pixels(seed: int, count: int = IMAGES) -> np.ndarray[Any, Any]:
+Rows = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def pixels(seed: int, count: int = IMAGES) -> Rows:
     return np.random.default_rng(seed).integers(0, 256, (count, 3072), dtype=np.uint8)
 
 
-def write_batch(folder: Path, name: str, seed: int, protocol: int = 2) -> np.ndarray[Any, Any]:
+def write_batch(folder: Path, name: str, seed: int, first: int | None = None) -> Rows:
+    """A batch as both sets have it; the first label is that of the fine or the only classes."""
     folder.mkdir(parents=True, exist_ok=True)
-    data = pixels(seed)
-    content = {b"batch_label": name.encode(), b"labels": [seed, *range(1, IMAGES)], b"data": data}
-    (folder / name).write_bytes(pickle.dumps(content, protocol))
-    return data
-
-
-def write_hundred(folder: Path, name: str, seed: int) -> np.ndarray[Any, Any]:
-    folder.mkdir(parents=True, exist_ok=True)
-    data = pixels(seed)
-    fine, coarse = [99, *range(1, IMAGES)], [19] * IMAGES
-    (folder / name).write_bytes(pickle.dumps({b"data": data, b"fine_labels": fine, b"coarse_labels": coarse}, 2))
+    labels, data = [seed if first is None else first, *range(1, IMAGES)], pixels(seed)
+    kinds = {b"labels": labels} if first is None else {b"fine_labels": labels, b"coarse_labels": [19] * IMAGES}
+    (folder / name).write_bytes(pickle.dumps({b"batch_label": name.encode(), b"data": data, **kinds}, 2))
     return data
 
 
@@ -43,14 +39,6 @@ def write_arrays(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
         np.save(folder / f"{name}.npy", array)
     np.save(folder / "labels.npy", np.tile(np.arange(IMAGES, dtype=np.uint8), 5))
     return arrays
-
-
-@pytest.mark.parametrize("protocol", range(2, 6))
-def test_a_pickled_batch_is_read(tmp_path: Path, protocol: int) -> None:
-    data = write_batch(tmp_path, "test_batch", 3, protocol)
-    samples = read_batch(tmp_path / "test_batch")
-    assert np.array_equal(samples.images.numpy(), data.reshape(-1, 3, 32, 32))
-    assert samples.labels.tolist() == [3, 1, 2, 3, 4, 5]
 
 
 class Malicious:
@@ -105,7 +93,7 @@ def test_the_hundred_classes_are_in_alphabetical_order() -> None:
 
 def test_cifar_100_is_read_with_its_fine_labels(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-100-python"
-    data, train = write_hundred(folder, "test", 1), write_hundred(folder, "train", 2)
+    data, train = write_batch(folder, "test", 1, first=99), write_batch(folder, "train", 2, first=99)
     bench = load_benchmark("cifar100-c", tmp_path, domains=["fog"])
     assert (bench.batch_size, len(bench.classes)) == (50, 100)
     assert np.array_equal(bench.train().images.numpy(), train.reshape(-1, 3, 32, 32))
@@ -134,7 +122,6 @@ def test_the_npz_form_holds_rows_of_pixels(tmp_path: Path, shape: tuple[int, ...
         ({"x_test": np.zeros((1, 32, 32, 3)), "y_test": [1]}, "wrong-array", "float64"),
         ({"x_test": np.zeros((2, 32, 32, 3), np.uint8), "y_test": [1]}, "wrong-labels", 2),
         ({"x_test": np.zeros((1, 32, 32, 3), np.uint8), "y_test": [10]}, "wrong-labels", 10),
-        ({"x_test": np.array([{}], dtype=object), "y_test": [1]}, "damaged-file", "Object"),
     ],
 )
 def test_a_wrong_npz_is_named(tmp_path: Path, parts: dict[str, Any], code: str, value: object) -> None:
@@ -183,13 +170,6 @@ def test_published_arrays_win_and_severities_are_stacked(tmp_path: Path, severit
     assert batch.labels.tolist() == [4, 5]
 
 
-def test_images_limits_published_arrays(tmp_path: Path) -> None:
-    write_arrays(tmp_path / "CIFAR-10-C")
-    bench = load_benchmark("cifar10-c", tmp_path, images=2)
-    assert bench.describe()["images_per_domain"] == 2
-    assert len(bench.stream(2)) == 15
-
-
 @pytest.mark.parametrize("name", ["labels.npy", "fog.npy"])
 def test_a_missing_array_is_named(tmp_path: Path, name: str) -> None:
     write_arrays(tmp_path / "CIFAR-10-C")
@@ -198,21 +178,18 @@ def test_a_missing_array_is_named(tmp_path: Path, name: str) -> None:
         load_benchmark("cifar10-c", tmp_path).domains()
 
 
-def test_a_damaged_or_wrong_array_is_named(tmp_path: Path) -> None:
+def test_a_damaged_array_is_named(tmp_path: Path) -> None:
     write_arrays(tmp_path / "CIFAR-10-C")
     path = tmp_path / "CIFAR-10-C" / "fog.npy"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-100])
+    path.write_bytes(path.read_bytes()[:-100])
     with refused("damaged-file", "fog.npy"):
-        load_benchmark("cifar10-c", tmp_path).domains()
-    np.save(path, np.zeros((7, 32, 32, 3), np.uint8))
-    with refused("wrong-array", "fog.npy", "(7, 32, 32, 3)"):
         load_benchmark("cifar10-c", tmp_path).domains()
 
 
 @pytest.mark.parametrize(
     ("name", "array", "code", "value"),
     [
+        ("fog.npy", np.zeros((7, 32, 32, 3), np.uint8), "wrong-array", "(7, 32, 32, 3)"),
         ("fog.npy", np.zeros((5 * IMAGES, 32, 32, 3), np.float32), "wrong-array", "float32"),
         ("fog.npy", np.zeros((0, 32, 32, 3), np.uint8), "no-images", "fog.npy"),
         ("fog.npy", np.zeros((20, 32, 32, 3), np.uint8), "wrong-labels", 20),
@@ -231,18 +208,15 @@ def test_arrays_and_labels_must_fit(
         load_benchmark("cifar10-c", tmp_path).domains()
 
 
-def test_labels_may_be_those_of_one_severity(tmp_path: Path) -> None:
-    write_arrays(tmp_path / "CIFAR-10-C")
-    np.save(tmp_path / "CIFAR-10-C" / "labels.npy", np.arange(IMAGES))
-    assert load_benchmark("cifar10-c", tmp_path).domain("fog", 2).labels.tolist() == list(range(IMAGES))
-
-
-def test_any_severity_and_any_images_of_an_array(tmp_path: Path) -> None:
+def test_labels_may_be_those_of_one_severity_and_images_any(tmp_path: Path) -> None:
     arrays = write_arrays(tmp_path / "CIFAR-10-C")
-    bench = load_benchmark("cifar10-c", tmp_path)
+    np.save(tmp_path / "CIFAR-10-C" / "labels.npy", np.arange(IMAGES))
+    bench = load_benchmark("cifar10-c", tmp_path, images=5)
+    assert bench.describe()["images_per_domain"] == 5
+    domain = bench.domain("snow", 3)
+    assert domain.labels.tolist() == list(range(5))
     rows = arrays["snow"][2 * IMAGES : 3 * IMAGES][[4, 0, 4]]
-    assert np.array_equal(bench.domain("snow", 3).source.take([4, 0, 4]).numpy(), rows.transpose(0, 3, 1, 2))
-    assert bench.domain("snow", 3) is bench.domain("snow", 3)
+    assert np.array_equal(domain.source.take([4, 0, 4]).numpy(), rows.transpose(0, 3, 1, 2))
 
 
 def test_a_set_that_we_made_is_described(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.benchmarks.imagenet_c import IMAGENET
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER, FrostTextures, corrupt_uint8
-from testdg.data.decoder import fit
-from testdg.data.generate import MANIFEST, CorruptOptions, write_arrays, write_pictures
-from testdg.data.stream import Samples
+from testdg.data.generate import CorruptOptions, write_arrays, write_pictures
+from testdg.data.picture_sets import MANIFEST
+from testdg.data.pictures import fit
+from testdg.data.stream import LabelledImages
 
 Call = tuple[str, int, int]
 
@@ -29,10 +30,10 @@ def quiet(*_: Any) -> None:
 
 
 @pytest.fixture
-def clean() -> Samples:
+def clean() -> LabelledImages:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (7, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    return Samples(images, torch.arange(7))
+    return LabelledImages(images, torch.arange(7))
 
 
 @pytest.fixture
@@ -58,32 +59,26 @@ def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
-def test_arrays_are_what_a_benchmark_makes_on_the_fly(tmp_path: Path) -> None:
+def test_arrays_are_what_a_benchmark_makes_as_numpy_writes_them(tmp_path: Path) -> None:
     bench = load_benchmark("digits-c", images=6, corruption_seed=3)
     options = CorruptOptions(("glass_blur", "frost", "shot_noise"), seed=3)
-    write_arrays(tmp_path / "X-C", bench.test().first(6), None, options, quiet)
-    for name in options.corruptions:
-        array = np.load(tmp_path / "X-C" / f"{name}.npy", allow_pickle=False)
-        assert (array.shape, array.dtype) == ((30, 32, 32, 3), np.uint8)
+    clean = bench.test().first(6)
+    write_arrays(tmp_path / "X-C", clean, None, options, quiet)
+    for name in (*options.corruptions, "labels"):
+        content, array = BytesIO(), np.load(tmp_path / "X-C" / f"{name}.npy", allow_pickle=False)
+        np.save(content, array)
+        assert (tmp_path / "X-C" / f"{name}.npy").read_bytes() == content.getvalue()
+        assert array.dtype == np.uint8
+        if name == "labels":
+            assert array.tolist() == 5 * clean.labels.tolist()
+            continue
+        assert array.shape == (30, 32, 32, 3)
         for severity in range(1, 6):
-            chosen = {"images": 6, "severity": severity, "domains": [name], "corruption_seed": 3}
-            (domain,) = load_benchmark("digits-c", **chosen).domains()
-            made = domain.source.read(0, 6).permute(0, 2, 3, 1).numpy()
+            made = bench.domain(name, severity).source.read(0, 6).permute(0, 2, 3, 1).numpy()
             assert np.array_equal(array[6 * (severity - 1) : 6 * severity], made)
 
 
-def test_arrays_and_labels_are_files_as_numpy_writes_them(clean: Samples, tmp_path: Path) -> None:
-    write_arrays(tmp_path / "X-C", clean, None, CorruptOptions(("fog",)), quiet)
-    for name in ("fog", "labels"):
-        content = BytesIO()
-        np.save(content, np.load(tmp_path / "X-C" / f"{name}.npy", allow_pickle=False))
-        assert (tmp_path / "X-C" / f"{name}.npy").read_bytes() == content.getvalue()
-    labels = np.load(tmp_path / "X-C" / "labels.npy", allow_pickle=False)
-    assert labels.tolist() == 5 * list(range(7))
-    assert labels.dtype == np.uint8
-
-
-def test_several_processes_make_the_same(clean: Samples, tmp_path: Path) -> None:
+def test_several_processes_make_the_same(clean: LabelledImages, tmp_path: Path) -> None:
     photographs = FrostTextures((torch.arange(3 * 60 * 60).view(3, 60, 60).to(torch.uint8),), "photographs from here")
     for jobs in (1, 2):
         write_arrays(tmp_path / str(jobs), clean, photographs, CorruptOptions(("frost", "snow"), jobs=jobs), quiet)
@@ -92,35 +87,26 @@ def test_several_processes_make_the_same(clean: Samples, tmp_path: Path) -> None
     assert manifest(tmp_path / "1")["frost"].startswith("photographs from here (")
 
 
-def test_the_manifest_lists_what_is_complete(clean: Samples, tmp_path: Path) -> None:
-    write_arrays(tmp_path, clean, None, CorruptOptions(("snow", "fog"), seed=4), quiet)
+def test_the_manifest_lists_what_is_complete_and_is_not_made_again(clean: LabelledImages, tmp_path: Path) -> None:
+    write_arrays(tmp_path, clean, None, CorruptOptions(("fog",), seed=4), quiet)
+    before = snapshot(tmp_path)["fog.npy"]
+    calls: list[Call] = []
+    options = CorruptOptions(("fog", "contrast"), seed=4)
+    write_arrays(tmp_path, clean, None, options, lambda *call: calls.append(call))
+    assert snapshot(tmp_path)["fog.npy"] == before
+    assert {name for name, _, _ in calls} == {"contrast"}
+    assert calls[-1] == ("contrast", 35, 35)
     found = manifest(tmp_path)
     assert len(found.pop("source_fingerprint")) == 12
     assert found.pop("version")
     assert found == {
-        "generator": "testdg",
-        "seed": 4,
-        "frost": "procedural",
-        "images": 7,
-        "severities": [1, 2, 3, 4, 5],
-        "corruptions": ["snow", "fog"],
-        "parameters": "cifar",
-    }
-
-
-def test_finished_pieces_are_not_made_again(clean: Samples, tmp_path: Path) -> None:
-    write_arrays(tmp_path, clean, None, CorruptOptions(("fog",)), quiet)
-    before = snapshot(tmp_path)["fog.npy"]
-    told: list[Call] = []
-    write_arrays(tmp_path, clean, None, CorruptOptions(("fog", "contrast")), lambda *call: told.append(call))
-    assert snapshot(tmp_path)["fog.npy"] == before
-    assert {name for name, _, _ in told} == {"contrast"}
-    assert told[-1] == ("contrast", 35, 35)
-    assert manifest(tmp_path)["corruptions"] == ["fog", "contrast"]
+        "generator": "testdg", "seed": 4, "frost": "procedural", "images": 7, "severities": [1, 2, 3, 4, 5],
+        "corruptions": ["fog", "contrast"], "parameters": "cifar",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("at", [1, 4, 7, 9])
-def test_an_interrupted_write_leaves_nothing_that_looks_whole(clean: Samples, tmp_path: Path, at: int) -> None:
+def test_an_interrupted_write_leaves_nothing_that_looks_whole(clean: LabelledImages, tmp_path: Path, at: int) -> None:
     options, calls = CorruptOptions(("fog", "contrast")), 0
 
     def interrupt(*_: Any) -> None:
@@ -249,13 +235,13 @@ def test_options_are_checked(values: dict[str, Any], code: str, value: object) -
         CorruptOptions(**values)
 
 
-def test_arrays_need_all_severities(clean: Samples, tmp_path: Path) -> None:
+def test_arrays_need_all_severities(clean: LabelledImages, tmp_path: Path) -> None:
     with refused("wrong-severities", "1, 3"):
         write_arrays(tmp_path / "X-C", clean, None, CorruptOptions(severities=(1, 3)), quiet)
     assert not (tmp_path / "X-C").exists()
 
 
-def test_other_values_do_not_mix_in(clean: Samples, pictures: Path, tmp_path: Path) -> None:
+def test_other_values_do_not_mix_in(clean: LabelledImages, pictures: Path, tmp_path: Path) -> None:
     write_arrays(tmp_path / "X-C", clean, None, CorruptOptions(("fog",)), quiet)
     before = snapshot(tmp_path / "X-C")
     with refused("other-data", "X-C", "seed"):
@@ -268,7 +254,7 @@ def test_other_values_do_not_mix_in(clean: Samples, pictures: Path, tmp_path: Pa
         write_pictures(tmp_path / "Y-C", IMAGENET, pictures, 1, CorruptOptions(("contrast",), (2,)), quiet)
 
 
-def test_a_folder_that_something_else_made_is_left_alone(clean: Samples, tmp_path: Path) -> None:
+def test_a_folder_that_something_else_made_is_left_alone(clean: LabelledImages, tmp_path: Path) -> None:
     np.save(tmp_path / "fog.npy", np.zeros(3))
     before = snapshot(tmp_path)
     with refused("folder-in-use", "fog.npy"):
@@ -283,7 +269,7 @@ def test_a_folder_that_something_else_made_is_left_alone(clean: Samples, tmp_pat
         write_arrays(tmp_path / "damaged", clean, None, CorruptOptions(("snow",)), quiet)
 
 
-def test_a_full_disk_is_a_user_error_and_leaves_nothing_whole(clean: Samples, tmp_path: Path) -> None:
+def test_a_full_disk_is_a_user_error_and_leaves_nothing_whole(clean: LabelledImages, tmp_path: Path) -> None:
     resource = pytest.importorskip("resource", exc_type=ImportError)
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))

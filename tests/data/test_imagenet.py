@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from image_cases import WNIDS, write_classes, write_image, write_stored
 from PIL import Image
 
 from support.errors import refused
+from support.image_sets import WNIDS, write_classes, write_image, write_stored
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.corruptions import corrupt_uint8
 from testdg.models import Preprocessing

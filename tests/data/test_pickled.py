@@ -3,20 +3,17 @@
 import pickle
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from pickle_mutants import arrays, check, python_2_batch
 
+from support import pickle_mutants
 from support.errors import refused
+from support.pickle_mutants import python_2_batch
 from testdg.data.cifar import read_batch
 from testdg.data.pickled import read_pickle
-from testdg.errors import UserError
 
 ARRAY = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
 OBJECTS = b"cnumpy\ndtype\nU\x02O8K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
@@ -135,21 +132,8 @@ def test_a_hostile_batch_is_refused_without_a_crash(name: str, answers: dict[str
     assert answers[name] == str(HOSTILE[name][1])
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data(), protocol=st.sampled_from([2, 4, 5]))
-def test_changed_bytes_raise_user_errors_or_leave_arrays_of_the_file(
-    tmp_path: Path, data: st.DataObject, protocol: int
-) -> None:
-    content = bytearray(pickle.dumps({b"data": np.arange(64, dtype=np.uint8), b"labels": [1, 2]}, protocol))
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(UserError):
-        for array in arrays(read_pickle(write(tmp_path, bytes(content)))):
-            check(array, bytes(content))
-
-
 def test_mutants_of_a_batch_neither_crash_nor_show_other_memory() -> None:
-    command = [sys.executable, str(Path(__file__).with_name("pickle_mutants.py")), "4000", "7"]
+    command = [sys.executable, pickle_mutants.__file__, "4000", "7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     count, failed, seen = (int(part.split()[0]) for part in done.stdout.split(", "))

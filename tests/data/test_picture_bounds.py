@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from image_cases import write_classes, write_image
 from PIL import Image
-from segmentation_cases import write_mask
 
 from support.errors import refused
+from support.image_sets import write_classes, write_image, write_mask
 from testdg.bounds import MOST_PIXELS
 from testdg.data.check import check_folder
 from testdg.data.corruptions import FrostTextures
-from testdg.data.decoder import decode_file
-from testdg.data.image_files import read_classes, read_image
+from testdg.data.image_files import read_classes
 from testdg.data.picture_sets import read_manifest
+from testdg.data.pictures import IMAGENET_CROP, read_image
 from testdg.data.segmentation.classes import plain_table, read_class_names
 from testdg.data.segmentation.files import Pair, check_picture, read_mask, read_picture, size_of
 from testdg.errors import UserError
@@ -28,13 +27,13 @@ from testdg.models import Preprocessing
 LIMITED = """
 import resource, sys
 from pathlib import Path
-import testdg.data.decoder as decoder, testdg.data.image_files as image_files
+from testdg.data.pictures import IMAGENET_CROP, read_image
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-print(decoder.decode_file(sys.argv[1]))
-try:
-    image_files.read_image(Path(sys.argv[1]))
-except ValueError as error:
-    print(error)
+for crop in (IMAGENET_CROP, None):
+    try:
+        read_image(Path(sys.argv[1]), crop)
+    except ValueError as error:
+        print(error)
 status = Path("/proc/self/status")  # of this process alone; ru_maxrss begins with that of its parent
 lines = status.read_text().splitlines() if status.exists() else []
 print(next((line.split()[1] for line in lines if line.startswith("VmHWM")), 0))
@@ -59,8 +58,9 @@ def test_a_thin_picture_of_a_few_bytes_takes_no_gigabytes(tmp_path: Path) -> Non
 
 
 def test_pictures_within_the_bounds_are_read(tmp_path: Path) -> None:
-    assert isinstance(decode_file(str(thin(tmp_path / "long.png", 2000, 20))), bytes)
-    assert read_image(tmp_path / "long.png").shape == (3, 20, 2000)
+    path = thin(tmp_path / "long.png", 2000, 20)
+    assert read_image(path, IMAGENET_CROP).shape == (3, 224, 224)
+    assert read_image(path).shape == (3, 20, 2000)
 
 
 def test_too_many_pixels_are_refused_by_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,6 @@ def test_too_many_pixels_are_refused_by_the_header(tmp_path: Path, monkeypatch: 
     path = thin(tmp_path / "large.png", side + 1, side + 1)
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda picture: pytest.fail("it was decoded"))
     told = f"it has 8193 x 8193 px; the limit is {MOST_PIXELS} pixels"
-    assert decode_file(str(path)) == told
     for read in (read_image, size_of, check_picture):
         with refused("unreadable-picture", told):
             read(path)
@@ -77,8 +76,7 @@ def test_too_many_pixels_are_refused_by_the_header(tmp_path: Path, monkeypatch: 
 def test_no_program_is_started_for_a_picture(tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n")
-    assert decode_file(str(path)) == "no image format fits it"
-    with refused("unreadable-picture", path):
+    with refused("unreadable-picture", path, "no image format fits it"):
         size_of(path)
 
 
@@ -86,9 +84,8 @@ def test_a_pipe_is_not_a_picture(tmp_path: Path) -> None:
     (tmp_path / "frost").mkdir()
     path = tmp_path / "frost" / "a.png"
     os.mkfifo(path)
-    assert decode_file(str(path)) == "it is not a regular file"
     for read in (read_image, size_of, check_picture):
-        with refused("unreadable-picture", path):
+        with refused("unreadable-picture", path, "it is not a regular file"):
             read(path)
     with refused("unreadable-picture", path):
         FrostTextures.from_folder(tmp_path / "frost")

@@ -3,13 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from image_cases import write_image
 from PIL import Image
-from segmentation_cases import pixels_of, write_acdc, write_cityscapes, write_folder, write_mask
 
 from support.errors import refused
+from support.image_sets import pixels_of, write_acdc, write_cityscapes, write_folder, write_image, write_mask
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.segmentation.classes import CITYSCAPES, IGNORED, cityscapes_table, plain_table, read_class_names
 from testdg.data.segmentation.files import PairFiles, room
@@ -68,18 +65,6 @@ def test_camvids_void_is_ignored(tmp_path: Path) -> None:
     assert torch.equal(files.images.read(0, 3)[1], pixels_of(files.pairs[1].image).permute(2, 0, 1))
 
 
-@settings(max_examples=20, deadline=None)
-@given(ranges=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 4)), min_size=1, max_size=6))
-def test_what_is_read_does_not_depend_on_what_was_read_before(
-    tmp_path_factory: pytest.TempPathFactory, ranges: list[tuple[int, int]]
-) -> None:
-    root = tmp_path_factory.getbasetemp() / "nine"
-    files = camvid(root, 9)
-    expected = files.masks.take(range(9))
-    for start, length in ranges:
-        assert torch.equal(files.masks.read(start, start + length), expected[start : start + length])
-
-
 def test_pictures_are_resized_without_antialiasing(tmp_path: Path) -> None:
     write_folder(tmp_path / "test", tmp_path / "testannot", 1, (64, 48))
     folders = find_folders(tmp_path, "test")
@@ -125,75 +110,48 @@ def test_numbers_that_mean_nothing_are_named() -> None:
         cityscapes_table().apply(np.array([34], np.uint8), Path("map.png"))
 
 
-def spoil_size(root: Path) -> None:
-    write_mask(root / "testannot" / "scene_1.png", 0, (8, 6))
-
-
-def spoil_labels(root: Path) -> None:
-    write_mask(root / "testannot" / "scene_1.png", 0, labels=(0, 12))
-
-
-def spoil_kind(root: Path) -> None:
-    write_image(root / "testannot" / "scene_1.png", 0, (16, 12))
-
-
-def spoil_mask(root: Path) -> None:
-    (root / "testannot" / "scene_1.png").write_bytes(b"no picture")
-
-
-def spoil_image(root: Path) -> None:
-    path = root / "test" / "scene_1.png"
-    path.write_bytes(path.read_bytes()[:-40])
-
-
-def spoil_depth(root: Path) -> None:
-    Image.fromarray(np.full((12, 16), 300, np.uint16)).save(root / "test" / "scene_1.png")
-
-
-def spoil_link(root: Path) -> None:
-    path = root / "test" / "scene_1.png"
+def replace(path: Path, target: Path) -> None:
     path.unlink()
-    path.symlink_to(root / "nowhere.png")
+    path.symlink_to(target)
 
 
 SPOILT = {
-    spoil_depth: ("picture-kind", "test/scene_1.png", "I;16"),
-    spoil_link: ("unreadable-picture", "test/scene_1.png"),
-    spoil_size: ("picture-size", "testannot/scene_1.png", "8 x 6", "16 x 12"),
-    spoil_labels: ("wrong-labels", "testannot/scene_1.png", 12),
-    spoil_kind: ("picture-kind", "testannot/scene_1.png", "RGB"),
-    spoil_mask: ("unreadable-picture", "testannot/scene_1.png"),
-    spoil_image: ("unreadable-picture", "test/scene_1.png", "truncated"),
+    "depth": (lambda image, _: Image.fromarray(np.full((12, 16), 300, np.uint16)).save(image), "picture-kind", "I;16"),
+    "link": (lambda image, _: replace(image, image.parent / "nowhere.png"), "unreadable-picture", "test/scene_1.png"),
+    "image": (lambda image, _: image.write_bytes(image.read_bytes()[:-40]), "unreadable-picture", "truncated"),
+    "size": (lambda _, mask: write_mask(mask, 0, (8, 6)), "picture-size", "8 x 6 px"),
+    "labels": (lambda _, mask: write_mask(mask, 0, labels=(0, 12)), "wrong-labels", "12"),
+    "kind": (lambda _, mask: write_image(mask, 0, (16, 12)), "picture-kind", "RGB"),
+    "mask": (lambda _, mask: mask.write_bytes(b"no picture"), "unreadable-picture", "testannot/scene_1.png"),
 }
 
 
-@pytest.mark.parametrize("spoil", SPOILT)
-def test_a_bad_file_is_named_when_it_is_read_or_left_out(tmp_path: Path, spoil: object) -> None:
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_bad_file_is_named_when_it_is_read_or_left_out(tmp_path: Path, name: str) -> None:
+    spoil, code, value = SPOILT[name]
     write_folder(tmp_path / "test", tmp_path / "testannot")
-    spoil(tmp_path)  # type: ignore[operator]
-    with refused(*SPOILT[spoil]):  # type: ignore[index]
+    spoil(tmp_path / "test" / "scene_1.png", tmp_path / "testannot" / "scene_1.png")
+    with refused(code, "scene_1.png", value):
         list(load_benchmark("folder-weather", tmp_path).stream(1))
     bench = load_benchmark("folder-weather", tmp_path, skip_unreadable=True)
     assert [len(batch.labels) for batch in bench.stream(2)] == [2] * 4
     assert bench.unreadable() == ["test/scene_1.png"]
 
 
-def test_the_first_picture_may_be_one_that_is_left_out(tmp_path: Path) -> None:
-    write_acdc(tmp_path / "acdc", ["fog"])
-    write_folder(tmp_path / "own" / "test", tmp_path / "own" / "testannot")
-    for name, first in (
-        ("acdc", "GOPR0475/GOPR0475_frame_000000_rgb_anon.png"),
-        ("folder-weather", "test/scene_0.png"),
-    ):
-        root = tmp_path / ("acdc" if name == "acdc" else "own")
-        next(root.rglob(Path(first).name)).write_bytes(b"no picture")
-        bench = load_benchmark(name, root, skip_unreadable=True, domains=["fog"])
-        assert [len(batch.labels) for batch in bench.stream(2)] == [2]
-        assert [told.removeprefix("fog/") for told in bench.unreadable()] == [first]
-        for path in root.rglob("*_anon.png" if name == "acdc" else "test/*.png"):
-            path.write_bytes(b"no picture")
-        with refused("unreadable-picture", 3):
-            load_benchmark(name, root, skip_unreadable=True, domains=["fog"]).domains()
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("acdc", "fog/GOPR0475/GOPR0475_frame_000000_rgb_anon.png"), ("folder-weather", "test/scene_0.png")],
+)
+def test_the_first_picture_may_be_one_that_is_left_out(tmp_path: Path, name: str, first: str) -> None:
+    write_acdc(tmp_path, ["fog"]) if name == "acdc" else write_folder(tmp_path / "test", tmp_path / "testannot")
+    next(tmp_path.rglob(Path(first).name)).write_bytes(b"no picture")
+    bench = load_benchmark(name, tmp_path, skip_unreadable=True, domains=["fog"])
+    assert [len(batch.labels) for batch in bench.stream(2)] == [2]
+    assert bench.unreadable() == [first]
+    for path in tmp_path.rglob("*_anon.png" if name == "acdc" else "test/*.png"):
+        path.write_bytes(b"no picture")
+    with refused("unreadable-picture", 3):
+        load_benchmark(name, tmp_path, skip_unreadable=True, domains=["fog"]).domains()
 
 
 def test_a_picture_without_a_label_map_is_named(tmp_path: Path) -> None:

@@ -1,18 +1,19 @@
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.errors import refused
-from testdg.data.stream import Domain, Samples, Sampling, Segment, Stream
+from testdg.data.stream import Domain, LabelledImages, Sampling, Segment, Stream
 
 
 def domain(name: str, size: int, base: int = 0) -> Domain:
     levels = (torch.arange(size) + base).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
     labels = torch.arange(size)
-    return Domain(name, 5, Samples(levels, labels), labels)
+    return Domain(name, 5, LabelledImages(levels, labels), labels)
 
 
 sizes = st.lists(st.integers(1, 17), min_size=1, max_size=4)
@@ -100,7 +101,7 @@ def test_images_are_floats_between_0_and_1() -> None:
 
 
 def test_seeking_reads_nothing_before_the_start() -> None:
-    class Counting(Samples):
+    class Counting(LabelledImages):
         reads: ClassVar[list[tuple[int, int]]] = []
 
         def read(self, start: int, stop: int) -> torch.Tensor:
@@ -121,3 +122,44 @@ def test_a_batch_size_below_one_is_refused(batch_size: int) -> None:
 def test_a_batch_that_does_not_exist_is_an_index_error() -> None:
     with pytest.raises(IndexError, match="1"):
         Stream([domain("d", 3)], 4)[1]
+
+
+LABELS = torch.arange(10).repeat(60)  # 600 images, classes in turn
+
+
+def runs(labels: torch.Tensor) -> int:
+    """Number of stretches of one class."""
+    return 1 + int((labels[1:] != labels[:-1]).sum())
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 5), min_size=1, max_size=40),
+    kind=st.sampled_from(["file", "mixed", "dirichlet"]),
+    concentration=st.floats(1e-6, 1e6),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_order_is_a_permutation(labels: list[int], kind: str, concentration: float, seed: int) -> None:
+    order = Sampling(kind, concentration, seed).order(torch.tensor(labels), 3)  # type: ignore[arg-type]
+    assert sorted(order.tolist()) == list(range(len(labels)))
+
+
+def test_the_order_depends_on_seed_and_number_alone() -> None:
+    for kind in ("mixed", "dirichlet"):
+        orders = [Sampling(kind, seed=seed).order(LABELS, number) for seed, number in [(0, 0), (0, 1), (1, 0)]]
+        assert torch.equal(orders[0], Sampling(kind).order(LABELS, 0))
+        assert not any(torch.equal(orders[0], other) for other in orders[1:])
+    assert Sampling("file", seed=7).order(LABELS, 2).tolist() == list(range(600))
+
+
+def test_a_small_concentration_bunches_classes_and_a_large_one_does_not() -> None:
+    found = [runs(LABELS[Sampling("dirichlet", delta).order(LABELS, 0)]) for delta in (1e-4, 0.1, 1.0, 1e4)]
+    assert found == sorted(found)
+    assert found[0] < 300  # nearly every class wholly in one slot; a few share one
+    assert found[3] == pytest.approx(540, abs=30)  # 9 of 10 neighbours differ, as after a plain shuffle
+
+
+def test_a_large_concentration_gives_every_slot_its_share() -> None:
+    shown = LABELS[Sampling("dirichlet", 1e6).order(LABELS, 0)]
+    for slot in shown.split(60):
+        assert np.abs(np.bincount(slot, minlength=10) - 6).max() <= 1

@@ -4,15 +4,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
-from testdg.data.stream import to_float
-from testdg.data.streets.canvas import Grain, Patch, StreetCanvas, part
+from testdg.data.streets.canvas import Grain, StreetCanvas, part
 from testdg.data.streets.scene import HEIGHT, WIDTH, draw_scenes
 from testdg.data.streets.street import CAR, CLASSES, PALETTE, ROAD, SKY
 from testdg.data.weather import FAR, weather
-from testdg.models import Preprocessing, load_model
-from testdg.models.tiny import tiny_segformer
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +107,6 @@ def test_grain_is_smooth_and_periodic() -> None:
     assert np.abs(np.diff(values)).max() < 0.05
     assert values[0, 0] == grain.table[0, 0]
     assert part(np.float32([-0.25, 0.5, 2.25]), 1.0).tolist() == [0.75, 0.5, 0.25]
-    assert isinstance(StreetCanvas(2, 2, 0.5, 0.5, 1.5, SKY).front(-9, 9, -9, 9, 4.0), Patch)
 
 
 def test_a_scene_depends_on_its_number_and_seed_alone(scenes) -> None:
@@ -174,25 +169,3 @@ def test_the_benchmark_is_embedded_and_has_severities() -> None:
         name for name in ("fog", "night", "rain", "snow") for _ in "ab"
     ]
     assert bench.domain("fog").severity == 2
-
-
-def test_a_tiny_segformer_fits_the_scenes(scenes) -> None:
-    model = load_model(tiny_segformer(len(CLASSES)), preprocessing=Preprocessing(mean=(0.5,) * 3, std=(0.5,) * 3))
-    logits = model(model.prepare(to_float(scenes.images[:2]))).logits
-    assert (model.task, model.classes) == ("segmentation", len(CLASSES))
-    assert logits.shape == (2, len(CLASSES), HEIGHT, WIDTH)
-    assert torch.nn.functional.cross_entropy(logits, scenes.labels[:2].long()).isfinite()
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "value"),
-    [
-        ({"domains": ["rane"]}, "unknown-condition", "rain"),
-        ({"domains": ["fog", "fog"]}, "wrong-domains", "fog, fog"),
-        ({"domains": []}, "wrong-domains", "none"),
-        ({"subset": "first:3"}, "option-conflict", "subset"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, object], code: str, value: str) -> None:
-    with refused(code, value):
-        load_benchmark("streets", **options).domains()

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
-from segmentation_cases import write_cityscapes, write_folder
 from torch import Tensor
 
 from support.errors import refused
+from support.image_sets import write_cityscapes, write_folder
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.corruptions import ImageNoise
 from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE

@@ -242,9 +242,13 @@ def test_a_healthy_state_comes_back_on_request(digits: Digits) -> None:
     adapter = digits.guarded("tent", learning_rate=1e-4)
     with refused("no-healthy-state"):
         adapter.roll_back("too early")
-    before = {name: value.clone() for name, value in adapter.adapter.tensors().items()}
-    for images in digits.shuffled(3):
-        adapter(images)
+    stream = digits.shuffled(3)
+    adapter(next(stream))
+    adapter(next(stream))
+    before = {name: value.clone() for name, value in adapter.snapshots[-1].state[0].items()}
+    adapter.health.checks.earned = -1e9  # no check, and no other snapshot
+    adapter.adapter.learner.scale_rates(100)
+    adapter(next(stream))
     moved = adapter.adapter.tensors()
     assert not all(torch.equal(value, moved[name]) for name, value in before.items())
     adapter.roll_back("somebody wants it")

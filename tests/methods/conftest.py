@@ -4,20 +4,18 @@ import pytest
 import torch
 import transformers
 
-from testdg.models import Preprocessing, TinyCNN, TinyViT, VisionModel, load_model
+from support.models import tiny_cnn, tiny_vit
+from testdg.models import Preprocessing, VisionModel, load_model
 
 
 @pytest.fixture
 def vit() -> VisionModel:
-    torch.manual_seed(0)
-    network = TinyViT(width=32, depth=2, patch=8)
-    return load_model(network, preprocessing=Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3))
+    return tiny_vit()
 
 
 @pytest.fixture
 def cnn() -> VisionModel:
-    torch.manual_seed(0)
-    return load_model(TinyCNN(width=8), preprocessing=Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3))
+    return tiny_cnn()
 
 
 @pytest.fixture(scope="session")

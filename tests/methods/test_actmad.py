@@ -1,17 +1,13 @@
 """ActMAD: moments of activations, their distance to the source, and small batches that wait."""
 
-from typing import Any
-
 import pytest
 import torch
-from passes import counted
-from testdg_cases import hugging_face
 from torch import Tensor, nn
 
-from support.errors import refused
+from support.networks import hugging_face
 from testdg.methods.actmad import ActMAD, moment_distance
-from testdg.models import Preprocessing, TinyCNN, VisionModel, load_model
-from testdg.testing import CHECKS, check_adapter, stream
+from testdg.models import Preprocessing, VisionModel, load_model
+from testdg.testing import stream
 
 MEAN_3_2, SOURCE = [[3.0, 2.0], [4.0, 4.0]], [[2.0, 2.5], [3.0, 4.5]]
 
@@ -105,26 +101,3 @@ def test_stored_statistics_stay(cnn: VisionModel) -> None:
     assert all(torch.equal(value, before[name]) for name, value in adapter.model.named_buffers())
     assert len(adapter.trainable()) == len(list(adapter.model.parameters()))
     assert not any(module._forward_hooks for module in adapter.model.modules())
-
-
-def test_small_batches_wait_and_large_ones_take_one_pass(vit: VisionModel) -> None:
-    adapter = ActMAD(vit)
-    large, *small = [stream(adapter, 1, size)[0] for size in (16, 10, 10)]
-    adapter.warm_up([large])
-    for images, expected in ((large, (16, 1)), (small[0], (10, 0)), (small[1], (30, 1))):
-        with counted(adapter) as counts:
-            adapter(images)
-        assert (counts["model"], counts["backward"]) == expected
-    assert adapter.waiting.content() == []
-
-
-@pytest.mark.parametrize("options", [{"least_images": 2}, {"trained": "all", "weight_decay": 5e-4}], ids=str)
-def test_variants_keep_every_law(cnn: VisionModel, options: dict[str, Any]) -> None:
-    assert check_adapter(lambda **settings: ActMAD(cnn, **{**settings, **options})) == list(CHECKS)
-
-
-def test_what_cannot_be_is_one_sentence(cnn: VisionModel) -> None:
-    with refused("unsuitable-model"):
-        ActMAD(load_model(TinyCNN(), preprocessing=Preprocessing()))
-    with refused("few-source-images"):
-        ActMAD(cnn).warm_up([torch.rand(1, 3, 32, 32)])

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from support.errors import refused
+from testdg import adapt
 from testdg.data.benchmarks import load_benchmark
+from testdg.methods import Adapter
 from testdg.methods.align import Align
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.models.alignment import Alignment
@@ -128,23 +130,6 @@ def test_the_memory_is_the_mean_of_the_source_and_all_images(vit: VisionModel) -
     torch.testing.assert_close(memory.mean, expected, rtol=1e-3, atol=1e-4)
 
 
-@torch.no_grad()
-def test_the_memory_counts_images_and_not_batches(vit: VisionModel) -> None:
-    one, other = (started(vit, threshold=EVER, memory=10_000) for _ in range(2))
-    for images in clean(one, 6, 40):
-        one(0.3 * images)
-        for half in images.split(20):
-            other(0.3 * half)
-    far = started(vit, threshold=EVER, memory=10_000)
-    # tokens of the second site depend on what the first one remembers, those of the first on nothing
-    memories = (alignment_of(adapter.model).stream() for adapter in (one, other, far))
-    for tolerance, site, same, begin in zip((0.02, 0.1), *memories, strict=True):
-        assert float(site.images) == float(same.images) == 340
-        moved = (site.mean - begin.mean).norm()
-        assert float(moved) > 0.1
-        assert float((site.mean - same.mean).norm() / moved) < tolerance
-
-
 @pytest.mark.parametrize(("memory", "expected"), [(150, [120, 140, 150, 150]), (50, [50, 50, 50, 50])])
 def test_no_more_images_count_than_the_memory_holds(memory: int, expected: list[int], vit: VisionModel) -> None:
     adapter = started(vit, threshold=EVER, memory=memory)
@@ -220,28 +205,6 @@ def test_a_measured_source_is_asked_for_once(vit: VisionModel) -> None:
     assert len(list(batches)) == 6
 
 
-@pytest.mark.parametrize("count", [0, 1, 63])
-def test_too_few_source_images_are_refused(count: int, vit: VisionModel) -> None:
-    adapter = Align(vit)
-    batches = [torch.rand(count, 3, 32, 32)] if count else []
-    with refused("few-source-images", "64"):
-        adapter.warm_up(batches)
-
-
-def test_an_image_of_another_range_is_refused_before_it_is_remembered(cnn: VisionModel) -> None:
-    adapter = Align(cnn)
-    before = adapter.model.fingerprint()
-    with refused("image-range", "255"):
-        adapter(torch.full((2, 3, 32, 32), 200.0))
-    assert adapter.model.fingerprint() == before
-
-
-def test_a_network_with_nothing_to_align_is_refused() -> None:
-    flat = load_model(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), preprocessing=Preprocessing((4, 4)), name="flat")
-    with refused("unsuitable-model", "BatchNorm"):
-        Align(flat)
-
-
 @torch.no_grad()
 def test_before_the_source_is_known_the_model_predicts() -> None:
     torch.manual_seed(0)
@@ -260,3 +223,59 @@ def test_an_exported_model_is_trained_without_its_alignment(vit: VisionModel, tm
     fresh = starting_model(load_benchmark("digits-c"), tmp_path / "model")
     assert fresh.alignment is None
     assert not any(layer._forward_hooks for layer in fresh.network.modules())
+
+
+# The first images of a stream in place of source images
+
+
+METHODS = ["align", "testdg_aligned"]
+
+
+def make(model: VisionModel, method: str, **settings: Any) -> Adapter:
+    return adapt(model, method, sketch="stream", source_images=64, **settings)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_model_predicts_as_it_is_until_enough_images_have_come(vit: VisionModel, method: str) -> None:
+    adapter, batches = make(vit, method), []
+    assert not adapter.awaits_source
+    batches = stream(adapter, 20, 16)
+    for images in batches[:4]:
+        torch.testing.assert_close(adapter(images), vit(vit.prepare(images)).logits)
+    assert adapter.model.alignment is not None
+    assert float(adapter.model.alignment.sites[0].get_buffer("source_images")) == 64
+    later = [(adapter(images) - vit(vit.prepare(images)).logits).abs().max() for images in batches[4:]]
+    assert max(later) > 1e-3
+
+
+def test_where_nothing_is_measured_nothing_is_collected(cnn: VisionModel) -> None:
+    adapter, plain = make(cnn, "align"), adapt(cnn, "align")
+    assert adapter.remarks() == []
+    for images in stream(plain, 6, 16):
+        assert torch.equal(adapter(images), plain(images))
+        assert adapter.beginning.content() == []  # type: ignore[attr-defined]
+    features = make(cnn, "testdg_aligned")
+    assert len(features.remarks()) == 1
+    features(images)
+    assert len(features.beginning.content()) == 1  # type: ignore[attr-defined]
+
+
+def test_a_bad_batch_is_not_collected(vit: VisionModel) -> None:
+    adapter = make(vit, "align")
+    with refused("image-range"):
+        adapter(torch.full((4, 3, 32, 32), torch.nan))
+    assert adapter.beginning.content() == []
+
+
+def test_a_warm_up_of_another_model_is_refused(vit: VisionModel) -> None:
+    one = adapt(vit, "align")
+    one.warm_up(stream(one, 4, 16))
+    other = adapt(vit, "align")
+    with torch.no_grad():
+        next(other.model.parameters()).add_(0.1)
+    with refused("other-model"):
+        other.load_warm(one.warm)
+    same = adapt(vit, "align")
+    same.load_warm(one.warm)
+    images = stream(one, 1, 8)[0]
+    assert torch.equal(same(images), one(images))

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from support.models import WithActivation
 from testdg.core.weights import uses_batch
-from testdg.methods.align import Align
 from testdg.methods.parts.normalisation import (
     MixedBatchNorm,
     SlowBatchNorm,
@@ -14,7 +14,6 @@ from testdg.methods.parts.normalisation import (
     replace_batch_norms,
 )
 from testdg.models import Preprocessing, VisionModel, load_model
-from testdg.testing import stream
 
 CHANNELS = 3
 
@@ -41,31 +40,6 @@ def test_layers_are_exchanged_without_a_change_of_the_prediction(cnn: VisionMode
         replace_batch_norms(cnn, nn.BatchNorm2d)
         assert {type(norm) for norm in batch_norms(cnn)} == {nn.BatchNorm2d}
         assert torch.equal(cnn(batch).logits, expected)
-
-
-@torch.no_grad()
-def test_an_exported_network_has_ordinary_layers_and_an_alignment(cnn: VisionModel, tmp_path) -> None:
-    adapter = Align(cnn)
-    assert not adapter.awaits_source
-    given = stream(adapter, 4, 20)
-    for images in given:
-        adapter(images)
-    adapter.export(tmp_path)
-    assert (tmp_path / "alignment.safetensors").is_file()
-    again = load_model(tmp_path)
-    assert {type(norm) for norm in batch_norms(again)} == {nn.BatchNorm2d}
-    for norm, source in zip(batch_norms(again), batch_norms(cnn), strict=True):
-        assert all(torch.equal(value, source.state_dict()[name]) for name, value in norm.state_dict().items())
-    for images in given:
-        torch.testing.assert_close(again(again.prepare(images)).logits, adapter.predict(images))
-        assert not torch.allclose(again(again.prepare(images)).logits, cnn(cnn.prepare(images)).logits, atol=1e-3)
-
-
-class WithActivation(nn.BatchNorm2d):
-    """BatchNorm that ends in an activation, as timm has it."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images).relu()
 
 
 @torch.no_grad()

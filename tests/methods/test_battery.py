@@ -1,19 +1,10 @@
 """Every method, on every model that it claims, keeps the laws of the contract."""
 
 import pytest
-import torch
 
-from testdg import Preprocessing, load_model
+from support.models import tiny_cnn, tiny_vit
 from testdg.methods import methods
-from testdg.models import TinyCNN, TinyViT
 from testdg.testing import CHECKS, check_adapter
-
-
-def tiny(kind):
-    torch.manual_seed(0)
-    network = {"vit": lambda: TinyViT(width=32, depth=2, patch=8), "cnn": lambda: TinyCNN(width=8)}[kind]()
-    return load_model(network, preprocessing=Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3))
-
 
 VARIANTS = {
     "testdg as released": ("testdg", {"as_released": True}),
@@ -28,7 +19,7 @@ VARIANTS = {
 @pytest.mark.parametrize("kind", ["vit", "cnn"])
 @pytest.mark.parametrize("method", [*methods(), *VARIANTS])
 def test_battery(method, kind, check):
-    model = tiny(kind)
+    model = {"vit": tiny_vit, "cnn": tiny_cnn}[kind]()
     method, options = VARIANTS.get(method, (method, {}))
     adapter = methods()[method]
     if model.task not in adapter.tasks or adapter.refuses(model):

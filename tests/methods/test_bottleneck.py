@@ -7,30 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from support.errors import refused
+from support.networks import hugging_face
 from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
-
-
-class ToyAttention(nn.Module):
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.proj = nn.Linear(inputs, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.proj(x)
-
-
-class LinearToy(nn.Module):
-    """One attention linear between pixels and head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = ToyAttention(48, 7)
-        self.head = nn.Linear(7, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.attention(images.flatten(1)))
 
 
 class ConvolutionToy(nn.Module):
@@ -71,17 +50,6 @@ def test_branches_start_as_nothing(kind: str, request: pytest.FixtureRequest) ->
     one, other = amplifier.run(model, images), model(images)
     assert torch.equal(one.logits, other.logits)
     assert torch.equal(one.features, other.features)
-
-
-def test_a_linear_layer_with_its_branch() -> None:
-    network = LinearToy()
-    model, amplifier = branched(network, 4)
-    up, down = factors(amplifier)
-    images = torch.rand(5, 3, 4, 4)
-    x = images.flatten(1)
-    expected = network.attention(x) + F.linear(F.linear(x, down), up)
-    torch.testing.assert_close(amplifier.run(model, images).features, expected)
-    assert not torch.allclose(model(images).features, expected, atol=0.1)
 
 
 @pytest.mark.parametrize(
@@ -150,18 +118,8 @@ def test_a_whole_network_with_branches_beside_its_layers(kind: str, request: pyt
     assert not changed
 
 
-def separate_attention() -> VisionModel:
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=8
-    )
-    return load_model(transformers.ViTForImageClassification(config), preprocessing=Preprocessing((32, 32)))
-
-
 def test_query_key_and_value_share_one_down_projection() -> None:
-    model = separate_attention()
+    model = hugging_face("hf-vit")
     amplifier = stirred(Bottleneck(model, 3, torch.Generator().manual_seed(0)))
     deltas = {
         name: (weight - model.get_parameter(name)).detach().double() for name, weight in amplifier.merged(model).items()
@@ -203,9 +161,3 @@ def test_gradients_reach_the_branches_and_not_a_frozen_model(vit: VisionModel) -
     amplifier.run(vit, torch.rand(2, 3, 32, 32)).logits.square().sum().backward()
     assert all(p.grad is not None and float(p.grad.abs().max()) > 0 for p in amplifier.parameters())
     assert all(p.grad is None for p in vit.parameters())
-
-
-def test_a_model_without_a_place_for_branches_is_refused() -> None:
-    model = load_model(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), preprocessing=Preprocessing((4, 4)), name="flat")
-    with refused("unsuitable-model"):
-        Bottleneck(model, 2, torch.Generator())

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from passes import segformer
 
+from support.networks import segformer
 from testdg import adapt
 from testdg.methods import Adapter
-from testdg.methods.testdg_aligned.method import TestDGAligned
+from testdg.methods.testdg_aligned import TestDGAligned
 from testdg.models import VisionModel
 from testdg.testing import stream
 

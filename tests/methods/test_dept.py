@@ -8,25 +8,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from map_cases import SEGMENTATION_CHECKS, any_size
-from passes import counted, segformer
 from torch import Tensor
 
-from support.errors import refused
-from testdg.methods.added_layers import added_layers, watched
+from support.literal import assert_close, average
+from support.networks import segformer
 from testdg.methods.dept.method import (
     Centre,
     Dept,
     Neighbours,
     Projection,
-    agreement,
-    imbalance,
-    sameness,
-    stage_weights,
 )
-from testdg.methods.dept.prompts import StagePrompts, add_prompts
+from testdg.methods.dept.prompts import add_prompts
+from testdg.methods.parts.added_layers import added_layers, watched
 from testdg.models import Preprocessing, VisionModel, load_model
-from testdg.testing import check_adapter, stream
+from testdg.testing import stream
 
 CPU = torch.device("cpu")
 FREE: dict[str, Any] = {"source_images": 0, "prompts": 5}
@@ -99,21 +94,6 @@ def test_segformer_prompts_are_keys_and_values_against_a_literal_attention() -> 
 
 
 # Losses
-
-
-def test_later_stages_count_more() -> None:
-    assert stage_weights(4, CPU).tolist() == pytest.approx([0.032059, 0.087144, 0.236883, 0.643914], abs=1e-6)
-
-
-def test_losses_by_hand() -> None:
-    even = torch.tensor([[30.0, -30.0], [-30.0, 30.0]])
-    assert float(imbalance(even)) == pytest.approx(-0.693147, abs=1e-5)
-    assert float(imbalance(even[:1])) == pytest.approx(0, abs=1e-5)
-    across = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
-    assert float(sameness(across)) == pytest.approx(-0.5)
-    assert float(sameness(torch.ones(1, 2, 2))) == pytest.approx(0, abs=1e-6)
-    assert float(agreement(across, across)) == pytest.approx(0, abs=1e-6)
-    assert float(agreement(across, -across)) == pytest.approx(2)
 
 
 def test_the_centre_against_loops() -> None:
@@ -192,10 +172,8 @@ def by_the_book(adapter: Dept, images: Tensor, optimizer: torch.optim.Optimizer)
     for parameter in adapter.learner.parameters_[: adapter.tuned]:
         torch.nn.utils.clip_grad_norm_([parameter], 1.0)
     optimizer.step()
-    with torch.no_grad():  # before the next batch
-        for average, module in ((teacher, model), (adapter.teacher_projections, adapter.projections)):
-            for mine, other in zip(average.parameters(), module.parameters(), strict=True):
-                mine.copy_(s.momentum * mine + (1 - s.momentum) * other)
+    average(teacher, model, s.momentum)
+    average(adapter.teacher_projections, adapter.projections, s.momentum)
     return plain.logits
 
 
@@ -204,32 +182,7 @@ def test_three_batches_by_the_book(vit: VisionModel) -> None:
     optimizer = torch.optim.SGD(other.learner.parameters_, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-4)
     for images in stream(adapter, 3):
         torch.testing.assert_close(adapter(images), by_the_book(other, images, optimizer), rtol=1e-3, atol=1e-4)
-    for (name, found), expected in zip(adapter.named_parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-4, msg=lambda text, n=name: f"{n}: {text}")
-
-
-def test_prompts_classifier_and_projections_are_trained_and_nothing_else(vit: VisionModel) -> None:
-    adapter = Dept(vit, **FREE, learning_rate=0.05)
-    before = {name: value.detach().clone() for name, value in adapter.named_parameters()}
-    for images in stream(adapter):
-        adapter(images)
-    moved = {name for name, value in adapter.named_parameters() if not torch.equal(value, before[name])}
-    own = {name for name in moved if not name.startswith("teacher")}
-    assert own == adapter.trainable().keys()
-    assert {name.split(".")[0] for name in own} == {"model", "projections"}
-    assert {name for name in own if "network" in name} == {"model.network.head.weight", "model.network.head.bias"}
-
-
-def test_the_first_training_teaches_and_both_begin_with_its_values(vit: VisionModel) -> None:
-    adapter = Dept(vit, source_images=180, prompts=5, warm_up_learning_rate=0.1, flip=False)
-    images, labels = stream(adapter, 1, 6)[0], torch.arange(6)
-    before = F.cross_entropy(adapter.predict(images), labels)
-    with refused("no-source-data"):
-        adapter(images)
-    adapter.warm_up((images, labels) for _ in range(30))
-    assert float(F.cross_entropy(adapter.predict(images), labels)) < 0.9 * float(before)
-    pairs = zip(adapter.teacher.parameters(), adapter.model.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
+    assert_close(adapter, other, rtol=1e-2, atol=1e-4)
 
 
 def test_prompts_begin_beside_the_mean_of_the_tokens_that_enter_their_stage(vit: VisionModel) -> None:
@@ -243,35 +196,3 @@ def test_prompts_begin_beside_the_mean_of_the_tokens_that_enter_their_stage(vit:
     for before, now, tokens in zip(added_layers(fresh.model), added_layers(adapter.model), entered, strict=True):
         mean = tokens[:, 5:].double().mean((0, 1))
         torch.testing.assert_close((now.tokens - before.tokens).double(), mean.expand(5, -1), rtol=1e-4, atol=1e-5)
-
-
-def test_a_batch_costs_two_passes_of_each_and_one_backward(vit: VisionModel) -> None:
-    adapter = Dept(vit, **FREE)
-    with counted(adapter) as counts:
-        adapter(stream(adapter, 1, 4)[0])
-    assert counts == {"model": 2 * 4, "teacher": 2 * 4, "backward": 1}
-
-
-def test_a_convolutional_network_is_refused(cnn: VisionModel) -> None:
-    with refused("unsuitable-model", "TinyCNN"):
-        Dept(cnn)
-
-
-# Segmentation
-
-
-@pytest.mark.parametrize("check", [name for name in SEGMENTATION_CHECKS if "learning rate" not in name])
-def test_segmentation_keeps_the_laws(check: str) -> None:
-    model = segformer()
-    settings = {"source_images": 12, "prompts": 5, "pixels": 8}
-    assert check_adapter(lambda **more: Dept(model, **{**settings, **more}), only=check) == [check]
-
-
-def test_maps_of_any_size_teach() -> None:
-    adapter = Dept(any_size(), **FREE, learning_rate=0.1)
-    images = torch.rand(2, 3, 50, 76, generator=torch.Generator().manual_seed(0))
-    before = adapter.predict(images)
-    assert adapter(images).shape == (2, 5, 50, 76)
-    assert adapter.bank.count == 2 * 64
-    assert not torch.equal(adapter.predict(images), before)
-    assert all(isinstance(part, StagePrompts) for part in added_layers(adapter.model))

@@ -7,66 +7,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from passes import confident, counted
 from torch import Tensor
 
+from support.networks import confident
 from testdg.methods.deyo import (
     DeYO,
-    DeYOSettings,
     cover_centre,
-    image_weights,
-    label_difference,
-    shape_loss,
     shuffle_pixels,
     shuffle_tiles,
 )
-from testdg.methods.parts.entropy import entropy
 from testdg.models import VisionModel
 from testdg.testing import stream
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-@pytest.mark.parametrize(
-    ("classes", "entropy_", "difference", "weight"),
-    [(1000, 0.5, 0.6, 11.434982), (1000, 2.0, 0.1, 3.250091), (1000, 3.0, 0.25, 2.073097), (10, 0.3, 0.4, 3.352676)],
-)
-def test_weights_are_the_worked_numbers(classes: int, entropy_: float, difference: float, weight: float) -> None:
-    found = image_weights(torch.tensor(entropy_), torch.tensor(difference), 0.4 * math.log(classes))
-    assert float(found) == pytest.approx(weight, abs=2e-6)
-
-
-@pytest.mark.parametrize(
-    ("logits", "destroyed", "unsure", "difference"),
-    [([3.0, 0, -1], [0.5, 0.5, 0], 0.274313, 0.552588), ([4.0, 0, 0], [3.5, 0, 0], 0.177324, 0.021618)],
-)
-def test_differences_are_the_worked_numbers(
-    logits: list[float], destroyed: list[float], unsure: float, difference: float
-) -> None:
-    assert float(entropy(torch.tensor([logits]))) == pytest.approx(unsure, abs=1e-6)
-    found = label_difference(torch.tensor([logits]), torch.tensor([destroyed]))
-    assert float(found) == pytest.approx(difference, abs=1e-6)
-
-
-def test_the_loss_of_four_predictions_is_the_worked_number() -> None:
-    entropies, differences = torch.tensor([0.5, 2.0, 3.6, 3.0]), torch.tensor([0.6, 0.1, 0.5, 0.25])
-    loss, reliable, chosen = shape_loss(entropies, differences, 1000, DeYOSettings())
-    assert float(loss) == pytest.approx(5.968391, abs=2e-6)
-    assert reliable.tolist() == [True, True, False, True]
-    assert chosen.tolist() == [True, False, False, True]
-
-
-def test_the_gradient_of_three_predictions_is_the_worked_numbers() -> None:
-    logits = torch.tensor([[3.0, 0, -1], [1, 0.5, 0], [4, 0, 0]], requires_grad=True)
-    difference = label_difference(logits.detach(), torch.tensor([[0.5, 0.5, 0], [0.0, 0, 0], [3.5, 0, 0]]))
-    loss, reliable, chosen = shape_loss(entropy(logits), difference, 3, DeYOSettings())
-    assert (reliable.tolist(), chosen.tolist()) == ([True, False, True], [True, False, False])
-    assert float(loss.detach()) == pytest.approx(0.800252, abs=2e-6)
-    (gradient,) = torch.autograd.grad(loss, logits)
-    torch.testing.assert_close(gradient[0], torch.tensor([-0.569279, 0.379605, 0.189674]), atol=2e-6, rtol=0)
-    assert not gradient[1:].any()
 
 
 def tiles_of(image: Tensor, tiles: int) -> list[list[float]]:
@@ -136,15 +91,3 @@ def test_what_no_image_passes_teaches_nothing(vit: VisionModel, options: dict[st
     other(batches[1])
     after = other.tensors()
     assert [name for name in tensors if name != "generator" and not torch.equal(after[name], tensors[name])] == []
-
-
-def test_layers_of_vit_base(vit_base: VisionModel) -> None:
-    assert sum(p.numel() for p in DeYO(vit_base).trainable().values()) == 27_648
-
-
-@pytest.mark.parametrize("destroy", ["tiles", "centre", "pixels"])
-def test_a_step_is_two_passes_and_one_backward(vit: VisionModel, destroy: Any) -> None:
-    adapter = DeYO(vit, destroy=destroy)
-    with counted(adapter) as counts:
-        adapter(stream(adapter, 1)[0])
-    assert counts == {"model": 12, "backward": 1}

@@ -4,14 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from passes import counted
 from torch import Tensor
 
 from support.errors import refused
+from support.passes import counted
 from testdg.methods.dpcore import Coreset, DPCore, distance
-from testdg.methods.prompted import moments
+from testdg.methods.parts.prompted import moments
 from testdg.models import VisionModel
 from testdg.testing import stream
 
@@ -44,28 +42,6 @@ def test_a_known_batch_moves_elements_by_the_worked_numbers() -> None:
     prompts = torch.tensor([[[0.118463, -0.018463]], [[-0.308184, 0.244911]]])
     torch.testing.assert_close(coreset.prompts[:2], prompts, atol=1e-6, rtol=0)
     assert not coreset.prompts[2:].any()
-
-
-def test_a_single_element_goes_nearly_all_the_way() -> None:
-    coreset = Coreset(1, 1, torch.Size((1, 1)), torch.device("cpu"))
-    coreset.add(torch.tensor([[3.0], [1]]), torch.zeros(1, 1))
-    coreset.refine(torch.ones(1), torch.tensor([[0.5], [1]]), torch.zeros(1, 1), 0.999)
-    assert float(coreset.statistics[0, 0]) == pytest.approx(0.5025)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.integers(1, 4), st.integers(0, 2**16))
-def test_shares_sum_to_one_and_deviations_never_shrink(count: int, seed: int) -> None:
-    draws = torch.Generator().manual_seed(seed)
-    coreset = Coreset(4, 3, torch.Size((2, 3)), torch.device("cpu"))
-    for _ in range(count):
-        coreset.add(torch.rand(2, 3, generator=draws), torch.rand(2, 3, generator=draws))
-    found = torch.rand(2, 3, generator=draws)
-    shares, before = coreset.weigh(found, 3.0, 1.0), coreset.statistics.clone()
-    assert float(shares.sum()) == pytest.approx(1, abs=1e-6)
-    coreset.refine(shares, found, torch.rand(2, 3, generator=draws), 0.999)
-    assert bool((coreset.statistics[:, 1] >= before[:, 1]).all())
-    assert coreset.full is (count == 4)
 
 
 def test_the_first_step_is_the_worked_number(vit: VisionModel) -> None:
@@ -145,21 +121,7 @@ def test_a_new_prompt_brings_features_nearer_and_no_weight_moves(vit: VisionMode
     assert all(torch.equal(value, before[name]) for name, value in adapter.model.state_dict().items())
 
 
-def test_small_batches_wait_and_one_image_is_predicted(vit: VisionModel) -> None:
-    adapter = warm(vit)
-    for size, count in ((10, 0), (10, 1), (1, 1), (14, 1), (1, 1)):
-        logits = adapter(stream(adapter, 1, size)[0])
-        assert logits.isfinite().all()
-        assert adapter.coreset.count >= count
-    assert adapter.waiting.content() == []
-
-
 def test_unsure_source_images_are_left_out(vit: VisionModel) -> None:
     adapter = DPCore(vit, source_entropy=0.01)  # random weights: all are near ln 10
     with refused("few-source-images", "0.01", "0"):
         adapter.warm_up(stream(adapter, 2, 16))
-
-
-def test_what_cannot_be_is_one_sentence(cnn: VisionModel) -> None:
-    with refused("unsuitable-model", "TinyCNN"):
-        DPCore(cnn)

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from passes import confident, counted, literal_loss
 from torch import Tensor, nn
 
 from support.errors import refused
+from support.literal import literal_loss
+from support.networks import confident
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
-from testdg.methods import Adapter
 from testdg.methods.eata import Eata
 from testdg.methods.source import Source
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.runs import run
 from testdg.runs.source import TrainingImages
-from testdg.testing import CHECKS, check_adapter, same_state, stream
+from testdg.testing import check_adapter, stream
 
 
 def pixels_as_logits(classes: int = 3) -> VisionModel:
@@ -112,26 +112,7 @@ def test_fisher_against_a_loop(vit: VisionModel, as_released: bool) -> None:
     assert float(total.max()) > 0
 
 
-def test_the_penalty_holds_the_source(vit: VisionModel) -> None:
-    model = confident(vit, 20.0)
-    moved = []
-    for weight in (0.0, 1e3):
-        adapter = warm(Eata(model, optimizer="adam", redundancy=1.0, fisher_weight=weight))
-        for images in stream(adapter, 12):
-            adapter(images)
-        moved.append(float(adapter.importance.penalty().detach()))
-    assert 0 < moved[1] < 0.5 * moved[0]
-
-
 # Source data before the stream
-
-
-def test_without_source_data_the_first_batch_is_refused(vit: VisionModel) -> None:
-    adapter = Eata(vit)
-    with refused("no-source-data", "Fisher", "warm_up"):
-        adapter(stream(adapter, 1)[0])
-    assert same_state(adapter, Eata(vit)) is None
-    Eata(vit, fisher=False)(stream(adapter, 1)[0])
 
 
 def test_labels_that_are_declared_and_not_read_are_noticed(vit: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,29 +127,6 @@ def test_warming_up_comes_once_and_before_the_stream(vit: VisionModel) -> None:
         warm(adapter)
     with refused("no-effect"):
         Source(vit).warm_up([])
-
-
-def test_reset_and_load_come_back_to_the_warm_state(vit: VisionModel, tmp_path: Path) -> None:
-    adapter, fresh = warm(Eata(vit)), warm(Eata(vit))
-    for images in stream(adapter):
-        adapter(images)
-    adapter.save(tmp_path / "state")
-    again = Adapter.load(tmp_path / "state", vit)
-    assert same_state(adapter, again) is None
-    for one in (adapter, again):
-        one.reset()
-        assert same_state(one, fresh) is None
-
-
-def test_without_fisher_every_law_holds(vit: VisionModel) -> None:
-    assert check_adapter(lambda **settings: Eata(vit, fisher=False, **settings)) == list(CHECKS)
-
-
-def test_a_step_is_one_pass(vit: VisionModel) -> None:
-    adapter = warm(Eata(vit))
-    with counted(adapter) as counts:
-        adapter(stream(adapter, 1)[0])
-    assert counts == {"model": 6, "backward": 1}
 
 
 def test_source_images_are_drawn_by_the_seed(vit: VisionModel) -> None:

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from map_cases import SEGMENTATION_CHECKS, any_size
-from passes import confident, counted, segformer, segformer_b5
-from torch import Tensor, nn
+from torch import Tensor
 
-from support.errors import refused
-from testdg.methods.added_layers import added_layers, watched
-from testdg.methods.ecotta import Ecotta, MetaNetwork, add_to_segformer, partition
-from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
-from testdg.models import Preprocessing, VisionModel, load_model
-from testdg.testing import check_adapter, stream
+from support.literal import assert_close, literal_views
+from support.networks import confident, segformer
+from support.passes import counted
+from testdg.methods.ecotta import Ecotta, MetaNetwork, partition
+from testdg.methods.parts.added_layers import added_layers, watched
+from testdg.methods.parts.entropy import reliable_entropy
+from testdg.models import VisionModel
+from testdg.testing import stream
 
 CPU = torch.device("cpu")
 
@@ -47,16 +47,6 @@ def stir(adapter: Ecotta, scale: float = 0.3) -> Ecotta:
 )
 def test_parts_have_the_published_sizes(blocks: int, sizes: list[int]) -> None:
     assert [end - start + 1 for start, end in partition(blocks)] == sizes
-
-
-def test_parameters_beside_segformer_b5() -> None:
-    def count(as_released: bool) -> int:
-        model = segformer_b5()
-        add_to_segformer(model, torch.Generator(), as_released)
-        return sum(p.numel() for p in added_layers(model).parameters())
-
-    assert count(as_released=True) == sum(9 * c**2 + 4 * c for c in (64, 128, 320, 512)) == 3_469_312
-    assert count(as_released=False) == 9 * (64 * 64 + 64 * 128 + 128 * 320 + 320 * 512) + 4 * 1024
 
 
 def test_the_distance_to_the_frozen_output_is_a_mean_and_reaches_its_own_meta_network_alone() -> None:
@@ -156,50 +146,7 @@ def test_a_batch_is_one_step_down_entropy_and_distance(vit: VisionModel) -> None
     (kept.mean() + 0.7 * sum(values[0] for values in seen)).backward()
     optimizer.step()
     torch.testing.assert_close(adapter(images), logits.detach())
-    for found, expected in zip(added_layers(adapter.model).parameters(), metas.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_a_strong_regularisation_pulls_to_the_frozen_network(vit: VisionModel) -> None:
-    def distance(weight: float) -> float:
-        adapter = stir(warm(vit, regularisation=weight, learning_rate=2e-2, batch_statistics=False), 1.0)
-        for images in stream(adapter, 20):
-            adapter(images)
-        return float(adapter.diagnostics["distance"])
-
-    assert distance(2.0) < 0.7 * distance(0.0)
-
-
-def test_only_meta_networks_move_and_the_warm_up_teaches_them(vit: VisionModel) -> None:
-    adapter = Ecotta(vit, source_images=120, warm_up_learning_rate=0.5)
-    images, labels = stream(adapter, 1, 6)[0], torch.arange(6)
-
-    def loss() -> float:
-        return float(F.cross_entropy(adapter.predict(images), labels))
-
-    before = loss()
-    adapter.warm_up((images, labels) for _ in range(20))
-    assert loss() < 0.9 * before
-    adapter(images)
-    for name, value in vit.network.state_dict().items():
-        assert torch.equal(value, adapter.model.network.state_dict()[name]), name
-    assert all(name.startswith("model.parts.") for name in adapter.trainable())
-
-
-def test_a_batch_costs_one_pass_and_one_backward(vit: VisionModel) -> None:
-    adapter = warm(vit)
-    with counted(adapter) as counts:
-        adapter(stream(adapter, 1, 4)[0])
-    assert counts == {"model": 4, "backward": 1}
-
-
-def test_source_data_come_first_and_no_checkpoint_can_hold_it(vit: VisionModel, tmp_path: Any) -> None:
-    adapter = Ecotta(vit)
-    with refused("no-source-data"):
-        adapter(stream(adapter, 1)[0])
-    with refused("not-exportable"):
-        adapter.export(tmp_path / "model")
-    assert not (tmp_path / "model").exists()
+    assert_close(added_layers(adapter.model), metas, rtol=1e-4, atol=1e-6)
 
 
 def test_layers_of_an_earlier_adapter_are_taken_away(vit: VisionModel) -> None:
@@ -213,23 +160,7 @@ def test_layers_of_an_earlier_adapter_are_taken_away(vit: VisionModel) -> None:
     assert torch.equal(carrying(images).logits, before)
 
 
-def test_a_model_without_blocks_is_refused() -> None:
-    network = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-    with refused("unsuitable-model"):
-        Ecotta(load_model(network, preprocessing=Preprocessing((4, 4))))
-
-
 # Segmentation
-
-
-LAWS = [(check, False) for check in SEGMENTATION_CHECKS if "learning rate" not in check]
-
-
-@pytest.mark.parametrize(("check", "as_released"), [*LAWS, ("save, load, continue equals never stopped", True)])
-def test_segmentation_keeps_the_laws(check: str, as_released: bool) -> None:
-    model = segformer()
-    make = {"source_images": 12, "as_released": as_released}
-    assert check_adapter(lambda **more: Ecotta(model, **{**make, **more}), only=check) == [check]
 
 
 def test_as_released_stages_see_the_frozen_maps_and_else_the_adapted_ones() -> None:
@@ -253,14 +184,7 @@ def test_as_released_eight_views_label_and_hard_pixels_teach() -> None:
     with counted(adapter) as counts:
         taught = adapter(images)
     assert counts == {"model": 2 * 8 + 2, "backward": 1}
-    total = torch.zeros(2, 5, 32, 32)
-    with torch.no_grad():
-        for ratio in (0.5, 1.0, 1.5, 2.0):
-            side = int(32 * ratio)
-            view = F.interpolate(images, (side, side), mode="bilinear", antialias=side < 32)
-            for turn in (lambda x: x, lambda x: x.flip(-1)):
-                logits = F.interpolate(other.model(turn(view)).logits, (32, 32), mode="bilinear")
-                total += turn(logits.softmax(1)) / 8
+    total = literal_views(other.model, images, (0.5, 1.0, 1.5, 2.0))
     torch.testing.assert_close(taught.softmax(1), total, rtol=1e-4, atol=1e-5)
     losses = F.cross_entropy(other.model(images).logits, total.argmax(1), reduction="none")
     hard = losses >= 0.4
@@ -268,20 +192,4 @@ def test_as_released_eight_views_label_and_hard_pixels_teach() -> None:
     assert float(adapter.diagnostics["loss"]) == pytest.approx(float(losses[hard].mean().detach()), rel=1e-4)
     losses[hard].mean().backward()  # the distance has no gradient in the release
     torch.optim.SGD(added_layers(other.model).parameters(), lr=1e-2, momentum=0.9).step()
-    for found, expected in zip(
-        added_layers(adapter.model).parameters(), added_layers(other.model).parameters(), strict=True
-    ):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
-
-
-def test_hard_pixels_of_none_are_no_loss() -> None:
-    logits = torch.tensor([[9.0, 0.0]]).view(1, 2, 1, 1)
-    assert float(hard_pixel_loss(logits, logits)[0]) == 0
-
-
-def test_maps_of_any_size_teach() -> None:
-    adapter = warm(any_size())
-    images = torch.rand(1, 3, 50, 76, generator=torch.Generator().manual_seed(0))
-    before = adapter.predict(images)
-    assert adapter(images).shape == (1, 5, 50, 76)
-    assert not torch.equal(adapter.predict(images), before)
+    assert_close(added_layers(adapter.model), added_layers(other.model), rtol=1e-3, atol=1e-5)

@@ -29,9 +29,9 @@ def users_of(module: str) -> set[str]:
 def test_a_part_serves_at_least_two(part: str) -> None:
     name = f"testdg.methods.parts.{part}"
     users = users_of(name) - {"parts"}
-    for user in sorted(users):  # who builds on a user is served as well
+    for user in sorted(users):  # methods that build on a user count as well
         users |= users_of(f"testdg.methods.{user.removesuffix('.py')}")
-    assert len(users) >= 2, f"{name} serves {users or 'nobody'} alone: it belongs there"
+    assert len(users) >= 2, f"{name} serves {users or 'no method'} alone: it belongs there"
 
 
 def test_a_part_knows_no_method() -> None:

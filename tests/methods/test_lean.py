@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg.methods.parts.blocks import transformer_blocks
-from testdg.methods.testdg_aligned.lean import LeanLayerNorm, lean_norms, passed_again
+from testdg.methods.testdg_aligned import LeanLayerNorm, lean_norms, passed_again
 from testdg.models import VisionModel
 
 
@@ -27,20 +27,6 @@ def gradients(model: VisionModel, *, autocast: bool) -> list[Tensor]:
         output = model.run(images)
         loss = nn.functional.cross_entropy(output.logits.float(), torch.arange(8))
     return list(torch.autograd.grad(loss, list(model.parameters())))
-
-
-def distance(found: list[Tensor], expected: list[Tensor]) -> float:
-    one, other = (torch.cat([value.flatten() for value in values]) for values in (found, expected))
-    return float((one - other).norm() / other.norm())
-
-
-def test_gradients_are_those_of_the_full_graph(vit: VisionModel) -> None:
-    single, plain = gradients(vit, autocast=False), gradients(vit, autocast=True)
-    lean_norms(vit)
-    lean = gradients(vit, autocast=True)
-    assert 0 < distance(lean, plain) < 0.05
-    assert distance(lean, single) < 2 * distance(plain, single) + 0.01
-    assert {value.dtype for value in lean} == {torch.float32}
 
 
 def test_without_autocast_nothing_changes(vit: VisionModel) -> None:
@@ -122,10 +108,3 @@ def test_a_block_that_is_passed_again_keeps_only_its_input(autocast: bool, vit: 
     assert few < len(saved_tokens(vit))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_a_block_is_itself_again_after_an_error(vit: VisionModel) -> None:
-    block = transformer_blocks(vit)[0]
-    with pytest.raises(ValueError, match="no images"), passed_again([block]):
-        raise ValueError("no images")
-    assert "forward" not in vars(block)

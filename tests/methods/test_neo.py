@@ -6,13 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from passes import counted
 from torch import Tensor, nn
 
 from support.errors import refused
 from testdg.methods.neo import NEO
 from testdg.models import Preprocessing, VisionModel, load_model
-from testdg.testing import CHECKS, check_adapter, stream
+from testdg.testing import stream
 
 
 class TwoNumbers(nn.Module):
@@ -96,22 +95,8 @@ def test_the_mean_of_the_source_is_where_a_source_stream_stays(cnn: VisionModel)
     torch.testing.assert_close(adapter(images), cnn(images).logits, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{"anchor": "source"}, {"share": 0.1, "after": 8}], ids=str)
-def test_variants_keep_every_law(cnn: VisionModel, options: dict[str, Any]) -> None:
-    excused = ["learning rate 0 is the source"]
-    ran = check_adapter(lambda **settings: NEO(cnn, **{**settings, **options}))
-    assert ran == [name for name in CHECKS if name not in excused]
-
-
 def test_without_a_bias_there_is_no_export(tmp_path: Any) -> None:
     adapter = NEO(two_numbers(bias=None))
     adapter(FIRST)
     with refused("not-exportable"):
         adapter.export(tmp_path)
-
-
-def test_a_step_is_one_pass(vit: VisionModel) -> None:
-    adapter = NEO(vit)
-    with counted(adapter) as counts:
-        adapter(stream(adapter, 1)[0])
-    assert counts == {"model": 6, "backward": 0}

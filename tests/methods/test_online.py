@@ -23,7 +23,7 @@ def test_an_adapter_has_no_decisions(method: str, learnt: bool, vit: VisionModel
     assert (online.guard, online.guard_counts, online.decision, online.event()) == (None, None, "", {})
 
 
-def test_a_guard_says_what_it_did(vit: VisionModel) -> None:
+def test_a_guard_reports_its_decision(vit: VisionModel) -> None:
     adapter = adapt(vit, "tent")
     online: OnlineModel = guard(adapter)
     online(torch.zeros(4, 3, 32, 32))

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from torch import nn
 
 from support.errors import refused
-from testdg import Preprocessing, adapt, load_model
+from testdg import adapt
 from testdg.models import TinyCNN
 
 
@@ -18,13 +17,6 @@ def test_the_module_of_the_caller_is_left_as_it_was() -> None:
     for name, value in module.state_dict().items():
         assert value.dtype == before[name].dtype
         assert torch.equal(value, before[name])
-
-
-def test_a_bare_module_is_told_what_it_gets() -> None:
-    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
-    with pytest.warns(UserWarning, match="Sequential"):
-        load_model(module)
-    load_model(module, preprocessing=Preprocessing())  # whoever says so hears nothing
 
 
 @pytest.mark.parametrize("method", ["tent", "cotta"])  # which look at the input before and after their pass
@@ -50,24 +42,3 @@ def test_a_hair_outside_is_clamped(method: str) -> None:
 def test_beyond_that_the_likely_cause_is_named(images: torch.Tensor, code: str, cause: str) -> None:
     with refused(code, cause):
         adapt(TinyCNN(), "tent")(images)
-
-
-class WithAnother(nn.Module):
-    """A classifier with a linear layer after its head that is for something else."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.classifier, self.auxiliary = nn.Linear(3, 8), nn.Linear(8, 5), nn.Linear(8, 2)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.classifier(self.body(images.mean((2, 3))).relu())  # type: ignore[no-any-return]
-
-
-def test_the_head_is_what_gives_the_logits() -> None:
-    model = load_model(WithAnother(), preprocessing=Preprocessing())
-    assert (model.head, model.classes, model.feature_size) == ("classifier", 5, 8)
-    assert model(torch.rand(2, 3, 8, 8)).features.shape == (2, 8)
-    with refused("no-head", "auxiliary", "WithAnother"):
-        load_model(WithAnother(), preprocessing=Preprocessing(), head="auxiliary")(torch.rand(2, 3, 8, 8))
-    two = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3))  # takes 2 x 2 pixels alone
-    assert load_model(two, preprocessing=Preprocessing()).head == "3"

@@ -4,16 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from passes import counted, segformer
-from testdg_cases import hugging_face
 from torch import Tensor
 
-from support.errors import refused
-from testdg.methods.parts.blocks import entering
+from support.networks import hugging_face
 from testdg.methods.parts.entropy import largest_entropy
-from testdg.methods.rem import REM, LastAttention, consistency, least_attended, ranking, without
+from testdg.methods.rem import REM, LastAttention, consistency, least_attended, ranking
 from testdg.models import TinyViT, VisionModel
 from testdg.testing import stream
 
@@ -70,16 +65,6 @@ def test_as_many_patches_stay_as_published(patches: int, step: float, counts: li
     assert [least_attended(scores, k * step).shape[1] for k in (1, 2, 3)] == counts
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.integers(2, 40), st.floats(0, 0.45), st.integers(0, 2**16))
-def test_a_harder_view_has_a_part_of_the_patches_of_an_easier_one(patches: int, step: float, seed: int) -> None:
-    scores = torch.rand(1, patches, generator=torch.Generator().manual_seed(seed))
-    easy, hard = (set(least_attended(scores, share)[0].tolist()) for share in (step, 2 * step))
-    assert hard <= easy
-    gone = set(range(patches)) - easy
-    assert not gone or min(scores[0, list(gone)]) >= max(scores[0, list(easy)])
-
-
 def literal_attention(model: VisionModel, images: Tensor) -> Tensor:
     """What the class token of a TinyViT attends to in its last block, by the formula."""
     network = model.network
@@ -133,28 +118,6 @@ def test_patches_that_are_left_out_do_not_matter(vit: VisionModel, kind: str) ->
     assert not torch.allclose(model(other).logits, model(images).logits, atol=1e-5)
 
 
-def test_the_order_of_tokens_does_not_matter(vit: VisionModel) -> None:
-    images, stay = torch.rand(2, 3, 32, 32), torch.stack([torch.randperm(16)[:9] for _ in range(2)])
-    found = []
-    for order in (stay, stay.flip(1)):
-        with entering(vit, lambda tokens, order=order: without(tokens, order, 1)):
-            found.append(vit(images).logits)
-    torch.testing.assert_close(*found)
-
-
-def test_a_step_is_three_passes_and_one_backward(vit: VisionModel) -> None:
-    adapter = REM(vit)
-    with counted(adapter) as counts:
-        adapter(stream(adapter, 1)[0])
-    assert counts == {"model": 18, "backward": 1}
-    assert not any(module._forward_pre_hooks or module._forward_hooks for module in adapter.model.modules())
-
-
-@pytest.mark.parametrize(("options", "count"), [({}, 27_648), ({"final_norm": True}, 29_184)], ids=str)
-def test_layers_of_vit_base(vit_base: VisionModel, options: dict[str, Any], count: int) -> None:
-    assert sum(p.numel() for p in REM(vit_base, **options).trainable().values()) == count
-
-
 def test_it_learns_to_agree(vit: VisionModel) -> None:
     adapter = REM(vit, learning_rate=1e-2)
     images = stream(adapter, 1, 12)[0]
@@ -163,12 +126,3 @@ def test_it_learns_to_agree(vit: VisionModel) -> None:
     for _ in range(20):
         adapter(images)
     assert float(adapter.diagnostics["consistency"]) < first
-
-
-def test_what_cannot_be_is_one_sentence(vit: VisionModel, cnn: VisionModel) -> None:
-    with refused("unsuitable-model", "TinyCNN"):
-        REM(cnn)
-    with refused("wrong-task"):
-        REM(segformer())
-    with refused("setting-range", "2", "mask_step", "0.5", "1"):
-        REM(vit, mask_step=0.5)

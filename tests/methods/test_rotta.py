@@ -1,22 +1,20 @@
 """RoTTA: the memory against a literal one, slow statistics, and when it learns."""
 
 import math
-from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from passes import counted
 from torch import nn
 
-from support.errors import refused
+from support.passes import counted
 from testdg.core.learner import moments
 from testdg.methods.parts.normalisation import SlowBatchNorm
 from testdg.methods.rotta import BalancedMemory, Rotta, timeliness
 from testdg.models import VisionModel
-from testdg.testing import CHECKS, check_adapter, stream
+from testdg.testing import stream
 
 CPU = torch.device("cpu")
 Offers = list[tuple[int, float]]
@@ -67,19 +65,6 @@ def test_the_memory_is_the_literal_one(capacity: int, classes: int, count: int, 
         assert found == expected
     else:
         assert not expected
-
-
-def test_the_memory_is_balanced_over_classes_however_skewed_the_stream() -> None:
-    offers = [(0, 0.1)] * 200 + [(1, 0.5), (2, 0.5)] * 10 + [(0, 0.1)] * 50
-    held = Counter(item.label for item in remembered(12, 3, offers).items)
-    assert held == {0: 4, 1: 4, 2: 4}
-
-
-def test_recent_and_certain_images_stay() -> None:
-    uncertain, certain = 1.0, 0.01
-    memory = remembered(2, 2, [(0, uncertain), (0, certain)])
-    assert memory.content()[0].flatten().tolist() == [1.0]
-    assert remembered(2, 2, [(0, certain), (0, uncertain)]).content()[0].flatten().tolist() == [0.0]
 
 
 def test_timeliness_is_the_formula() -> None:
@@ -136,30 +121,3 @@ def test_statistics_of_a_cnn_follow_the_memory_and_stay_still_in_between(cnn: Vi
     adapter(batches[1])
     moved = {name for name, value in adapter.teacher.named_buffers() if not torch.equal(value, before[name])}
     assert len(moved) == 2 * 3
-
-
-def test_as_released_a_model_without_batch_norm_is_refused(vit: VisionModel, cnn: VisionModel) -> None:
-    with refused("unsuitable-model", "TinyViT", "BatchNorm"):
-        Rotta(vit, as_released=True)
-    assert len(Rotta(cnn, as_released=True).trainable()) == 2 * 3
-    assert len(Rotta(vit).trainable()) == 2 * 5
-
-
-@pytest.mark.parametrize("kind", ["vit", "cnn"])
-def test_every_law_holds_while_it_learns(kind: str, request: pytest.FixtureRequest) -> None:
-    model: VisionModel = request.getfixturevalue(kind)
-    ran = check_adapter(lambda **settings: Rotta(model, update_every=8, capacity=8, **settings))
-    assert set(CHECKS) - set(ran) == set(Rotta.exceptions(model))
-
-
-def test_an_exported_model_predicts_as_the_adapter(cnn: VisionModel, tmp_path: Any) -> None:
-    from testdg.models import load_model
-
-    adapter = Rotta(cnn, update_every=6, statistics=0.5)
-    batches = stream(adapter)
-    for images in batches:
-        adapter(images)
-    adapter.export(tmp_path / "adapted")
-    again = load_model(tmp_path / "adapted")
-    with torch.no_grad():
-        torch.testing.assert_close(again(batches[0]).logits, adapter.predict(batches[0]), rtol=1e-4, atol=1e-5)

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from passes import confident, counted, literal_loss
 from torch import Tensor
 
+from support.literal import literal_loss
+from support.networks import confident
 from testdg.core.learner import moments
 from testdg.methods.sar import Sar, at_the_peak
 from testdg.models import VisionModel
@@ -103,19 +104,3 @@ def test_unreliable_images_teach_nothing(vit: VisionModel) -> None:
     adapter(stream(adapter, 1)[0])
     assert int(adapter.diagnostics["learnt_from"]) == 0
     assert all(torch.equal(value, before[name]) for name, value in adapter.tensors().items())
-
-
-@pytest.mark.parametrize(("settings", "count"), [({}, 18 * 2 * 768), ({"fixed": 0.0}, 38_400)], ids=str)
-def test_the_last_blocks_of_vit_base_stay_fixed(vit_base: VisionModel, settings: dict[str, Any], count: int) -> None:
-    adapter = Sar(vit_base, **settings)
-    assert sum(p.numel() for p in adapter.trainable().values()) == count
-    if not settings:
-        assert not [n for n in adapter.trainable() if any(f".{block}." in n for block in (9, 10, 11))]
-        assert [n for n in adapter.trainable() if ".8." in n]
-
-
-def test_a_step_is_two_passes_forth_and_back(vit: VisionModel) -> None:
-    adapter = Sar(vit)
-    with counted(adapter) as counts:
-        adapter(stream(adapter, 1)[0])
-    assert counts == {"model": 12, "backward": 2}

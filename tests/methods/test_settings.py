@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from support.errors import refused
@@ -24,7 +25,7 @@ class Example(Settings):
 def test_good_values_are_taken() -> None:
     made = make_settings(Example, {"rate": 1, "width": 2, "steps": 3, "active": False, "kind": "hard", "seed": 7})
     assert made == Example(rate=1.0, width=2.0, steps=3, active=False, kind="hard", seed=7)
-    assert type(made.rate) is float
+    assert type(made.rate) is type(make_settings(Example, {"rate": np.float64(0.5)}).rate) is float
     assert make_settings(Example, {"width": None}).width is None
     assert make_settings(Example, {}) == Example()
 

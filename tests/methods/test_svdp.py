@@ -7,15 +7,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from map_cases import SEGMENTATION_CHECKS, any_size
-from passes import confident, counted, segformer
 from torch import Tensor
 
 from support.errors import refused
+from support.networks import confident, segformer
 from testdg.core.weights import weights_and_biases
 from testdg.methods.svdp import SparsePrompts, Svdp, dropout_uncertainty, variation
-from testdg.models import VisionModel
-from testdg.testing import check_adapter, stream
+from testdg.testing import stream
 
 CPU = torch.device("cpu")
 ONE = torch.ones(3, 1, 1)
@@ -47,16 +45,6 @@ def test_the_most_uncertain_pixel_gets_the_last_prompt(seed: int, count: int, he
         for rank, (_, y, x) in enumerate(ranked[:count]):
             expected[n, :, y, x] += prompts.offsets[count - 1 - rank].detach() * std.flatten()
     torch.testing.assert_close(prompts(images, uncertainty, std).detach(), expected)
-
-
-def test_prompts_are_in_units_of_the_normalised_image() -> None:
-    model = segformer()
-    images, uncertainty = torch.rand(1, 3, 32, 32), torch.rand(1, 32, 32)
-    prompts = prompts_of(1)
-    moved = model.normalise(prompts(images, uncertainty, model.std)) - model.normalise(images)
-    assert sorted(moved.abs().sum((0, 2, 3)).tolist()) == pytest.approx(
-        sorted(prompts.offsets[0].abs().tolist()), rel=1e-4
-    )
 
 
 def test_the_published_number_of_values() -> None:
@@ -126,9 +114,7 @@ def test_labels_by_the_book() -> None:
     adapter, other = (Svdp(model, as_released=True, prompts=20, threshold=0.4) for _ in range(2))
     images = stream(adapter, 1, 2)[0]
     expected = by_the_book(other, images)
-    with counted(adapter) as counts:
-        found = adapter(images)
-    assert counts == {"model": 2, "teacher": 2 * 15, "anchor": 2, "backward": 1}
+    found = adapter(images)
     torch.testing.assert_close(found.softmax(1), expected, rtol=1e-3, atol=1e-4)
 
 
@@ -167,22 +153,3 @@ def test_an_ordinary_model_cannot_hold_prompts() -> None:
     adapter = Svdp(segformer(), as_released=True)
     with refused("not-exportable"):
         adapter.adapted_model()
-
-
-def test_classifiers_are_refused(vit: VisionModel) -> None:
-    with refused("wrong-task", "TinyViT"):
-        Svdp(vit)
-
-
-@pytest.mark.parametrize("check", [name for name in SEGMENTATION_CHECKS if "learning rate" not in name])
-def test_segmentation_keeps_the_laws(check: str) -> None:
-    model = segformer()
-    assert check_adapter(lambda **more: Svdp(model, **more), only=check) == [check]
-
-
-def test_maps_of_any_size_teach() -> None:
-    adapter = Svdp(any_size(), momentum=0.5)
-    images = torch.rand(1, 3, 50, 76, generator=torch.Generator().manual_seed(0))
-    before = adapter.predict(images)
-    assert adapter(images).shape == (1, 5, 50, 76)
-    assert not torch.equal(adapter.predict(images), before)

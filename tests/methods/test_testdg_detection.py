@@ -3,11 +3,10 @@
 import json
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from testdg.methods.testdg.detection import ChangeDetector
+from testdg.methods.testdg.memory import ChangeDetector
 from testdg.methods.testdg.released import LateDetector
 
 HUNDREDTHS = st.lists(st.integers(0, 100).map(lambda value: value / 100), max_size=30)
@@ -37,31 +36,6 @@ def test_changes_of_the_code_are_the_larger_of_two_gaps_one_batch_late(
         if max(abs(last - first), abs(last - second)) > threshold:
             expected.append(k)
     assert changes(LateDetector(threshold), confidences) == expected
-
-
-def test_only_a_jump_above_the_threshold_is_a_change() -> None:
-    assert changes(ChangeDetector(0.25), [0.5, 0.75, 0.5, 0.25]) == []
-    assert changes(ChangeDetector(0.25), [0.5, 0.76]) == [1]
-    assert changes(ChangeDetector(0.25), [0.5, 0.24]) == [1]
-    assert changes(ChangeDetector(0.0), [0.5, 0.5, 0.6]) == [2]
-
-
-def test_the_first_batch_is_no_change() -> None:
-    for detector in (ChangeDetector(0.0), LateDetector(0.0)):
-        assert not detector.update(0.9)
-
-
-@pytest.mark.parametrize("level", [0.5, 0.9])
-def test_one_jump_is_one_change_of_the_text_and_two_of_the_code(level: float) -> None:
-    confidences = [0.7] * 4 + [level] * 5
-    assert changes(ChangeDetector(0.1), confidences) == [4]
-    assert changes(LateDetector(0.1), confidences) == [5, 6]
-
-
-def test_the_code_sees_a_slide_that_the_text_does_not() -> None:
-    slide = [0.8, 0.8, 0.74, 0.68, 0.68]
-    assert changes(ChangeDetector(0.1), slide) == []
-    assert changes(LateDetector(0.1), slide) == [4]
 
 
 @settings(max_examples=40, deadline=None)

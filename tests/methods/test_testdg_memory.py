@@ -76,15 +76,6 @@ def test_a_reservoir_is_a_uniform_sample() -> None:
     assert abs(float(counts[:27].mean()) - repeats * share) < 4 * deviation / 27**0.5
 
 
-def test_a_queue_comes_back_from_its_state() -> None:
-    queue, again = Queue(5, 2, CPU), Queue(5, 2, CPU)
-    push(queue, 7, seeded())
-    again.load_state_dict(queue.state_dict())
-    for q in (queue, again):
-        push(q, 2, seeded())
-    assert again.content()[1].tolist() == queue.content()[1].tolist() == [4, 5, 6, 7, 8]
-
-
 @pytest.mark.parametrize("domains", [1, 3, 5])
 def test_prototypes_keep_the_last_domains_newest_last(domains: int) -> None:
     prototypes, sizes = Prototypes(2, 4, domains, CPU), [4, 1, 3, 4, 2, 4, 4]
@@ -97,17 +88,3 @@ def test_prototypes_keep_the_last_domains_newest_last(domains: int) -> None:
         assert prototypes.current[:, 0].tolist() == expected
         assert prototypes.positions[: len(prototypes)].tolist() == expected
     assert prototypes.embeddings.shape == (4 * domains, 2)
-
-
-def test_prototypes_move_and_come_back_from_their_state() -> None:
-    prototypes, again = Prototypes(2, 4, 2, CPU), Prototypes(2, 4, 2, CPU)
-    prototypes.add(torch.rand(3, 2), torch.arange(3))
-    place = torch.rand(3, 2)
-    prototypes.move(place)
-    assert torch.equal(prototypes.current, place)
-    again.load_state_dict(prototypes.state_dict())
-    assert torch.equal(again.current, place)
-    for p in (prototypes, again):
-        p.add(torch.ones(4, 2), torch.arange(4))
-    assert torch.equal(again.current, prototypes.current)
-    assert len(again) == 7

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from testdg_cases import DOMAIN, change, copied, hugging_face, make, moved, second_domain
 from torch import nn
 
+from support.networks import hugging_face
+from support.testdg_cases import DOMAIN, change, copied, make, moved, second_domain
 from testdg.core.learner import moments
 from testdg.methods.testdg import TestDG
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 from testdg.testing import stream
 
 
@@ -39,18 +40,6 @@ def test_models_and_batch_sizes(model: VisionModel, sizes: list[int]) -> None:
     assert finite(adapter)
     assert adapter.skipped == 0
     assert moved(adapter, before) >= {*DOMAIN, "model", "teacher"}
-
-
-def test_queue_and_prototypes_do_not_depend_on_the_batch(vit: VisionModel) -> None:
-    for size in (1, 3, 12):
-        adapter = make(vit, queue_length=10, prototypes=6)
-        images = torch.cat(stream(adapter, 4, 6))
-        for batch in images[:12].split(size):
-            adapter(batch)
-        change(adapter, images[12 : 12 + size])
-        assert len(adapter.prototypes) == 6
-        assert set(adapter.prototypes.positions.tolist()) <= set(range(2, 12))
-        assert adapter.queue.content()[1].tolist() == list(range(12, 12 + size))[-10:]
 
 
 @pytest.mark.parametrize(

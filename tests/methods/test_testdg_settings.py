@@ -1,13 +1,15 @@
 """Settings and presets of TestDG, its networks, and the warm-up of its amplifier."""
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 import torch
-from testdg_cases import BASE, DOMAIN, copied, layers, make, moved
 from torch import Tensor, nn
 
-from testdg.methods.testdg import TestDG, TestDGSettings, method
+from support.testdg_cases import BASE, copied, layers, make, moved
+from testdg.methods.testdg import TestDG, TestDGSettings
+from testdg.methods.testdg.released import bias_free_mlp
 from testdg.models import VisionModel
 from testdg.testing import stream
 
@@ -54,41 +56,6 @@ def test_networks(vit: VisionModel) -> None:
     assert adapter.gamma is None
 
 
-def test_extractor_and_discriminator_learn_with_the_settings_for_imagenet(vit: VisionModel) -> None:
-    """SGD at the published rate would leave them where they are: the first step of Adam is as long as its rate."""
-    adapter = TestDG(vit, **TestDG.preset("imagenet-c"))
-    before = copied(adapter)
-    adapter(stream(adapter, 1)[0])
-    for name, module in (("extractor", adapter.extractor), ("discriminator", adapter.discriminator)):
-        steps = [float((now - old).abs().max()) for now, old in zip(module.parameters(), before[name], strict=True)]
-        assert max(steps) == pytest.approx(2e-5, rel=0.05)
-
-
-def test_the_first_domain_is_compared_in_the_space_that_step_1_made(
-    vit: VisionModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    adapter = make(vit)
-    images = stream(adapter, 1)[0]
-    state = adapter.generator.get_state()
-    augmented = adapter.augment(adapter.model.prepare(images), adapter.generator)
-    adapter.generator.set_state(state)
-    with torch.no_grad():
-        features = adapter.model(augmented).features  # the amplifier starts without effect
-        stale = adapter.extractor(features)
-    seen: list[Tensor] = []
-    loss = method.invariance_loss
-
-    def remember(embeddings: Tensor, reference: Tensor, generator: torch.Generator) -> Tensor:
-        seen.append(reference.clone())
-        return loss(embeddings, reference, generator)
-
-    monkeypatch.setattr(method, "invariance_loss", remember)
-    adapter(images)
-    with torch.no_grad():
-        torch.testing.assert_close(seen[0], adapter.extractor(features))
-    assert not torch.allclose(seen[0], stale, atol=1e-3)
-
-
 # Warm-up
 
 
@@ -125,18 +92,59 @@ def test_a_warm_up_lowers_the_loss_on_source_images(vit: VisionModel) -> None:
     assert loss() < 0.8 * before
 
 
-def test_reset_comes_back_to_the_warm_amplifier(vit: VisionModel) -> None:
-    adapter = make(vit, source_images=24, warm_up_learning_rate=1e-2)
-    adapter.warm_up(source_batches(adapter))
-    warm = copied(adapter)
-    for images in stream(adapter, 3):
-        adapter(images)
-    assert moved(adapter, warm) >= {*DOMAIN, "model"}
-    adapter.reset()
-    assert moved(adapter, warm) == set()
-
-
 def test_without_images_or_amplifier_there_is_no_warm_up(vit: VisionModel) -> None:
     assert BASE.get("source_images", 0) == 0
     assert not make(vit).awaits_source
     assert not make(vit, source_images=24, amplifier=False).awaits_source
+
+
+# Where the released code differs from the text, point by point; `test_testdg_reference` has whole batches
+
+
+def released(model: VisionModel, **settings: Any) -> TestDG:
+    return make(model, as_released=True, **settings)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("as_released", [False, True])
+def test_only_the_code_pauses_invariance(vit: VisionModel, as_released: bool) -> None:
+    adapter = make(vit, as_released=as_released)
+    images, seen = stream(adapter, 1)[0], {}
+    for number in (0, 1, 19, 20, 49, 50, 69, 70, 120):
+        adapter.batches = number
+        adapter(images)
+        seen[number] = "invariance_loss" in adapter.diagnostics
+    assert [number for number, found in seen.items() if found] == ([20, 49, 70, 120] if as_released else list(seen))
+
+
+def test_networks_of_the_released_code(vit: VisionModel) -> None:
+    """Of ten classes."""
+    adapter = released(vit)
+    assert layers(adapter.extractor) == [(20, 10), nn.GELU, (4, 20)]
+    assert layers(adapter.discriminator) == [(16, 4), nn.ReLU, (8, 16), nn.ReLU, (1, 8)]
+    assert layers(released(vit, released_for="imagenet-c").extractor) == [(31, 10), nn.GELU, (7, 31), nn.GELU, (4, 7)]
+    assert adapter.gamma == 1
+    assert released(vit, gamma=0.5).gamma == 0.5
+
+
+def test_the_extractor_has_no_biases_and_starts_as_he_does_it() -> None:
+    torch.manual_seed(0)
+    for inputs, outputs in ((10, 20), (1000, 31)):
+        (layer,) = bias_free_mlp([inputs, outputs], seeded())
+        assert isinstance(layer, nn.Linear)
+        assert layer.bias is None
+        expected = nn.init.kaiming_uniform_(torch.empty(inputs, outputs), a=1).T  # stored the other way round
+        weight = layer.weight.detach()
+        assert float(weight.std()) == pytest.approx(float(expected.std()), rel=0.1)
+        assert float(weight.abs().max()) == pytest.approx(float(expected.abs().max()), rel=0.02)
+
+
+def test_the_amplifier_starts_smaller(vit: VisionModel) -> None:
+    adapter = released(vit, rank=16)
+    assert adapter.amplifier is not None
+    for down in adapter.amplifier.down.values():
+        assert float(down.detach().std()) == pytest.approx(1 / 16**2, rel=0.1)
+    assert pytest.approx(340, abs=2) == (1 / 3 / 768) ** 0.5 * 128**2  # ViT-B/16, text to code

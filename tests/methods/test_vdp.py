@@ -1,20 +1,18 @@
 """VDP: prompts in the picture, what holds them back, and one batch by the book."""
 
-import copy
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from map_cases import SEGMENTATION_CHECKS, any_size
-from passes import counted, segformer
 from torch import Tensor, nn
 
 from support.errors import refused
+from support.literal import average
+from support.networks import any_size
 from testdg.methods.vdp import VDP, Homeostasis, Prompts
 from testdg.models import Preprocessing, VisionModel, load_model
-from testdg.testing import check_adapter, snapshot, stream
+from testdg.testing import snapshot, stream
 
 CPU = torch.device("cpu")
 
@@ -54,13 +52,6 @@ def test_a_prompt_that_is_larger_than_the_image_is_refused(vit: VisionModel) -> 
     with refused("setting-range", "32", "33"):
         adapter(torch.rand(1, 3, 32, 64))
     assert all(torch.equal(value, adapter.tensors()[name]) for name, value in before.items())
-
-
-def test_two_prompts_have_1734_values_and_the_network_has_none(vit_base: VisionModel) -> None:
-    adapter = VDP(vit_base)
-    assert sum(p.numel() for p in adapter.trainable().values()) == 2 * 3 * 17 * 17 == 1734
-    assert adapter.trainable().keys() == {"prompts.agnostic", "prompts.specific"}
-    assert not any(p.requires_grad for p in adapter.model.parameters())
 
 
 # Homeostasis
@@ -144,9 +135,7 @@ def by_the_book(adapter: VDP, images: Tensor, state: dict[str, Any]) -> Tensor:
     (loss + s.homeostasis * penalty).backward()
     state["optimizer"].step()
     state["omega"] = state["omega"] - gradient * (prompts.agnostic.detach() - before)
-    with torch.no_grad():
-        for mine, other in zip(adapter.teacher.parameters(), prompts.parameters(), strict=True):
-            mine.copy_(s.momentum * mine + (1 - s.momentum) * other)
+    average(adapter.teacher, prompts, s.momentum)
     return taught
 
 
@@ -164,72 +153,3 @@ def test_a_stream_with_a_change_by_the_book(vit: VisionModel) -> None:
     torch.testing.assert_close(adapter.memory.path, state["omega"], rtol=1e-2, atol=1e-7)
     torch.testing.assert_close(adapter.prompts.agnostic, other.prompts.agnostic, rtol=1e-3, atol=1e-4)
     assert float(adapter.diagnostics["penalty"]) > 0
-
-
-def test_only_the_prompts_move(vit: VisionModel) -> None:
-    adapter = VDP(vit, learning_rate=0.1, momentum=0.5)
-    before = copy.deepcopy(adapter.model.state_dict())
-    for images in stream(adapter):
-        adapter(images)
-    assert all(torch.equal(value, before[name]) for name, value in adapter.model.state_dict().items())
-    for prompts in (adapter.prompts, adapter.teacher):
-        assert all(float(p.detach().abs().max()) > 0.01 for p in prompts.parameters())
-
-
-def test_homeostasis_holds_the_agnostic_prompt_and_not_the_specific_one(vit: VisionModel) -> None:
-    def moves(weight: float) -> list[float]:
-        adapter = VDP(vit, learning_rate=0.1, homeostasis=weight, threshold=10.0)
-        adapter.memory.importance.fill_(1.0)
-        for images in stream(adapter, 8):
-            adapter(images)
-        return [float(p.detach().abs().mean()) for p in adapter.prompts.parameters()]
-
-    (free, specific), (held, other) = moves(0.0), moves(100.0)
-    assert held < 0.5 * free
-    assert other == pytest.approx(specific, rel=0.5)
-
-
-def test_the_same_images_give_a_student_like_its_teacher_no_gradient(vit: VisionModel) -> None:
-    adapter = VDP(vit)
-    images = stream(adapter, 1)[0]
-    taught = adapter.predict(images)
-    for view, small in ((images, True), (adapter.augment(images, adapter.generator), False)):
-        student = adapter.model(adapter.prompts(view)).logits
-        loss = -(taught.softmax(1) * student.log_softmax(1)).sum()
-        gradients = adapter.learner.gradients(loss)
-        assert all((float(g.abs().max()) < 1e-6) is small for g in gradients if g is not None)
-
-
-def test_a_batch_costs_two_passes_and_one_backward(vit: VisionModel) -> None:
-    adapter = VDP(vit)
-    images = stream(adapter, 1, 4)[0]
-    with counted(adapter) as counts:
-        adapter(images)
-    assert counts == {"model": 2 * 4, "backward": 1}
-
-
-def test_only_a_fresh_adapter_has_an_ordinary_model(vit: VisionModel, tmp_path: Path) -> None:
-    adapter = VDP(vit)
-    images = stream(adapter, 1)[0]
-    assert torch.equal(adapter.adapted_model()(images).logits, adapter.predict(images))
-    adapter(images)
-    with refused("not-exportable"):
-        adapter.export(tmp_path)
-
-
-# Segmentation
-
-
-@pytest.mark.parametrize("check", SEGMENTATION_CHECKS)
-def test_segmentation_keeps_the_laws(check: str) -> None:
-    model = segformer()
-    assert check_adapter(lambda **settings: VDP(model, **{"loss": "hard", **settings}), only=check) == [check]
-
-
-def test_maps_of_any_size_teach_the_prompts() -> None:
-    adapter = VDP(any_size(), loss="hard", learning_rate=0.1, momentum=0.5)
-    images = torch.rand(1, 3, 40, 56, generator=torch.Generator().manual_seed(0))
-    before = adapter.predict(images)
-    assert before.shape == (1, 5, 40, 56)
-    adapter(images)
-    assert not torch.equal(adapter.predict(images), before)

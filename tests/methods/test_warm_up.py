@@ -1,18 +1,26 @@
 """Training on source images before the stream, and the blocks that methods put layers around."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from passes import segformer
 from torch import Tensor, nn
 
+from support.errors import refused
+from support.literal import same
+from support.networks import segformer
+from testdg import adapt
 from testdg.core.fitting import rate
 from testdg.methods.parts.blocks import convolution_blocks, run_to_head, transformer_blocks
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
 from testdg.models import VisionModel, load_model
 from testdg.models.blocks import width_of
 from testdg.models.resnet import CifarResNet
+from testdg.testing import same_state, stream
+
+Case = tuple[str, dict[str, Any]]
 
 
 def test_a_label_map_is_met_at_its_own_size_and_pixels_without_a_class_do_not_count() -> None:
@@ -70,3 +78,72 @@ def test_what_enters_and_leaves_the_classifier() -> None:
     head = model.network.get_submodule(model.head)
     torch.testing.assert_close(head(found.features), found.scores)
     assert torch.equal(found.logits, model(images).logits)
+
+
+# Source images come before the stream
+
+NEED: list[Case] = [
+    (name, {}) for name in ("actmad", "align", "dept", "dpcore", "eata", "ecotta", "foa", "testdg_aligned", "vida")
+]
+CHOSEN: list[Case] = [
+    ("neo", {"anchor": "source"}),
+    ("obao", {"graph": "prototypes"}),
+    ("testdg", {"source_images": 4}),
+]
+
+
+@pytest.mark.parametrize(("method", "settings"), [*NEED, *CHOSEN], ids=str)
+def test_without_source_images_the_first_batch_is_refused(
+    method: str, settings: dict[str, Any], vit: VisionModel
+) -> None:
+    adapter = adapt(vit, method, **settings)
+    with refused("no-source-data", "warm_up"):
+        adapter(torch.rand(2, 3, 32, 32))
+    assert same_state(adapter, adapt(vit, method, **settings)) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "sizes"),
+    [
+        ("actmad", {}, [1, 1]),
+        *(("align", {}, sizes) for sizes in ([], [1], [63])),
+        *(("testdg_aligned", {"sites": sites}, sizes) for sites in (2, 0) for sizes in ([], [40, 23])),
+        ("dpcore", {"source_entropy": 0.01}, [16]),  # random weights: all entropies are near ln 10
+    ],
+    ids=str,
+)
+def test_too_few_source_images_are_refused(
+    method: str, settings: dict[str, Any], sizes: list[int], vit: VisionModel
+) -> None:
+    with refused("few-source-images"):
+        adapt(vit, method, **settings).warm_up(torch.rand(size, 3, 32, 32) for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("becotta", {"warm_up_learning_rate": 1e-2, "margin": 1.0}),
+        ("dept", {"warm_up_learning_rate": 0.1, "prompts": 5, "flip": False}),
+        ("ecotta", {"warm_up_learning_rate": 0.5, "margin": 1.0}),
+        ("vida", {"warm_up_learning_rate": 1e-2, "low_rank": 2, "high_rank": 4, "views": 3}),
+    ],
+    ids=str,
+)
+def test_a_warm_up_teaches_and_reset_returns_to_it(method: str, settings: dict[str, Any], vit: VisionModel) -> None:
+    adapter = adapt(vit, method, source_images=180, learning_rate=1e-2, **settings)
+    images, labels = stream(adapter, 1, 6)[0], torch.arange(6)
+    before = F.cross_entropy(adapter.predict(images), labels)
+    adapter.warm_up((images, labels) for _ in range(30))
+    warm = adapter.predict(images)
+    assert float(F.cross_entropy(warm, labels)) < 0.9 * float(before)
+    head = f"{vit.head}." if method == "dept" else "nothing"
+    for name, value in vit.network.state_dict().items():
+        assert torch.equal(adapter.model.network.state_dict()[name], value) or name.startswith(head), name
+    copies = {"becotta": ["source"], "dept": ["teacher"], "vida": ["teacher_adapters", "source_adapters"]}
+    learnt = adapter.get_submodule("adapters" if method == "vida" else "model")
+    assert all(same(adapter.get_submodule(name), learnt) for name in copies.get(method, []))
+    for _ in range(2):
+        adapter(images)
+    assert not torch.equal(adapter.predict(images), warm)
+    adapter.reset()
+    assert torch.equal(adapter.predict(images), warm)

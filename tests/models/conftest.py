@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import KINDS, PREPROCESSING
 
+from support.models import BICUBIC, KINDS
 from testdg.models.preprocessing import write_preprocessor
 
 
@@ -17,7 +17,7 @@ def make_folder(tmp_path: Path) -> Callable[[str], tuple[Path, Any]]:
         torch.manual_seed(0)
         network = KINDS[kind]().eval()
         network.save_pretrained(tmp_path / kind)
-        write_preprocessor(PREPROCESSING, tmp_path / kind)
+        write_preprocessor(BICUBIC, tmp_path / kind)
         return tmp_path / kind, network
 
     return make

@@ -3,11 +3,11 @@
 import pytest
 import torch
 import transformers
-from alignment_cases import WIDTH, Distortion, aligned, images, seen_after, sites, small_vit, without_opinion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from support.alignment import WIDTH, Distortion, aligned, images, seen_after, sites, small_vit, without_opinion
 from testdg.methods.align import site_names
 from testdg.methods.parts.blocks import prefix_tokens
 from testdg.models import Preprocessing, TinyCNN, load_model
@@ -83,7 +83,7 @@ def test_a_shift_and_a_stretch_of_all_channels_are_undone(count: int) -> None:
 
 
 @pytest.mark.parametrize("class_token", [True, False])
-def test_class_tokens_are_moved_where_that_is_asked_for(class_token: bool) -> None:
+def test_class_tokens_are_moved_on_request(class_token: bool) -> None:
     model = without_opinion(small_vit())
     distortion, clean = Distortion(model), images(40)
     expected = seen_after(model, "blocks.1", clean)

@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from alignment_cases import (
+
+from support.alignment import (
     WIDTH,
     aligned,
     dark,
@@ -13,7 +14,6 @@ from alignment_cases import (
     small_vit,
     watched,
 )
-
 from testdg.models.alignment import confidence, detach
 from testdg.models.sites import Site, Statistics
 
@@ -45,7 +45,7 @@ def test_a_batch_that_is_far_away_is_looked_at_with_its_own_statistics_and_forgo
 
 
 @torch.no_grad()
-def test_predictions_that_are_no_surer_are_left_and_so_is_the_memory() -> None:
+def test_a_second_pass_without_more_confidence_is_discarded() -> None:
     model, alignment = watched(threshold=0.0)
     batch = images(40, seed=3)
     before = alignment.stream()
@@ -53,9 +53,9 @@ def test_predictions_that_are_no_surer_are_left_and_so_is_the_memory() -> None:
     alignment.propose(output.logits)
     worse = output._replace(logits=torch.zeros_like(output.logits))
     given = output._replace(logits=50 * output.logits)
-    kept, changed = alignment.settle(lambda: worse, given, 0.5)
+    found, changed = alignment.settle(lambda: worse, given, 0.5)
     assert not changed
-    assert kept is given
+    assert found is given
     assert float(alignment.stream()[0].images) == float(before[0].images) + 40
     other, changed = alignment.settle(lambda: worse, given, 3.5)
     assert changed

@@ -74,18 +74,20 @@ def test_files_of_tensors_go_into_a_module(layout: str, suffix: str, tmp_path: P
     assert model.name == "weights"
 
 
-def test_the_options_of_a_training_may_lie_beside_its_tensors(tmp_path: Path) -> None:
+def test_a_checkpoint_may_contain_the_options_of_the_training(tmp_path: Path) -> None:
     weights, file = MyNet().state_dict(), tmp_path / "checkpoint.pth"
     torch.save({"model": weights, "args": Namespace(lr=0.1, data_path="somewhere"), "epoch": 3}, file)
     assert read_checkpoint(file).keys() == weights.keys()
 
 
-def test_a_file_of_tensors_without_preprocessing_is_told(tmp_path: Path) -> None:
+def test_weights_and_modules_without_preprocessing_are_warned_about(tmp_path: Path) -> None:
     file = tmp_path / "weights.pth"
     torch.save(MyNet().state_dict(), file)
     with pytest.warns(UserWarning, match="weights") as caught:
         load_model(file, module=MyNet())
-    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="MyNet") as of_module:
+        load_model(MyNet())
+    assert caught[0].filename == of_module[0].filename == __file__
 
 
 class Harmful:

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import KINDS
 from safetensors.torch import save_file
 from torch import Tensor
 
-from testdg import Preprocessing, load_model
+from support.models import KINDS, tiny_cnn, tiny_vit
+from testdg import load_model
 from testdg.methods import methods
-from testdg.models import TinyCNN, TinyViT, VisionModel
+from testdg.models import VisionModel
 from testdg.models.resnet import CifarResNet
 from testdg.models.segformer import random_segformer
 from testdg.models.transfer import with_classes, with_size
 from testdg.testing import stream
 from testdg.testing.battery import source_batches
 
-NETWORKS = {"vit": lambda: TinyViT(width=16, depth=2, patch=8), "cnn": lambda: TinyCNN(width=8)}
+MODELS = {"vit": tiny_vit, "cnn": tiny_cnn}
 
 
 @contextmanager
@@ -32,11 +32,6 @@ def default_device(name: str) -> Iterator[None]:
         torch.set_default_device(None)
 
 
-def tiny(kind: str) -> VisionModel:
-    torch.manual_seed(0)
-    return load_model(NETWORKS[kind](), preprocessing=Preprocessing((32, 32)))
-
-
 def assert_same(make: Callable[[], VisionModel]) -> None:
     """A model that is made under another default device has the same weights on the CPU."""
     with default_device("meta"):
@@ -46,9 +41,9 @@ def assert_same(make: Callable[[], VisionModel]) -> None:
     assert found.fingerprint() == make().fingerprint()
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("kind", MODELS)
 def test_modules_and_folders_are_loaded_on_the_cpu(kind: str, tmp_path: Path) -> None:
-    model = tiny(kind)
+    model = MODELS[kind]()
     model.save(tmp_path)
     assert_same(lambda: load_model(tmp_path))
     assert_same(lambda: load_model(model.network, preprocessing=model.preprocessing))
@@ -68,16 +63,16 @@ def test_a_resnet_is_loaded_on_the_cpu(tmp_path: Path) -> None:
 
 
 def test_new_classifiers_sizes_and_random_networks_are_made_on_the_cpu() -> None:
-    model = tiny("vit")
+    model = tiny_vit()
     assert_same(lambda: with_classes(model, ["a", "b"]))
     assert_same(lambda: with_size(model, 16))
     assert_same(lambda: random_segformer("tiny", ["a", "b"]))
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("method", methods())
 def test_methods_adapt_as_under_any_default_device(method: str, kind: str) -> None:
-    model, adapter_class = tiny(kind), methods()[method]
+    model, adapter_class = MODELS[kind](), methods()[method]
     if model.task not in adapter_class.tasks or adapter_class.refuses(model):
         pytest.skip(f"{method} is not for {kind}")
 

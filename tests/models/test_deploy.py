@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from support.errors import refused
 from testdg import Preprocessing, adapt, load_model
 from testdg.models import TinyCNN, TinyViT, VisionModel
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 
 SIZED = Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.25,) * 3)
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -103,7 +103,7 @@ def test_methods_adapt_networks_with_such_heads(make: Any, method: str) -> None:
         torch.testing.assert_close(adapter.adapted_model()(IMAGES).logits, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_who_needs_no_features_needs_no_head() -> None:
+def test_methods_without_features_need_no_head() -> None:
     model = loaded(Cosine)
     assert (model.head, model.classes, model.feature_size) == (None, 5, 0)
     for method, settings in {
@@ -136,11 +136,35 @@ def test_adapt_takes_what_describes_a_model() -> None:
     assert plain.class_names[0] == "0"
 
 
-def test_a_guess_is_said_aloud() -> None:
+def test_a_guessed_head_is_a_warning() -> None:
     two = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3))  # takes 2 x 2 pixels alone
     with pytest.warns(UserWarning, match="'3'.*Sequential"):
         assert load_model(two).head == "3"
     assert load_model(two, preprocessing=Preprocessing((2, 2))).head == "3"
+
+
+def test_a_head_that_is_not_a_linear_layer_is_refused() -> None:
+    for head, found in {"clasifier": "5.3", "1": "BatchNorm2d"}.items():
+        with refused("no-head", head, "Sequential", found):
+            loaded(mlp, head=head)
+
+
+class WithAnother(nn.Module):
+    """A classifier with a linear layer after its head that is for something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.classifier, self.auxiliary = nn.Linear(3, 8), nn.Linear(8, 5), nn.Linear(8, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.body(images.mean((2, 3))).relu())  # type: ignore[no-any-return]
+
+
+def test_the_head_is_what_gives_the_logits() -> None:
+    model = loaded(WithAnother)
+    assert (model.head, model.classes, model.feature_size) == ("classifier", 5, 8)
+    with refused("no-head", "auxiliary", "WithAnother"):
+        loaded(WithAnother, head="auxiliary")(IMAGES)
 
 
 def test_maps_are_no_logits_of_a_classifier() -> None:
@@ -149,7 +173,7 @@ def test_maps_are_no_logits_of_a_classifier() -> None:
         loaded(lambda: dense)
 
 
-def test_a_model_may_be_asked_from_several_threads() -> None:
+def test_several_threads_can_use_a_model() -> None:
     model = load_model(pooled_after())
     batches = [torch.rand(1 + number % 3, 3, 8, 8) for number in range(6)]
     with torch.no_grad():

@@ -1,6 +1,5 @@
 """`load_model`: what comes out is the network itself, whatever it was loaded from."""
 
-import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from support.errors import refused
-from testdg.models import Preprocessing, SegmentationModel, TinyCNN, TinyViT, VisionModel, hub, load_model
+from testdg.models import Preprocessing, TinyCNN, TinyViT, VisionModel, hub, load_model
 
 MakeFolder = Callable[[str], tuple[Path, Any]]
 
@@ -55,18 +54,6 @@ def test_features_of_dinov2_are_class_token_and_mean_patch(make_folder: MakeFold
     torch.testing.assert_close(load_model(folder)(images()).features, expected)
 
 
-@torch.no_grad()
-def test_a_segformer_gives_logits_of_the_size_of_its_input(make_folder: MakeFolder) -> None:
-    folder, network = make_folder("segformer")
-    model = load_model(folder)
-    logits, features = model(images())
-    direct = network(normalised(images()), output_hidden_states=True)
-    assert isinstance(model, SegmentationModel)
-    assert (model.task, model.classes, model.feature_size) == ("segmentation", 5, 16)
-    torch.testing.assert_close(logits, F.interpolate(direct.logits, (32, 32), mode="bilinear", align_corners=False))
-    torch.testing.assert_close(features, direct.hidden_states[-1])
-
-
 def test_the_preprocessor_travels_with_the_weights_unless_another_is_given(make_folder: MakeFolder) -> None:
     folder, _ = make_folder("vit")
     assert load_model(folder).preprocessing.resample == "bicubic"
@@ -80,45 +67,6 @@ def test_half_precision_weights_are_loaded_in_single_precision(make_folder: Make
     folder, network = make_folder("vit")
     network.half().save_pretrained(folder)
     assert {value.dtype for value in load_model(folder).parameters()} == {torch.float32}
-
-
-class Backwards(nn.Module):
-    """A network whose classifier comes first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.classifier = nn.Linear(12, 4)
-        self.norm = nn.LayerNorm(12)
-        self.encoder = nn.Linear(3 * 8 * 8, 12)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(self.norm(self.encoder(x.flatten(1))).relu())
-
-
-@torch.no_grad()
-def test_features_of_a_module_are_what_enters_its_last_linear_layer() -> None:
-    network = TinyCNN(classes=7, width=4)
-    model = load_model(network.eval())
-    logits, features = model(images())
-    torch.testing.assert_close(features, network.stages(images()).mean((2, 3)))
-    torch.testing.assert_close(logits, network(images()))
-    assert (model.classes, model.feature_size, model.channels, model.name) == (7, 16, 3, "TinyCNN")
-
-
-@torch.no_grad()
-def test_the_head_can_be_named() -> None:
-    network = Backwards()
-    model = load_model(network, head="classifier", name="mine")
-    assert (model.classes, model.feature_size, model.name) == (4, 12, "mine")
-    features = model(images(8)).features
-    torch.testing.assert_close(features, network.norm(network.encoder(images(8).flatten(1))).relu())
-
-
-def test_a_head_that_is_no_classifier_is_refused() -> None:
-    with refused("no-head", "clasifier", "Backwards"):
-        load_model(Backwards(), head="clasifier")
-    with refused("no-head", "norm", "Backwards", "LayerNorm"):
-        load_model(Backwards(), head="norm")
 
 
 def test_a_module_without_a_linear_layer_that_no_image_passes_is_refused() -> None:
@@ -149,33 +97,6 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-def break_config(folder: Path, content: bytes) -> None:
-    (folder / "config.json").write_bytes(content)
-
-
-@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe\x00", b"null"])
-def test_a_broken_config_is_named(content: bytes, make_folder: MakeFolder) -> None:
-    folder, _ = make_folder("vit")
-    break_config(folder, content)
-    with refused("no-config", "config.json"):
-        load_model(folder)
-
-
-def test_an_unknown_architecture_is_named(make_folder: MakeFolder) -> None:
-    folder, _ = make_folder("vit")
-    break_config(folder, b'{"model_type": "no-such-thing"}')
-    with refused("bad-config"):
-        load_model(folder)
-
-
-@pytest.mark.parametrize("values", [{"clases": 10}, {"width": "wide"}, {"patch": 0}])
-def test_a_config_that_describes_no_tiny_network_is_named(values: dict[str, Any], tmp_path: Path) -> None:
-    load_model(TinyViT(width=16, depth=1)).save(tmp_path)
-    break_config(tmp_path, json.dumps({"model_type": "testdg-tiny-vit", **values}).encode())
-    with refused("bad-config", "config.json", "TinyViT"):
-        load_model(tmp_path)
-
-
 def test_weights_that_do_not_fit_are_refused(make_folder: MakeFolder, tmp_path: Path) -> None:
     folder, _ = make_folder("vit")
     weights = load_file(folder / "model.safetensors")
@@ -193,14 +114,6 @@ def test_weights_that_do_not_fit_are_refused(make_folder: MakeFolder, tmp_path: 
         load_model(tmp_path / "tiny")
 
 
-def test_truncated_weights_are_refused(make_folder: MakeFolder) -> None:
-    folder, _ = make_folder("vit")
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-    with refused("damaged-model", "vit"):
-        load_model(folder)
-
-
 @pytest.mark.parametrize("name", ["./nowhere", "no/such/folder", "/nowhere", "models/nowhere", "~/nowhere", "models/"])
 def test_a_folder_that_does_not_exist_is_called_that(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -213,8 +126,8 @@ def test_a_folder_that_does_not_exist_is_called_that(
         load_model(name)
 
 
-def test_without_a_hub_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as closed:  # bound, so that nobody else has the port, and silent
+def test_an_unreachable_hub_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as closed:  # bound, so that no other process has the port, and silent
         closed.bind(("127.0.0.1", 0))
         for key in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.delenv(key, raising=False)
@@ -241,7 +154,7 @@ def test_a_saved_model_is_loaded_back(kind: str, make_folder: MakeFolder, tmp_pa
     assert torch.equal(again(images()).logits, model(images()).logits)
 
 
-def test_timm_is_asked_for_where_it_is_missing() -> None:
+def test_a_missing_timm_is_named() -> None:
     try:
         import timm  # noqa: F401
     except ImportError:

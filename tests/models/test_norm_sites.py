@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from support.models import WithActivation
 from testdg.models import Preprocessing, load_model
 from testdg.models.alignment import Alignment
 from testdg.models.sites import NormSite
@@ -138,31 +139,6 @@ def test_images_are_normalised_by_the_formulas(memory: int, source: float) -> No
     assert any(0.1 < gap < 0.2 for gap in gaps)
 
 
-@torch.no_grad()
-def test_the_memory_is_that_of_all_images_together() -> None:
-    alignment = aligned(memory=200)
-    parts = [maps(count, seed=count) for count in (25, 1, 13, 30)]
-    with alignment.follow():
-        for part in parts:
-            layer_of(alignment)(part)
-    together, pixels = torch.cat(parts), site_of(alignment).read("pixels")
-    torch.testing.assert_close(pixels.mean, together.mean((0, 2, 3)))
-    torch.testing.assert_close(pixels.variance, together.var((0, 2, 3), correction=0))
-    assert float(pixels.images) == 69
-
-
-@pytest.mark.parametrize("count", [1, 4, 40])
-@torch.no_grad()
-def test_the_source_counts_for_each_image_and_for_two_more(count: int) -> None:
-    alignment, batch = aligned(memory=0, source=0.5), maps(count)
-    layer, images = layer_of(alignment), 0.5 * (count + 2)
-    share = count / (count + images)
-    mean = share * batch.mean((0, 2, 3)) + (1 - share) * layer.running_mean
-    square = share * batch.square().mean((0, 2, 3)) + (1 - share) * (layer.running_var + layer.running_mean.square())
-    expected = F.batch_norm(batch, mean, square - mean.square(), layer.weight, layer.bias, eps=layer.eps)
-    torch.testing.assert_close(layer(batch), expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("following", [False, True])
 @torch.no_grad()
 def test_with_neither_source_nor_memory_it_is_the_batch(following: bool) -> None:
@@ -202,16 +178,6 @@ def test_only_ten_images_empty_the_memory(count: int, expected: int) -> None:
     with alignment.follow():
         layer_of(alignment)(maps(count, 5.0, seed=9))
     assert float(site_of(alignment).read("pixels").images) == expected
-
-
-@torch.no_grad()
-def test_a_prediction_changes_nothing() -> None:
-    alignment = followed(aligned())
-    before = {name: value.clone() for name, value in alignment.model.state_dict().items()}  # type: ignore[union-attr]
-    for spread in (1.0, 5.0):
-        layer_of(alignment)(maps(20, spread, seed=9))
-    after = alignment.model.state_dict()  # type: ignore[union-attr]
-    assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
 @torch.no_grad()
@@ -276,14 +242,6 @@ def test_bf16_images_are_normalised_by_full_statistics(reads: Any) -> None:
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), layer_of(full)(batch.float()), rtol=2e-2, atol=3e-2)
     assert {value.dtype for value in alignment.state_dict().values()} == {torch.float32}
-
-
-class WithActivation(nn.BatchNorm2d):
-    """BatchNorm that ends in an activation, as timm has it."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        assert not self.training
-        return super().forward(images).relu()
 
 
 @pytest.mark.parametrize("reads", ["memory", "image"])

@@ -9,15 +9,11 @@ import torch
 import transformers
 from torch import nn
 
+from support.models import SIZED, tiny_cnn
 from testdg import adapt
-from testdg.models import Preprocessing, TinyCNN, VisionModel, load_model
+from testdg.models import VisionModel, load_model
 from testdg.models.alignment import detach
 from testdg.testing import stream
-
-
-def cnn() -> VisionModel:
-    torch.manual_seed(0)
-    return load_model(TinyCNN(width=8), preprocessing=Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3))
 
 
 def resnet() -> VisionModel:
@@ -27,10 +23,10 @@ def resnet() -> VisionModel:
         embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], layer_type="basic", num_labels=5
     )
     network = transformers.ResNetForImageClassification(config).eval()
-    return load_model(network, preprocessing=Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3))
+    return load_model(network, preprocessing=SIZED)
 
 
-MODELS = {"cnn": cnn, "resnet": resnet}
+MODELS = {"cnn": tiny_cnn, "resnet": resnet}
 
 
 def adapted(kind: str, folder: Path, **settings: Any) -> tuple[Any, VisionModel]:
@@ -48,7 +44,7 @@ def adapted(kind: str, folder: Path, **settings: Any) -> tuple[Any, VisionModel]
 def test_an_exported_model_predicts_the_same(kind: str, alone: bool, tmp_path: Path) -> None:
     adapter, again = adapted(kind, tmp_path, alone=alone)
     assert again.alignment is not None
-    assert len(again.alignment.norm_sites) == sum(isinstance(m, nn.BatchNorm2d) for m in again.network.modules())
+    assert len(again.alignment.norm_sites) == sum(type(m) is nn.BatchNorm2d for m in again.network.modules()) > 0
     source, images = MODELS[kind](), stream(adapter, 6, 20)
     for batch in (images[0], images[-1], images[-1][:3], images[-1][:1]):
         torch.testing.assert_close(again(batch).logits, adapter.predict(batch))
@@ -68,7 +64,7 @@ def test_a_graph_predicts_the_same_for_other_batch_sizes(kind: str, tmp_path: Pa
 
 @torch.no_grad()
 def test_the_fingerprint_covers_the_memory() -> None:
-    adapter = adapt(cnn(), "align")
+    adapter = adapt(tiny_cnn(), "align")
     images = stream(adapter, 1, 20)[0]
     before = adapter.model.fingerprint()
     adapter.predict(images)
@@ -81,7 +77,7 @@ def test_the_fingerprint_covers_the_memory() -> None:
 
 @torch.no_grad()
 def test_copies_are_independent() -> None:
-    adapter = adapt(cnn(), "align")
+    adapter = adapt(tiny_cnn(), "align")
     near, far = stream(adapter, 2, 20)
     adapter(near)
     copied = copy.deepcopy(adapter.model)
@@ -99,7 +95,7 @@ def test_copies_are_independent() -> None:
 
 @torch.no_grad()
 def test_detached_layers_are_those_of_the_source() -> None:
-    adapter, source = adapt(cnn(), "align"), cnn()
+    adapter, source = adapt(tiny_cnn(), "align"), tiny_cnn()
     images = stream(adapter, 2, 20)[1]
     adapter(images)
     detach(adapter.model)
@@ -121,7 +117,7 @@ def test_methods_with_statistics_of_their_own_begin_at_the_source(
     method: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     adapted("cnn", tmp_path / "aligned")
-    one, other = adapt(tmp_path / "aligned", method, **settings), adapt(cnn(), method, **settings)
+    one, other = adapt(tmp_path / "aligned", method, **settings), adapt(tiny_cnn(), method, **settings)
     for images in stream(one, 6, 20):
         torch.testing.assert_close(one(images), other(images))
         torch.testing.assert_close(one.predict(images), other.predict(images))

@@ -13,8 +13,7 @@ from torch import nn
 
 from support.errors import refused
 from testdg.models import Preprocessing, SegmentationModel, load_model
-from testdg.models.segformer import IMAGENET, random_segformer
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import IMAGENET, SEGFORMERS, make_segformer, random_segformer, tiny_segformer
 from testdg.models.transfer import with_classes
 
 MakeFolder = Callable[[str], tuple[Path, Any]]
@@ -22,6 +21,7 @@ MakeFolder = Callable[[str], tuple[Path, Any]]
 
 def test_logits_are_the_networks_own_enlarged_to_the_input(make_folder: MakeFolder) -> None:
     model = load_model(make_folder("segformer")[0], preprocessing=Preprocessing())
+    assert (model.task, model.classes, model.feature_size) == ("segmentation", 5, 16)
     network: Any = model.network
     images = torch.rand(2, 3, 42, 70, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -41,15 +41,6 @@ def test_every_stage_has_a_map_and_the_last_is_the_feature() -> None:
     assert [tuple(stage.shape[1:]) for stage in stages] == [(16, 24, 40), (32, 12, 20), (48, 6, 10), (64, 3, 5)]
     assert torch.equal(features, stages[-1])
     assert model.feature_size == 64
-
-
-def test_the_attention_of_every_stage_is_found() -> None:
-    model = load_model(tiny_segformer(9))
-    groups = model.attention_linears()
-    widths = [model.get_submodule(group[0]).get_parameter("weight").shape[1] for group in groups]
-    # where keys and values are reduced, queries stand alone: query | key, value | output; else query, key, value
-    assert [len(group) for group in groups] == [1, 2, 1] * 3 + [3, 1]
-    assert widths == [16] * 3 + [32] * 3 + [48] * 3 + [64] * 2
 
 
 def test_blocks_and_stages_have_the_published_epsilon(make_folder: MakeFolder) -> None:
@@ -83,18 +74,6 @@ def test_a_size_that_transformers_wrote_does_not_squeeze_street_scenes(make_fold
     assert load_model(folder).preprocessing == IMAGENET
 
 
-def test_a_size_that_was_chosen_is_kept_with_the_weights(tmp_path: Path) -> None:
-    chosen = Preprocessing((54, 96), mean=(0.5,) * 3, std=(0.25,) * 3)
-    model = load_model(tiny_segformer(3), preprocessing=chosen)
-    model.save(tmp_path / "model")
-    again = load_model(tmp_path / "model")
-    assert again.preprocessing == chosen
-    assert again.fingerprint() == model.fingerprint()
-    with torch.no_grad():
-        images = torch.rand(1, 3, 54, 96)
-        assert torch.equal(again(images).logits, model(images).logits)
-
-
 def test_other_networks_for_segmentation_are_refused(tmp_path: Path) -> None:
     config = transformers.MobileViTConfig(
         num_labels=3, hidden_sizes=[8, 8, 8], neck_hidden_sizes=[8] * 7, image_size=32
@@ -104,19 +83,11 @@ def test_other_networks_for_segmentation_are_refused(tmp_path: Path) -> None:
         load_model(tmp_path / "other")
 
 
-@pytest.mark.parametrize(("depths", "parameters"), [([3, 6, 40, 3], 84_607_955), ([2, 2, 2, 2], None)])
-def test_the_largest_has_the_published_number_of_parameters(depths: list[int], parameters: int | None) -> None:
-    large = parameters is not None
-    config = transformers.SegformerConfig(
-        num_labels=19,
-        depths=depths,
-        hidden_sizes=[64, 128, 320, 512] if large else [32, 64, 160, 256],
-        decoder_hidden_size=768 if large else 256,
-    )
+def test_the_largest_has_the_published_number_of_parameters() -> None:
+    widths, depths, decoder = SEGFORMERS["segformer-b5"]
     with torch.device("meta"):
-        network = transformers.SegformerForSemanticSegmentation(config)
-    count = sum(parameter.numel() for parameter in network.parameters())
-    assert count == parameters if large else count < 4_000_000
+        network = make_segformer(19, hidden_sizes=widths, depths=depths, decoder_hidden_size=decoder)
+    assert sum(parameter.numel() for parameter in network.parameters()) == 84_607_955
 
 
 def test_random_segformers_have_the_published_size_and_a_signal_in_every_layer() -> None:

@@ -1,4 +1,4 @@
-"""Model folders from strangers: each is one sentence, told by a process that has little memory and does not hang."""
+"""Hostile model folders: each is refused in one sentence by a process with little memory, which does not hang."""
 
 import json
 import os
@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import KINDS, PREPROCESSING
 from safetensors.torch import load_file, save_file
 
 from support.errors import refused
+from support.models import BICUBIC, KINDS
 from testdg.models import Preprocessing, TinyViT, load_model
 from testdg.models.preprocessing import write_preprocessor
 
@@ -110,6 +110,13 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "a negative depth": ("tiny", change(CONFIG, depth=-5), "wrong-weights"),
     "a negative width": ("tiny", change(CONFIG, width=-16), "bad-config: TinyViT"),
     "a patch of 0": ("tiny", change(CONFIG, patch=0), "bad-config: TinyViT"),
+    "an unknown key": ("tiny", change(CONFIG, clases=10), "bad-config: config.json TinyViT"),
+    "a width that is a text": ("tiny", change(CONFIG, width="wide"), "bad-config: TinyViT"),
+    "half a configuration": ("vit", replace(CONFIG, b"{"), "no-config: config.json"),
+    "a configuration that is a list": ("vit", replace(CONFIG, b"[]"), "no-config: config.json"),
+    "a configuration that is no text": ("vit", replace(CONFIG, b"\xff\xfe\x00"), "no-config: config.json"),
+    "a configuration of nothing": ("vit", replace(CONFIG, b"null"), "no-config: config.json"),
+    "cut weights": ("vit", lambda folder: os.truncate(folder / "model.safetensors", 3000), "damaged-model"),
     "a depth that is a list": ("tiny", change(CONFIG, depth=[1]), "bad-config: TinyViT"),
     "another size than the network's": (
         "tiny", change(PREPROCESSOR, size={"height": 64, "width": 64}), "bad-config: 64 x 64",
@@ -191,12 +198,12 @@ def write_model(folder: Path, kind: str) -> None:
         load_model(TinyViT(width=16, depth=1, patch=8), preprocessing=Preprocessing((32, 32))).save(folder)
     else:
         KINDS[kind]().save_pretrained(folder)
-        write_preprocessor(PREPROCESSING, folder)
+        write_preprocessor(BICUBIC, folder)
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a process says of every folder; the last is unharmed, and the process must live to load it."""
+    """The output of a process for every folder; the last is unharmed, and the process must live to load it."""
     root = tmp_path_factory.mktemp("hostile")
     for number, (kind, harm, _) in enumerate(HOSTILE.values()):
         write_model(root / "models" / f"{number:03d}", kind)
@@ -264,26 +271,27 @@ for number in range({count}):
     except UserError as error:
         print(error.code, str(error).replace("\\n", " "), flush=True)
 """
-IN_THE_HUB: list[tuple[Callable[[Path], None], str]] = [
-    (lambda folder: None, "some/vit0: 5 bicubic"),
-    (change(CONFIG, num_labels=10**9, id2label=None), "bad-config: num_labels 1000000000"),
-    (change(CONFIG, num_hidden_layers=10**5), "bad-config"),
-    (change(PREPROCESSOR, image_std=[0.0] * 3), "preprocessing: std"),
-    (lambda folder: (folder / "model.safetensors").unlink(), "bad-config: some/vit4"),
+IN_THE_HUB: list[tuple[str, Callable[[Path], None], str]] = [
+    ("vit", lambda folder: None, "some/vit0: 5 bicubic"),
+    ("vit", change(CONFIG, num_labels=10**9, id2label=None), "bad-config: num_labels 1000000000"),
+    ("vit", change(CONFIG, num_hidden_layers=10**5), "bad-config"),
+    ("vit", change(PREPROCESSOR, image_std=[0.0] * 3), "preprocessing: std"),
+    ("vit", lambda folder: (folder / "model.safetensors").unlink(), "bad-config: some/vit4"),
+    ("tiny", lambda folder: None, "some/vit5: 10 bilinear"),
 ]
 
 
-def test_a_model_of_the_hub_is_looked_at_as_a_folder_is(tmp_path: Path) -> None:
-    for number, (harm, _) in enumerate(IN_THE_HUB):
+def test_models_of_the_hub_are_checked_as_folders_are(tmp_path: Path) -> None:
+    for number, (kind, harm, _) in enumerate(IN_THE_HUB):
         place = tmp_path / f"models--some--vit{number}"  # as the hub leaves a model on the disk
-        write_model(place / "snapshots" / "0123", "vit")
+        write_model(place / "snapshots" / "0123", kind)
         (place / "refs").mkdir()
         (place / "refs" / "main").write_text("0123")
         harm(place / "snapshots" / "0123")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path)}
     command = [sys.executable, "-c", FROM_HUB.format(count=len(IN_THE_HUB))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    told = done.stdout.splitlines()
-    assert len(told) == len(IN_THE_HUB), done.stdout + done.stderr[-2000:]
-    for line, (_, answer) in zip(told, IN_THE_HUB, strict=True):
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(IN_THE_HUB), done.stdout + done.stderr[-2000:]
+    for line, (_, _, answer) in zip(lines, IN_THE_HUB, strict=True):
         check(answer, line)

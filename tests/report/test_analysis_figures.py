@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_cases import groups_of, write_run
 
+from support.stored_runs import groups_of, write_run
 from testdg.report import analyses, figures
 from testdg.report.figures import draw_curves
 from testdg.runs.scores import Classification
@@ -90,8 +90,8 @@ def test_long_names_of_rows_neither_overlap_nor_leave_the_page(tmp_path: Path, m
         write_run(tmp_path / str(number), "mine", {"fog": 10.0 + number}, settings=settings)
     (group,) = groups_of(tmp_path)
     found: list[Any] = []
-    monkeypatch.setattr(figures, "make_picture", lambda figure, *_: found.append(drawn(figure)))
-    figures.group_pictures(group.table, group.sheets[1], "name")
+    monkeypatch.setattr(figures, "figure_files", lambda figure, *_: found.append(drawn(figure)))
+    figures.group_figures(group.table, group.sheets[1], "name")
     stream, heat = found
     labels = [axes.yaxis.label.get_window_extent() for axes in stream.axes]
     names = [label.get_window_extent() for label in heat.axes[0].get_yticklabels()]

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import PROGRAM, Browser
-from page_cases import three_methods
 from PIL import Image
 
+from support.browser import PROGRAM, Browser
+from support.stored_runs import three_methods
 from testdg.report.page import write_report
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="chromium is not installed (Debian: apt-get install chromium)")

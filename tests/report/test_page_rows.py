@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from page_cases import groups_of, write_run
-
+from support.stored_runs import groups_of, write_run
 from testdg.methods import find_method
 from testdg.report.page import make_report
 from testdg.report.runs import read_runs
@@ -100,12 +99,6 @@ def test_a_run_that_two_ablations_share_has_both_names(tmp_path: Path) -> None:
     name_rows("ablation components", {"+ update (TestDG)": shared, "without amplifier": other})
     name_rows("ablation amplifier", {"without amplifier": other, "with amplifier": shared})
     assert names_of(tmp_path) == ["TestDG: without amplifier", "TestDG: with amplifier; + update (TestDG)"]
-
-
-def test_a_run_without_a_name_is_named_by_its_settings(tmp_path: Path) -> None:
-    for value in (False, True):
-        write_run(tmp_path / str(value), "testdg", {"fog": 1.0}, settings={"amplifier": value})
-    assert names_of(tmp_path) == ["TestDG (amplifier=false)", "TestDG (amplifier=true)"]
 
 
 def test_rows_of_one_name_get_their_settings_and_unreadable_names_are_ignored(tmp_path: Path) -> None:

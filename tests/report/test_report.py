@@ -2,37 +2,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_cases import write_run
 from PIL import Image
 
-from testdg.errors import UserError
+from support.stored_runs import PROTOCOL, write_run
 from testdg.report import draw_stream
 from testdg.report.figures import name_visits
 from testdg.report.record import record_lines, record_note
 from testdg.report.style import PALETTE, SOURCE, method_styles, new_figure
 from testdg.runs import read_result
-from testdg.runs.folder import read_events
 
-PROTOCOL: dict[str, Any] = {
-    "kind": "held-out", "benchmark": "digits-c", "task": "classification", "order": "the benchmark's", "rounds": 1,
-    "sampling": "file", "concentration": "none", "sampling_seed": "none",
-    "data": "generated", "data_fingerprint": "abc", "domains": ["fog"],
-    "held_out": ["snow"], "severity": 5, "images_per_domain": [3, 9], "batch_size": 4, "resets": "once at the start",
-    "model": "vit", "model_fingerprint": "def", "precision": "fp32", "device": "cpu", "seed": 2, "tuning": "preset",
-    "preprocessing": {
-        "size": 256, "crop": [224, 224], "resample": "bicubic", "mean": [0.5] * 3, "std": [0.1, 0.2, 0.3],
-    },
-}  # fmt: skip
+RECORD: dict[str, Any] = {
+    **PROTOCOL,
+    "kind": "held-out",
+    "domains": ["fog"],
+    "held_out": ["snow"],
+    "images_per_domain": [3, 9],
+    "batch_size": 4,
+    "seed": 2,
+    "tuning": "preset",
+    "preprocessing": {"size": 256, "crop": [224, 224], "mean": [0.5] * 3, "std": [0.1, 0.2, 0.3]},
+}
 
 
 def test_the_record_in_words_is_complete() -> None:
-    shown = "\n".join(record_lines(PROTOCOL))
+    shown = "\n".join(record_lines(RECORD))
     texts = [
         "held-out", "digits-c", "generated (abc)", "severity 5", "3 to 9 images", "batches of 4", "vit (def)", "preset",
         "224 x 224 px", "mean 0.5, std 0.1 0.2 0.3", "fp32 on cpu", "seed 2", "tested on 1 more",
     ]  # fmt: skip
     assert [text for text in texts if text not in shown] == []
-    assert "batches of 4" in record_note(PROTOCOL)
+    assert "batches of 4" in record_note(RECORD)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +42,17 @@ def test_the_record_in_words_is_complete() -> None:
         ({"sampling": "mixed", "sampling_seed": 7}, ["1 domains, severity 5", "batches of 4, domains mixed (seed 7)"]),
         (
             {"sampling": "dirichlet", "concentration": 0.1, "sampling_seed": 0},
-            ["batches of 4, classes bunched (Dirichlet 0.1, seed 0), reset once at the start, domain changes not told"],
+            [
+                "batches of 4, classes bunched (Dirichlet 0.1, seed 0), reset once at the start, "
+                "domain changes not announced"
+            ],
         ),
-        ({"resets": "at every domain"}, ["reset at every domain, which tells the method where domains change"]),
+        ({"resets": "at every domain"}, ["reset at every domain, which shows the method where domains change"]),
         ({"severity": "none", "held_out": []}, ["1 domains in order\n"]),
     ],
 )
 def test_every_kind_of_stream_is_described(changes: dict[str, Any], texts: list[str]) -> None:
-    shown = "\n".join(record_lines({**PROTOCOL, **changes}))
+    shown = "\n".join(record_lines({**RECORD, **changes}))
     assert [text for text in texts if text not in shown] == []
 
 
@@ -112,8 +114,3 @@ def visits(rounds: int, names: int, severities: list[int]) -> list[dict[str, Any
 def test_a_figure_names_as_many_domains_as_fit(stream: list[dict[str, Any]], labels: list[str]) -> None:
     _, grid = new_figure(10, 4)
     assert name_visits(grid[0, 0], stream) == labels
-
-
-def test_events_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"events\.jsonl"):
-        read_events(tmp_path)

@@ -1,4 +1,4 @@
-"""The panel, the figure and the tables of a segmentation run."""
+"""The panel of a segmentation run."""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,9 @@ from PIL import Image
 from testdg.data.benchmarks import load_benchmark
 from testdg.methods import adapt
 from testdg.models import Preprocessing, load_model
-from testdg.models.tiny import tiny_segformer
-from testdg.report import Table, orders_table, plain_table, result_tables, visit_table
+from testdg.models.segformer import tiny_segformer
 from testdg.report.pictures import PanelRow, default_palette, draw_panel, paint, picture_miou, take_samples
-from testdg.runs import DomainResult, Result, run
-from testdg.runs.events import rolling_scores
-from testdg.runs.protocol import make_visits
-from testdg.runs.scores import Segmentation
+from testdg.runs import run
 
 PALETTE = ((250, 0, 0), (0, 250, 0), (0, 0, 250))
 
@@ -101,68 +97,3 @@ def test_samples_are_predicted_by_the_model_and_by_the_final_state_of_the_run(tm
         assert torch.equal(samples[1].before, model(images).logits[0].argmax(0))
     assert torch.equal(samples[1].after, adapter.predict(images)[0].argmax(0))
     assert not torch.equal(samples[1].after, samples[1].before)
-
-
-# The figure
-
-
-def event(number: int, domain: str, confusion: list[list[int]]) -> dict[str, Any]:
-    part = {"segment": 0, "images": 1, "errors": 0, "confusion": confusion}
-    about = {"batch": number, "domain": domain, "severity": 5, "round": 1, "phase": "adapt", "images": 1}
-    return {**about, "errors": 0, "diagnostics": {}, "parts": [part]}
-
-
-def test_the_curve_of_a_segmentation_run_is_its_miou() -> None:
-    events = [event(0, "fog", [[2, 0], [0, 2]]), event(1, "fog", [[0, 2], [0, 2]]), event(2, "snow", [[1, 1], [1, 1]])]
-    fog = (100 * 2 / 4 + 100 * 4 / 6) / 2  # both batches: 2 of 4 right, 4 of 6
-    assert rolling_scores(events, Segmentation(), 3) == pytest.approx([100.0, fog, 100 / 3])
-
-
-# Tables
-
-
-def cells(table: Table) -> list[list[str]]:
-    return table.cells()
-
-
-def result(scores: list[float], held_out: list[DomainResult] | None = None, **protocol: Any) -> Result:
-    names = ["fog", "night"]
-    found = [
-        DomainResult(names[k % 2], 4, {"error": 10.0, "miou": score}, round=1 + k // 2, class_iou=[score, None])
-        for k, score in enumerate(scores)
-    ]
-    about = {"task": "segmentation", "order": "the benchmark's", **protocol}
-    return Result(about, {}, found, held_out, 1.0, {}, Path("run"), classes=("road", "train"))
-
-
-def test_higher_is_better_in_every_table_of_a_segmentation_run() -> None:
-    tables = result_tables(["Source", "TENT"], [result([50, 30, 50, 30]), result([52, 31, 54, 29])])
-    assert [table.corner for table in tables] == ["mIoU, %", "TENT, mIoU, %", "class IoU, %"]
-    assert cells(tables[0]) == [
-        ["round 1", "40.0", "41.5", "+1.5"], ["round 2", "40.0", "41.5", "+1.5"], ["mean", "40.0", "41.5", "+1.5"],
-    ]  # fmt: skip
-    assert plain_table(tables[1]) == [
-        "TENT, mIoU, %  round 1  round 2",
-        "fog               52.0     54.0",
-        "night             31.0     29.0",
-    ]
-    assert cells(tables[2]) == [["road", "40.0", "41.5", "+1.5"], ["train", "", "", ""]]
-
-
-def test_an_incomplete_table_has_the_title_of_its_metric() -> None:
-    table = visit_table(["A", "B"], make_visits(["fog"], [], 5, 1), [{0: 50.0}, {0: 40.0}], Segmentation.metric)
-    assert plain_table(table)[:2] == ["mIoU, %     A     B   gain", "fog      50.0  40.0  -10.0"]
-
-
-def test_domains_that_are_left_out_in_turn_have_a_row_each() -> None:
-    def left(name: str, score: float) -> Result:
-        return result(
-            [60.0], [DomainResult(name, 4, {"error": 10.0, "miou": score})], domains=[{"fog": "night"}.get(name, "fog")]
-        )
-
-    runs = [[left("fog", 50.0), left("fog", 53.0)], [left("night", 30.0), left("night", 31.0)]]
-    table = orders_table(["Source", "TENT"], runs)
-    assert table.corner == "left out, mIoU, %"
-    assert cells(table) == [
-        ["fog", "50.0", "53.0", "+3.0"], ["night", "30.0", "31.0", "+1.0"], ["mean", "40.0", "42.0", "+2.0"],
-    ]  # fmt: skip

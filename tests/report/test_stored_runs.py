@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_cases import three_methods, write_run
 
 from support.errors import refused
+from support.stored_runs import three_methods, write_run
 from testdg.report.page import make_report
 from testdg.report.runs import read_runs
 

@@ -7,16 +7,12 @@ from typing import Any
 import pytest
 
 from support.errors import refused
-from testdg.files import locked, replace_text, writing
+from support.runs import small_run, without_seconds
+from testdg.files import writing
 from testdg.models import VisionModel
-from testdg.runs import Result, read_result, run
+from testdg.runs import read_result
 from testdg.runs.events import count_changes, mean_diagnostic, read_entry
 from testdg.runs.folder import RunFolder
-
-
-def small_run(model: VisionModel, out: Path, **more: Any) -> Result:
-    options = {"images": 10, "domains": ["fog", "contrast"], "batch_size": 4, "device": "cpu"}
-    return run("digits-c", "tent", model=model, out=out, **{**options, **more})
 
 
 def test_a_run_folder_holds_what_is_documented(model: VisionModel, tmp_path: Path) -> None:
@@ -83,10 +79,6 @@ def test_any_run_folder_can_be_read(model: VisionModel, tmp_path: Path) -> None:
     assert read_result(str(result.folder)).folder == result.folder
     with refused("no-result", tmp_path, "result.json"):
         read_result(tmp_path)
-
-
-def without_seconds(result: Result) -> dict[str, Any]:
-    return {key: value for key, value in result.to_dict().items() if key != "seconds"}
 
 
 def unfinished(model: VisionModel, out: Path) -> Path:
@@ -161,13 +153,6 @@ def test_a_run_without_its_state_starts_again(model: VisionModel, tmp_path: Path
     assert without_seconds(small_run(model, tmp_path)) == without_seconds(first)
 
 
-def test_two_runs_do_not_write_one_folder(model: VisionModel, tmp_path: Path) -> None:
-    folder = unfinished(model, tmp_path)
-    with locked(folder / ".lock", "busy"), refused("busy", folder):
-        small_run(model, tmp_path)
-    assert small_run(model, tmp_path).folder == folder
-
-
 def test_a_folder_that_cannot_be_written_is_refused(model: VisionModel, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with refused("cannot-write", tmp_path / "file", "--out"):
@@ -183,13 +168,6 @@ def test_a_full_disk_is_refused() -> None:
 
     with refused("cannot-write", "No space left on device"):
         fill()
-
-
-def test_text_is_replaced_in_one_step(tmp_path: Path) -> None:
-    replace_text(tmp_path / "a", "1")
-    replace_text(tmp_path / "a", "2")
-    assert (tmp_path / "a").read_text() == "2"
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
 def test_log_entries_hold_the_diagnostics_of_a_method() -> None:

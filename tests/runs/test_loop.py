@@ -10,7 +10,9 @@ from torch import Tensor
 from support.errors import refused
 from testdg.methods.source import Source
 from testdg.models import VisionModel
-from testdg.models.device import find_device
+from testdg.models.loading import find_device
+from testdg.report.record import record_lines
+from testdg.report.runs import check_result
 from testdg.runs import Observer, Protocol, Result, run
 from testdg.runs.events import Entry
 from testdg.runs.loop import run_stream
@@ -30,7 +32,9 @@ def open_small(model: VisionModel, method: str = "source", protocol: Protocol | 
 def log_of(session: RunSession) -> tuple[list[Entry], list[int]]:
     entries: list[Entry] = []
     saved: list[int] = []
-    run_stream(session, Classification(), start=0, write=entries.extend, save=saved.append)
+    for some, save in run_stream(session, Classification()):
+        entries += some
+        saved += [len(entries)] if save else []
     return entries, saved
 
 
@@ -172,3 +176,27 @@ def test_a_device_that_does_not_exist_is_refused() -> None:
     if not torch.cuda.is_available():
         with refused("no-device", "cuda", "--device"):
             find_device("cuda")
+
+
+def test_the_stream_is_adapted_to_as_without_it_and_the_test_is_that_of_the_end(
+    model: VisionModel, tmp_path: Path
+) -> None:
+    common: dict[str, Any] = {
+        "model": model,
+        "device": "cpu",
+        "out": tmp_path,
+        "images": 30,
+        "domains": ["fog", "snow", "contrast"],
+    }
+    forked, plain, held_out = (
+        run("digits-c", "tent", protocol=text, **common)
+        for text in ("continual,held_out=2,then=adapt", "continual", "continual,held_out=2")
+    )
+    assert [visit.error for visit in forked.domains] == [visit.error for visit in plain.domains]
+    assert forked.held_out is not None
+    assert held_out.held_out is not None
+    assert [visit.error for visit in forked.held_out] == [visit.error for visit in held_out.held_out]
+    assert "3 domains in order, severity 5; before the last 2, frozen and tested on them" in "\n".join(
+        record_lines(forked.record)
+    )
+    assert check_result(forked) is forked

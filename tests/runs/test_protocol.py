@@ -8,7 +8,7 @@ import torch
 from support.errors import refused
 from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.data.corruptions import STANDARD_ORDER
-from testdg.data.stream import Domain, Samples
+from testdg.data.stream import Domain, LabelledImages
 from testdg.models import VisionModel
 from testdg.runs import Protocol, read_protocol, read_protocols, run
 from testdg.runs.protocol import ORDERS, make_visits
@@ -174,11 +174,11 @@ class Weather(Benchmark):
     def make_domain(self, name: str, severity: int) -> Domain:
         return Domain(name, 0, self.test(), self.test().labels)
 
-    def train(self) -> Samples:
+    def train(self) -> LabelledImages:
         return self.test()
 
-    def test(self) -> Samples:
-        return Samples(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), torch.arange(3))
+    def test(self) -> LabelledImages:
+        return LabelledImages(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), torch.arange(3))
 
     def origin(self) -> str:
         return "made for a test"

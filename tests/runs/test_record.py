@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
+from support.runs import SMALL
 from testdg.data.benchmarks import load_benchmark
 from testdg.models import VisionModel
 from testdg.runs import differences, read_result, run
-
-SMALL: dict[str, Any] = {"images": 10, "domains": ["fog", "contrast"], "batch_size": 4, "device": "cpu"}
 
 
 def test_a_result_carries_everything_that_its_number_depends_on(model: VisionModel, tmp_path: Path) -> None:

@@ -7,56 +7,39 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.errors import refused
+from support.runs import SMALL, Disturbed, small_run, without_seconds
 from testdg.files import Busy, locked, replace_text, replacing
 from testdg.models import VisionModel
 from testdg.runs import Result, run
-from testdg.runs.events import Entry
 from testdg.runs.folder import RunFolder
 from testdg.runs.loop import graceful_interrupt
-from testdg.runs.observer import Observer, RunProgress
 
 
-def small_run(model: VisionModel, out: Path, **more: Any) -> Result:
-    options = {"images": 10, "domains": ["fog", "contrast"], "batch_size": 4, "device": "cpu", "save_every": 0.0}
-    return run("digits-c", "tent", model=model, out=out, **{**options, **more})
-
-
-class Once(Observer):
-    """Calls a function with the run's folder, once, after the first log entries were written."""
-
-    def __init__(self, function: Callable[[Path], object]) -> None:
-        self.function, self.folder, self.called = function, Path(), False
-
-    def opened(self, folder: Path) -> None:
-        self.folder = folder
-
-    def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
-        if not self.called:
-            self.called = True
-            self.function(self.folder)
+def saving_run(model: VisionModel, out: Path, **more: Any) -> Result:
+    return small_run(model, out, **{"save_every": 0.0, **more})
 
 
 def test_a_deleted_folder_is_not_created_again(model: VisionModel, tmp_path: Path) -> None:
     with refused("folder-replaced", tmp_path):
-        small_run(model, tmp_path, observer=Once(shutil.rmtree))
+        saving_run(model, tmp_path, observer=Disturbed(shutil.rmtree))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_another_run_has_replaced_is_left_alone(model: VisionModel, tmp_path: Path) -> None:
     def replace(folder: Path) -> None:
         shutil.rmtree(folder)
-        small_run(model, tmp_path)
+        saving_run(model, tmp_path)
 
     with refused("folder-replaced", tmp_path):
-        small_run(model, tmp_path, observer=Once(replace))
-    again = small_run(model, tmp_path)
+        saving_run(model, tmp_path, observer=Disturbed(replace))
+    again = saving_run(model, tmp_path)
     assert len((again.folder / "events.jsonl").read_text().splitlines()) == 6
 
 
@@ -120,13 +103,13 @@ def test_two_writers_of_one_file_have_files_of_their_own(tmp_path: Path) -> None
 
 
 def test_leftovers_of_a_crash_are_removed(model: VisionModel, tmp_path: Path) -> None:
-    whole = small_run(model, tmp_path / "whole")
-    folder = small_run(model, tmp_path / "crashed").folder
+    whole = saving_run(model, tmp_path / "whole")
+    folder = saving_run(model, tmp_path / "crashed").folder
     (folder / "result.json").unlink()
     (folder / "state").rename(folder / "state.old")
     (folder / "state.new").mkdir()
     (folder / ".config.toml.1-2.new").write_text("half")
-    again = small_run(model, tmp_path / "crashed")
+    again = saving_run(model, tmp_path / "crashed")
     assert [d.error for d in again.domains] == [d.error for d in whole.domains]
     assert {path.name for path in folder.iterdir()} == {".lock", "config.toml", "events.jsonl", "state", "result.json"}
 
@@ -157,7 +140,7 @@ def test_a_file_is_forced_to_disk_and_then_its_name(tmp_path: Path, synced: list
 def test_events_are_on_disk_before_the_state_that_counts_them(
     model: VisionModel, tmp_path: Path, synced: list[tuple[Path, int]]
 ) -> None:
-    lines = (small_run(model, tmp_path).folder / "events.jsonl").read_bytes().splitlines(keepends=True)
+    lines = (saving_run(model, tmp_path).folder / "events.jsonl").read_bytes().splitlines(keepends=True)
     on_disk = states = 0
     for path, size in synced:
         if path.name == "events.jsonl":
@@ -173,15 +156,15 @@ def test_events_are_on_disk_before_the_state_that_counts_them(
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_run_saves_its_state_first(model: VisionModel, tmp_path: Path) -> None:
-    whole = small_run(model, tmp_path / "whole")
-    observer = Once(lambda _: signal.raise_signal(signal.SIGINT))
+    whole = saving_run(model, tmp_path / "whole")
+    observer = Disturbed(lambda _: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        small_run(model, tmp_path / "stopped", observer=observer, save_every=1e9)
+        saving_run(model, tmp_path / "stopped", observer=observer, save_every=1e9)
     note = json.loads((observer.folder / "state" / "state.json").read_text())["note"]
     assert 0 < note["batches"] < 6
     assert len((observer.folder / "events.jsonl").read_text().splitlines()) == note["batches"]
-    again = small_run(model, tmp_path / "stopped")
-    assert {**again.to_dict(), "seconds": 0} == {**whole.to_dict(), "seconds": 0}
+    again = saving_run(model, tmp_path / "stopped")
+    assert without_seconds(again) == without_seconds(whole)
     assert (again.folder / "events.jsonl").read_bytes() == (whole.folder / "events.jsonl").read_bytes()
 
 
@@ -197,26 +180,54 @@ def test_a_second_signal_interrupts_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-SCRIPT = """
+# Other processes
+
+LONG: dict[str, Any] = {**SMALL, "images": 14, "domains": ["gaussian_noise", "fog", "contrast"], "batch_size": 2}
+SCRIPT = f"""
 import sys
 from testdg.runs import run
-from testdg.runs.observer import Observer, RunProgress
+from testdg.runs.observer import Observer
 
 class Printer(Observer):
     def advanced(self, run, entries):
         print("advanced", flush=True)
 
-run("digits-c", "tent", model=sys.argv[1], out=sys.argv[2], images=60, batch_size=1, device="cpu", observer=Printer())
+_, model, out, seconds = sys.argv
+run("digits-c", "tent", model=model, out=out, save_every=float(seconds), observer=Printer(), **{LONG!r})
 """
+
+
+def start_process(model: Path, out: Path, save_every: float) -> subprocess.Popen[str]:
+    """Start a run in another process, and wait for its first batches."""
+    command = [sys.executable, "-c", SCRIPT, str(model), str(out), str(save_every)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, **pipes)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "advanced\n"
+    return process
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without asking")
 def test_a_terminated_process_saves_its_state(model_folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SCRIPT, str(model_folder), str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "advanced\n"
+    process = start_process(model_folder, tmp_path, 60.0)
     process.terminate()
     _, errors = process.communicate()
     assert "KeyboardInterrupt" in errors
-    assert list((tmp_path / "out").glob("*/state/state.json"))
+    assert list(tmp_path.glob("*/state/state.json"))
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+def test_a_killed_run_ends_as_an_undisturbed_one(model_folder: Path, tmp_path: Path) -> None:
+    process = start_process(model_folder, tmp_path / "killed", 0.0)
+    while sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("killed/*/events.jsonl")) < 9:
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+    assert not list(tmp_path.glob("killed/*/result.json"))
+    found = {}
+    for name in ("killed", "undisturbed"):
+        result = run("digits-c", "tent", model=model_folder, out=tmp_path / name, save_every=0.0, **LONG)
+        found[name] = without_seconds(result), (result.folder / "events.jsonl").read_bytes()
+    assert found["killed"] == found["undisturbed"]

@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 
 from support.errors import refused
-from testdg.data.stream import Domain, Samples, Sampling, Stream
+from testdg.data.stream import Domain, LabelledImages, Sampling, Stream
 from testdg.runs.protocol import Visit
 from testdg.runs.result import DomainResult, Tally
 from testdg.runs.scores import Answers, Classification, Column, Metric, Score, Sums, find_score, measure
@@ -24,7 +24,9 @@ def make_stream(sizes: list[int], batch_size: int, sampling: Sampling) -> Stream
     domains = []
     for number, size in enumerate(sizes):
         labels = torch.randint(0, 5, (size,), generator=generator)
-        domains.append(Domain(f"d{number}", 5, Samples(torch.zeros(size, 3, 1, 1, dtype=torch.uint8), labels), labels))
+        domains.append(
+            Domain(f"d{number}", 5, LabelledImages(torch.zeros(size, 3, 1, 1, dtype=torch.uint8), labels), labels)
+        )
     return Stream(domains, batch_size, sampling)
 
 
@@ -85,17 +87,6 @@ def test_forward_transfer_looks_at_the_first_tenth_that_is_shown(kind: Any, size
     ][:early]
     wrong = sum(int(guess(torch.tensor([0]), torch.tensor([i])).argmax()) != label for i, label in shown)
     assert score_stream(stream)[0].scores["early_error"] == pytest.approx(100 * wrong / early)
-
-
-def test_hand_computed_scores() -> None:
-    # Confidences 0.9 and 0.6 in different bins, right and wrong: gaps 0.1 and 0.6, calibration error 35 %.
-    logits = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log()
-    sums = SCORE.rows(logits, torch.tensor([0, 1]), torch.tensor([True, False])).sum(0)
-    found = SCORE.metrics(sums.double().numpy(), 2)
-    assert found["error"] == 50
-    assert found["early_error"] == 0
-    assert found["ece"] == pytest.approx(35, abs=1e-4)
-    assert found["nll"] == pytest.approx(-(np.log(0.9) + np.log(0.4)) / 2, abs=1e-6)
 
 
 def bins(logits: Tensor, labels: Tensor) -> list[list[int]]:
@@ -183,6 +174,21 @@ def test_a_metric_without_a_value_is_left_out(monkeypatch: pytest.MonkeyPatch) -
     score = Classification()
     row = score.rows(torch.tensor([[9.0, 0.0]]), torch.tensor([0]), torch.tensor([False]))[0]
     assert score.metrics(row.double().numpy(), 1) == {"error": 0.0, "auroc": None}  # there is no wrong prediction
+
+
+def test_a_log_that_is_older_than_a_metric_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels, early = torch.tensor([[9.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0]), torch.tensor([True, False])
+    old = Classification()
+    sums = old.rows(logits, labels, early).double().sum(0)
+    part, expected = {"segment": 0, "images": 2, **old.pack(sums.tolist())}, old.metrics(sums.numpy(), 2)
+    monkeypatch.setattr(Classification, "others", (*Classification.others, AUROC))
+    tally = Tally(Classification(), [Visit("fog", 5, 1, True)])
+    tally.add([{"parts": [part, part]}])
+    (found,) = tally.results(learn=True)
+    assert found.scores == pytest.approx(expected, abs=1e-4)  # as many as before: the new one has no value
+    del part["errors"]
+    with pytest.raises(KeyError):
+        tally.add([{"parts": [part]}])
 
 
 def test_an_unknown_task_is_refused() -> None:

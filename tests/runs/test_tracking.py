@@ -2,17 +2,16 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.errors import refused
+from support.runs import Disturbed, interrupt
 from testdg.models import VisionModel
 from testdg.runs import Observer, Result, run
-from testdg.runs.events import Entry
-from testdg.runs.observer import WINDOW, RunProgress, check_tracker, tracked
+from testdg.runs.observer import WINDOW, check_tracker, tracked
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "images": 30, "domains": ["fog", "contrast"], "batch_size": 2}
 
@@ -59,18 +58,10 @@ def test_batches_domains_and_changes_are_written(model: VisionModel, tmp_path: P
     assert scalars(result.folder) == found  # read back: the file is replaced, and nothing is there twice
 
 
-class Stop(Observer):
-    """Interrupts a run after some batches."""
-
-    def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
-        if run.done > 10:
-            raise KeyboardInterrupt
-
-
 def test_a_stopped_run_has_no_batch_twice(model: VisionModel, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed (pip install 'testdg[track]')")
     with pytest.raises(KeyboardInterrupt):
-        go(model, tmp_path, "tent", Stop())
+        go(model, tmp_path, "tent", Disturbed(interrupt, 11))
     (folder,) = tmp_path.glob("digits-c-tent-*")
     assert 0 < len(scalars(folder)["error/batch"]) < 30
     assert go(model, tmp_path, "tent").folder == folder

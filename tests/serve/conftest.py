@@ -7,10 +7,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving_tools import free_port
 
-from testdg.serve.demo import demo_factory
-from testdg.serve.factory import Factory
+from support.serving import free_port
+from testdg.runs.session import Session
+from testdg.serve.demo import open_demo
 from testdg.serve.limits import Limits
 from testdg.serve.security import Token
 from testdg.serve.server import Place, Server
@@ -18,23 +18,23 @@ from testdg.serve.service import Service
 
 
 @pytest.fixture
-def factory(shared_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Factory:
+def source(shared_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Session:
     """The model of the demonstration, which all tests share."""
     if not _MADE:
-        _MADE.append(demo_factory(tmp_path_factory.mktemp("demo"), None, None, "cpu"))
+        _MADE.append(open_demo(tmp_path_factory.mktemp("demo"), None, None, "cpu"))
     return _MADE[0]
 
 
-_MADE: list[Factory] = []
+_MADE: list[Session] = []
 
 
 @pytest.fixture
-def start(factory: Factory, tmp_path: Path) -> Iterator[Callable[..., Service]]:
+def start(source: Session, tmp_path: Path) -> Iterator[Callable[..., Service]]:
     """Start services in the same folder; they are closed after the test."""
     started: list[Service] = []
 
-    def make(folder: Path | None = None, made: Factory | None = None, **limits: float) -> Service:
-        service = Service(made or factory, folder or tmp_path / "out", Limits(**limits))
+    def make(folder: Path | None = None, made: Session | None = None, **limits: float) -> Service:
+        service = Service(made or source, folder or tmp_path / "out", Limits(**limits))
         service.start()
         started.append(service)
         return service

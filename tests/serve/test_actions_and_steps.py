@@ -12,20 +12,20 @@ from typing import get_args
 
 import pytest
 import torch
-from serving_tools import act, digits, read, refused, send, wait_for
 
+from support.serving import act, digits, read, refused, send, wait_for
 from testdg.models import load_model
 from testdg.serve import service as service_module
 from testdg.serve.api import Action
 from testdg.serve.limits import Refused
-from testdg.serve.pictures import Picture
+from testdg.serve.pictures import DecodedPicture
 from testdg.serve.service import Service
 from testdg.serve.session import FROZEN, PUT_BACK, StreamSession
 
 Start = Callable[..., Service]
 
 
-def pictures(service: Service, count: int = 8) -> list[Picture]:
+def pictures(service: Service, count: int = 8) -> list[DecodedPicture]:
     return read(service, digits(count))
 
 
@@ -169,7 +169,7 @@ class Storm:
 
 def test_random_concurrent_operations(start: Start) -> None:
     service = start(resident=2, save_every=0.2)
-    source = {key: value.clone() for key, value in service.factory.model.state_dict().items()}
+    source = {key: value.clone() for key, value in service.source.model.state_dict().items()}
     storm = Storm(service, 4)
     threads = [threading.Thread(target=storm.client, args=(seed,)) for seed in range(6)]
     for thread in threads:
@@ -180,7 +180,7 @@ def test_random_concurrent_operations(start: Start) -> None:
     assert storm.wrong == []
     wait_for(lambda: len(service.learner) == 0 and not any(one.users for one in service.pool.resident()))
     assert (service.decoded, service.batcher.in_flight, service.learner._bytes, service.problems()) == (0, 0, 0, [])
-    assert all(torch.equal(value, source[key]) for key, value in service.factory.model.state_dict().items())
+    assert all(torch.equal(value, source[key]) for key, value in service.source.model.state_dict().items())
     counts = {}
     for name in storm.sent:
         with service.pool.using(name) as stream:

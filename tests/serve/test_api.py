@@ -13,17 +13,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from serving_tools import digits, empty_png, wait_for
 
 from support.errors import refused
+from support.serving import digits, empty_png, wait_for
 from testdg.models import Preprocessing, load_model
-from testdg.models.tiny import tiny_segformer
+from testdg.models.segformer import tiny_segformer
 from testdg.runs.session import PictureOptions
 from testdg.serve.app import make_app
-from testdg.serve.factory import Factory
 from testdg.serve.security import Token, find_token, is_loopback
 from testdg.serve.service import Service
-from testdg.serve.session import FROZEN
+from testdg.serve.session import FROZEN, open_source
 
 Listen = Callable[..., httpx.Client]
 JSON = {"content-type": "application/json"}
@@ -143,7 +142,7 @@ def test_metrics_health_and_openapi(listen: Listen) -> None:
     described = client.get("/openapi.json").json()["components"]["schemas"]
     answer = client.post("/predict", content=digits(1)[0]).json()
     assert described["Predictions"]["properties"].keys() == answer.keys()
-    assert described["Prediction"]["properties"].keys() == answer["predictions"][0].keys() | {"map"}
+    assert described["PicturePrediction"]["properties"].keys() == answer["predictions"][0].keys() | {"map"}
 
 
 def events(client: httpx.Client, count: int, last: str = "") -> list[tuple[str, dict]]:
@@ -255,7 +254,7 @@ def test_tokens_and_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_segmentation_answers_with_an_index_png(start: Callable[..., Service], tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = load_model(tiny_segformer(4), preprocessing=Preprocessing((32, 32)))
-    service = start(tmp_path / "maps", Factory(model, PictureOptions(method="source", device="cpu")))
+    service = start(tmp_path / "maps", open_source(model, PictureOptions(method="source", device="cpu")))
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 56, 3), dtype=np.uint8))
     file = io.BytesIO()
     picture.save(file, "PNG")

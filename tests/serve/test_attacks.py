@@ -16,17 +16,17 @@ import httpx
 import pytest
 import torch
 from PIL import Image
-from serving_tools import chunk, digits, empty_png, read, refused, send, wait_for
 
+from support.serving import chunk, digits, empty_png, read, refused, send, wait_for
 from testdg.data.pictures import Unreadable
 from testdg.models import Preprocessing, load_model
 from testdg.models.tiny import TinyCNN
 from testdg.runs.session import PictureOptions
-from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits
 from testdg.serve.pictures import check_header
 from testdg.serve.security import Token
 from testdg.serve.service import Service
+from testdg.serve.session import open_source
 
 Listen = Callable[..., httpx.Client]
 Start = Callable[..., Service]
@@ -71,8 +71,8 @@ def test_pictures_that_are_not_resized_have_a_lower_limit(start: Start, tmp_path
     limits = {"pixels": 10_000, "pass_pixels": 1000}
     for size, cost in (((32, 32), 40 * 40), (None, None)):
         model = load_model(TinyCNN(4), preprocessing=Preprocessing(size))
-        factory = Factory(model, PictureOptions(method="source", device="cpu"))
-        (found,) = start(tmp_path / str(size), factory, **limits).check([flat(40)])
+        source = open_source(model, PictureOptions(method="source", device="cpu"))
+        (found,) = start(tmp_path / str(size), source, **limits).check([flat(40)])
         if cost is None:
             assert isinstance(found, Unreadable)
             assert found.code == "picture-pixels"
@@ -89,7 +89,7 @@ def refusal(data: bytes, **limits: int) -> str:
 def test_passes_and_steps_are_bounded_and_answers_the_same(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = 32 * 32
     service, files = start(pass_pixels=7 * pixels), digits(30, "frost")
-    assert service.factory.canvas.size == (32, 32)
+    assert service.source.canvas.size == (32, 32)
     passed, stepped = [], []
     with service.pool.using("a", make=True) as stream:
         predict, learn = stream.predict, stream._learn
@@ -99,8 +99,8 @@ def test_passes_and_steps_are_bounded_and_answers_the_same(start: Start, monkeyp
         pictures = read(service, files)
         answers = service.batcher.predict(stream, pictures).result(30)
         images = torch.stack([one.image for one in pictures]) / 255
-        expected = stream.session.predict_by(service.factory.model, images).argmax(1).tolist()
-    assert [one.source.class_index for one in answers] == expected
+        expected = stream.session.predict_by(service.source.model, images).argmax(1).tolist()
+    assert [one.source_class_index for one in answers] == expected
     assert passed == [7, 7, 7, 7, 2] * 2
     assert (max(stepped), sum(stepped)) == (7, 30)
 

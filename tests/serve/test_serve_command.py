@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving_tools import digits, free_port, wait_for
 
+from support.serving import digits, free_port, wait_for
 from testdg.cli.app import execute
 
 Launch = Callable[..., tuple[subprocess.Popen[str], httpx.Client]]

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from serving_tools import digits
 
+from support.serving import digits
 from testdg.serve.security import Token
 
 playwright = pytest.importorskip("playwright.sync_api")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from serving_tools import act, digits, read, refused, send, wait_for
 
+from support.serving import act, digits, read, refused, send, wait_for
 from testdg.data.benchmarks import load_benchmark
 from testdg.models import load_model
 from testdg.serve.service import Service
@@ -45,7 +45,7 @@ def test_predictions_use_what_was_learnt(start: Start) -> None:
         assert torch.allclose(stream.predict(images), stream.online.predict(images), atol=1e-4)
         answers = service.batcher.predict(stream, pictures).result(20)
     labels = load_benchmark("digits-c").test().labels[:64].tolist()
-    both = [(one.own.class_index, one.source.class_index) for one in answers]
+    both = [(one.class_index, one.source_class_index) for one in answers]
     right, by_source = (sum(a == b for a, b in zip(found, labels, strict=True)) for found in zip(*both, strict=True))
     assert right > by_source + 10
 
@@ -77,13 +77,13 @@ def test_predictions_prefer_the_classes_of_a_bunched_stream(start: Start) -> Non
 def test_streams_are_independent_and_leave_the_source_unchanged(start: Start) -> None:
     service = start()
     files = digits(16, "frost")
-    before = {key: value.clone() for key, value in service.factory.model.state_dict().items()}
+    before = {key: value.clone() for key, value in service.source.model.state_dict().items()}
     send(service, "quiet", files, learn=False)
     with service.pool.using("quiet") as quiet:
         untouched = weights(quiet)
         feed(service, "busy", "frost", 4)
         assert same(weights(quiet), untouched)
-    assert same(dict(service.factory.model.state_dict()), before)
+    assert same(dict(service.source.model.state_dict()), before)
 
 
 def test_a_prediction_does_not_wait_for_learning(start: Start) -> None:
@@ -286,28 +286,6 @@ def test_a_full_disk_is_reported_and_the_server_continues_in_memory(start: Start
     assert len(send(service, "b", digits(1))) == 1
 
 
-def test_concurrent_requests(start: Start) -> None:
-    service = start(resident=4)
-    files, wrong = digits(8, "fog"), []
-
-    def client(number: int) -> None:
-        try:
-            for turn in range(6):
-                name = f"s{(number + turn) % 3}"
-                assert len(send(service, name, files, learn=turn % 2 == 0)) == 8
-        except Exception as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert wrong == []
-    assert sum(stream.counts.pictures for stream in service.pool.resident()) == 8 * 6 * 8
-    assert [stream.users for stream in service.pool.resident()] == [0, 0, 0]
-
-
 def test_a_stream_created_during_predictions_is_a_clean_copy(start: Start) -> None:
     service = start()
     send(service, "a", digits(8), learn=False)
@@ -320,7 +298,7 @@ def test_a_stream_created_during_predictions_is_a_clean_copy(start: Start) -> No
     client = threading.Thread(target=ask)
     client.start()
     try:
-        made = [service.factory.session.fresh() for _ in range(5)]
+        made = [service.source.fresh() for _ in range(5)]
     finally:
         over.set()
         client.join(60)

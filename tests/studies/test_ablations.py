@@ -86,7 +86,7 @@ def test_more_columns_come_from_the_events_and_published_numbers_stay_apart(tmp_
     ]
     tables = summarise([spec for spec, _ in runs], [Complete(number, one) for number, (_, one) in enumerate(runs)])
     ablation = find_ablation("selection")
-    layout = Layout(ablation.columns, ablation.published)
+    layout = Layout(ablation.event_columns, ablation.published)
     measured, published = layout.text(tables).split("published, ViT-B/16 on CIFAR-10-C: other model, other stream")
     rows = {line.split("  ")[0]: line.split() for line in measured.splitlines() if line.startswith(("S", "selection "))}
     assert measured.splitlines()[-5].split()[-2:] == ["changes", "MMD²"]

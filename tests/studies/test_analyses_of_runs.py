@@ -14,7 +14,7 @@ from support.errors import refused
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.report.analyses import draw_analysis
 from testdg.runs.events import rolling_scores, visit_spans
-from testdg.runs.scores import Classification
+from testdg.runs.scores import Classification, Segmentation
 from testdg.runs.session import open_run
 from testdg.studies.analyses import Numbers, Subject, find_analysis
 from testdg.studies.analyses.cost import comparable_groups, last_images, peak_bytes, read_runs
@@ -40,6 +40,16 @@ def test_the_rolling_error_starts_again_with_every_domain() -> None:
     events = [event(n, "fog" if n < 3 else "snow", errors) for n, errors in enumerate([4, 2, 0, 1, 3])]
     assert visit_spans(events) == [(0, 3), (3, 5)]
     assert rolling_scores(events, Classification(), 2) == [100, 75, 25, 25, 50]
+
+
+def test_the_curve_of_a_segmentation_run_is_its_miou() -> None:
+    maps = [("fog", [[2, 0], [0, 2]]), ("fog", [[0, 2], [0, 2]]), ("snow", [[1, 1], [1, 1]])]
+    events = []
+    for number, (domain, confusion) in enumerate(maps):
+        one = event(number, domain, 0, images=1)
+        events.append({**one, "parts": [{**one["parts"][0], "confusion": confusion}]})
+    fog = (100 * 2 / 4 + 100 * 4 / 6) / 2  # both batches: 2 of 4 right, 4 of 6
+    assert rolling_scores(events, Segmentation(), 3) == pytest.approx([100.0, fog, 100 / 3])
 
 
 def test_alarms_are_real_late_or_false() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from testdg.data.benchmarks import load_benchmark
 from testdg.report.bench import means_table
-from testdg.report.board import board_pictures, board_table, outcome, source_words
+from testdg.report.board import board_figures, board_table, outcome, source_words
 from testdg.report.record import record_note
 from testdg.runs import DomainResult, Result
 from testdg.studies.leaderboard import FIRST, HELD_OUT, STREAMS, best_of, find_streams, make_board
@@ -63,7 +63,7 @@ def test_optional_streams_have_columns_and_no_part_in_the_mean() -> None:
     alone = make_board(extra)
     assert [column.title for column in board_table(alone, {}).columns][:2] == ["mean", "sorted"]
     assert "mean:" not in board_table(alone, {}).note
-    assert board_pictures(alone, {}) == []
+    assert board_figures(alone, {}) == []
 
 
 def test_the_record_of_a_sorted_stream_has_the_batch_size() -> None:
@@ -103,7 +103,7 @@ def test_a_miou_far_above_that_of_source_is_shown() -> None:
     rows = [
         (name, result(name.lower(), miou, miou, task="segmentation")) for name, miou in (("Source", 20), ("Tent", 50))
     ]
-    pictures = board_pictures(make_board((FIRST, *row) for row in rows), {})
+    pictures = board_figures(make_board((FIRST, *row) for row in rows), {})
     assert [picture.name for picture in pictures] == ["held-out"]
     assert "Not shown" not in pictures[0].caption
 
@@ -127,7 +127,7 @@ def test_costs_stand_in_the_table_and_far_rows_are_named_below_the_figures() -> 
     assert [entry.value for entry in dict(table.rows)["Tent"][-4:-1]] == [7.0, 90.0, 10]
     assert dict(table.rows)["Align"][-1].text == ""
     assert "of a batch of 20 on cuda, alone" in table.note
-    pictures = board_pictures(board, costs)
+    pictures = board_figures(board, costs)
     assert [picture.name for picture in pictures] == ["cost", "held-out"]
     assert all("Not shown, far above Source: Cotta (80.0)." in picture.caption for picture in pictures)
     assert "Cotta" not in pictures[0].files["svg"].decode()

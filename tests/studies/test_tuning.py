@@ -9,27 +9,25 @@ from testdg.methods import find_method
 from testdg.report.bench import remarks, summary_table, tuning_csv
 from testdg.runs.scores import Classification, Segmentation
 from testdg.studies import Grid, expand
-from testdg.studies.tuning import Choice, Tried, configurations
-from testdg.studies.variants import Chosen, Tuned, find_variant, find_variants
+from testdg.studies.tuning import VariantChoice, configurations
+from testdg.studies.variants import Tuned, TunedRow, find_variant, find_variants
 
 RATES = ("1e-06", "1e-05", "3e-05", "0.0001", "0.0003", "0.001")
 
 
-def choice(scores: dict[str, float | None], usual: float = 20.0) -> Choice:
+def choice(scores: dict[str, float | None], usual: float = 20.0) -> VariantChoice:
     """TENT on cifar10-c; scores by rate and optimiser, as in 1e-05 adam."""
     tried = configurations(find_variant("tent"), "cifar10-c")
-    found = [
-        Tried(one, scores.get(one.described.replace("learning_rate=", "").replace(", optimizer=", " "), usual))
-        for one in tried
-    ]
-    return Choice(find_variant("tent"), Classification.metric, 19.0, found)
+    names = [one.described.replace("learning_rate=", "").replace(", optimizer=", " ") for one in tried]
+    found = [replace(one, score=scores.get(name, usual)) for name, one in zip(names, tried, strict=True)]
+    return VariantChoice(find_variant("tent"), Classification.metric, 19.0, found)
 
 
 def test_the_best_is_chosen_and_its_neighbours_are_shown() -> None:
     found = choice({"3e-05 adam": 17.0, "1e-05 adam": 17.2, "3e-05 momentum": 19.5, "0.001 adam": 84.6})
-    assert found.best.configuration.settings == {"learning_rate": 3e-5, "optimizer": "adam"}
+    assert found.best.settings == {"learning_rate": 3e-5, "optimizer": "adam"}
     assert found.edges() == {}
-    assert {one.configuration.described for one in found.neighbours()} == {
+    assert {one.described for one in found.neighbours()} == {
         "learning_rate=1e-05, optimizer=adam",
         "learning_rate=0.0001, optimizer=adam",
         "learning_rate=3e-05, optimizer=momentum",
@@ -43,12 +41,12 @@ def test_the_best_is_chosen_and_its_neighbours_are_shown() -> None:
 
 
 def test_ties_go_to_the_published_settings_then_to_the_smaller_rate() -> None:
-    assert choice({"0.001 adam": 17.0, "1e-05 adam": 16.998}).best.configuration.published
+    assert choice({"0.001 adam": 17.0, "1e-05 adam": 16.998}).best.published
     found = choice({"0.0003 adam": 17.0, "1e-05 momentum": 17.0})
-    assert found.best.configuration.settings["learning_rate"] == 1e-5
+    assert found.best.settings["learning_rate"] == 1e-5
     assert len(found.ties) == 2
     assert "tied with 1 more" in remarks(found)[1]
-    assert choice({"0.0003 adam": 17.0, "1e-05 momentum": 17.01}).best.configuration.settings["learning_rate"] == 3e-4
+    assert choice({"0.0003 adam": 17.0, "1e-05 momentum": 17.01}).best.settings["learning_rate"] == 3e-4
 
 
 def test_an_edge_is_shown_and_a_missing_score_is_never_chosen() -> None:
@@ -69,10 +67,10 @@ def test_a_wider_search_adds_the_next_value_beyond_each_edge_with_all_others() -
         "learning_rate=1e-07, optimizer=momentum",
     ]
     assert {(one.widened, one.published) for one in wider} == {(1, False)}
-    again = replace(found, tried=[*found.tried, *(Tried(one, 16.0) for one in wider)])
+    again = replace(found, tried=[*found.tried, *(replace(one, score=16.0) for one in wider)])
     assert (again.widened, again.edges()) == (1, {"learning_rate": "least"})
     assert [one.settings["learning_rate"] for one in again.wider()] == [1e-8, 1e-8]
-    assert {one.configuration.settings["learning_rate"] for one in again.neighbours()} == {1e-7, 1e-6}
+    assert {one.settings["learning_rate"] for one in again.neighbours()} == {1e-7, 1e-6}
     assert "search widened once" in remarks(again)
     assert choice({"3e-05 adam": 17.0}).wider() == []
 
@@ -99,7 +97,7 @@ def test_the_next_value_has_the_ratio_of_the_last_two_and_stops_at_the_bound(
 def test_of_miou_the_largest_is_chosen() -> None:
     found = replace(choice({"3e-05 adam": 50.0, "1e-05 adam": 10.0}), metric=Segmentation.metric)
     assert found.best.score == 50.0
-    assert found.behind(next(one for one in found.tried if one.score == 10.0)) == 40.0
+    assert found.gap_to_best(next(one for one in found.tried if one.score == 10.0)) == 40.0
 
 
 # The file
@@ -107,9 +105,9 @@ def test_of_miou_the_largest_is_chosen() -> None:
 
 def test_a_choice_is_read_back_from_its_file_with_none(tmp_path: Path) -> None:
     rows = {
-        "neo": Chosen("NEO", "neo", "none", {"share": None, "anchor": "zero"}, score=17.0, edges=("share",)),
-        "tent": Chosen("TENT", "tent", "digits-c", {"learning_rate": 1e-5}),
-        "tent:come": Chosen("TENT (come)", "tent", "digits-c", {"learning_rate": 3e-5}, {"loss": "come"}),
+        "neo": TunedRow("NEO", "neo", "none", {"share": None, "anchor": "zero"}, score=17.0, edges=("share",)),
+        "tent": TunedRow("TENT", "tent", "digits-c", {"learning_rate": 1e-5}),
+        "tent:come": TunedRow("TENT (come)", "tent", "digits-c", {"learning_rate": 3e-5}, {"loss": "come"}),
     }
     Tuned({"benchmark": "digits-c", "seeds": (0,)}, rows).write(tmp_path / "tuned.toml")
     read = Tuned.read(tmp_path / "tuned.toml")
@@ -134,11 +132,11 @@ def test_a_choice_is_read_back_from_its_file_with_none(tmp_path: Path) -> None:
 
 
 def test_files_of_other_conditions_are_not_joined(tmp_path: Path) -> None:
-    one = Tuned({"images_per_domain": 20}, {"tent": Chosen("TENT", "tent", "none", {"learning_rate": 1e-5})})
-    two = Tuned({"images_per_domain": 20}, {"neo": Chosen("NEO", "neo", "none", {"share": 0.1})})
+    one = Tuned({"images_per_domain": 20}, {"tent": TunedRow("TENT", "tent", "none", {"learning_rate": 1e-5})})
+    two = Tuned({"images_per_domain": 20}, {"neo": TunedRow("NEO", "neo", "none", {"share": 0.1})})
     assert [*two.joined(one, tmp_path / "t.toml").rows] == ["tent", "neo"]
     with refused("other-tuning", tmp_path / "t.toml", "images_per_domain"):
-        replace(two, conditions={"images_per_domain": 40}).joined(one, tmp_path / "t.toml")
+        Tuned({"images_per_domain": 40}, two.rows).joined(one, tmp_path / "t.toml")
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import torch
 from support.errors import refused
 from testdg.data.benchmarks import load_benchmark
 from testdg.data.stream import to_float
+from testdg.files import cache_folder
 from testdg.models import TinyViT, load_model
 from testdg.runs import source_model
-from testdg.runs.training.cache import cache_folder
 from testdg.runs.training.embedded import EmbeddedClasses, train, trained_model
 
 SHORT = EmbeddedClasses(width=16, depth=1, heads=2, epochs=1)

@@ -5,10 +5,9 @@ import torch
 from torch import Tensor
 
 from support.errors import refused
+from support.training import SmallStreets
 from testdg.data.benchmarks import load_benchmark
-from testdg.data.benchmarks.streets import Streets
-from testdg.data.stream import Samples
-from testdg.data.streets.scene import draw_scenes
+from testdg.data.stream import LabelledImages
 from testdg.models import VisionModel
 from testdg.runs.training.embedded import EmbeddedClasses, EmbeddedMaps, default_recipe, train
 from testdg.runs.training.losses import class_weights
@@ -41,22 +40,14 @@ def test_labels_go_along_with_the_view() -> None:
     assert False in mirrored
 
 
-class Small(Streets):
-    """Eight scenes to learn from."""
-
-    def train(self) -> Samples:
-        scenes = draw_scenes(range(8), 0)
-        return Samples(scenes.images, scenes.labels)
-
-
-def accuracy(model: VisionModel, samples: Samples) -> float:
+def accuracy(model: VisionModel, samples: LabelledImages) -> float:
     with torch.no_grad():
         right: Tensor = model(samples.images / 255).logits.argmax(1) == samples.labels
     return float(right.float().mean())
 
 
 def test_training_learns_its_scenes_and_is_repeatable() -> None:
-    bench, told = Small(), []
+    bench, told = SmallStreets(), []
     recipe = EmbeddedMaps(epochs=6, batch_size=4)
     model = train(bench, recipe, lambda done, steps: told.append((done, steps)), "small")
     assert (told[-1], model.name, model.training, model.classes) == ((12, 12), "small", False, 9)

@@ -192,18 +192,6 @@ def test_bf16_trains_with_full_weights(start: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(one, other, atol=0.02, rtol=0.1)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("epochs", 0), ("images", -1), ("learning_rate", float("nan")), ("smoothing", 2.0), ("precision", "fp8"),
-        ("seed", -1),
-    ],
-)  # fmt: skip
-def test_a_recipe_is_checked(key: str, value: Any) -> None:
-    with refused("wrong-value", key, repr(value)):
-        ClassTuning(**{key: value})
-
-
 def test_starting_models(start: Path) -> None:
     bench = load_benchmark("digits-c")
     assert starting_model(bench, "tiny").classes == 10

@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,40 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.errors import refused
+from support.training import SmallStreets, generator
 from testdg.data.benchmarks import load_benchmark
-from testdg.data.benchmarks.streets import Streets
-from testdg.data.stream import Samples, to_float
-from testdg.data.streets.scene import draw_scenes
+from testdg.data.stream import to_float
 from testdg.models import load_model
-from testdg.runs.training.fine_tune import fine_tune, starting_model
+from testdg.runs.training.fine_tune import FineTuning, fine_tune, starting_model
 from testdg.runs.training.folder import TrainingFolder
 from testdg.runs.training.losses import cross_entropy, overlap_loss
 from testdg.runs.training.recipe import ClassTuning, MapTuning, make_recipe
-from testdg.runs.training.steps import Training
 from testdg.runs.training.views import map_view
 
 SHORT = MapTuning(epochs=3, batch_size=4)
 
 
-class Small(Streets):
-    """Eight scenes to learn from and three for the test, at half their size."""
-
-    def train(self) -> Samples:
-        scenes = draw_scenes(range(8), 0)
-        return Samples(scenes.images[..., ::2, ::2], scenes.labels[:, ::2, ::2])
-
-    def test(self) -> Samples:
-        scenes = draw_scenes(range(3), 1)
-        return Samples(scenes.images[..., ::2, ::2], scenes.labels[:, ::2, ::2])
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def test_training_learns_and_writes_its_score(tmp_path: Path) -> None:
     told: list[tuple[int, int, float, float]] = []
-    bench, recipe = Small(), MapTuning(epochs=20, batch_size=4, learning_rate=3e-3, scale_from=1.0, scale_to=1.2)
+    bench, recipe = SmallStreets(), MapTuning(epochs=20, batch_size=4, learning_rate=3e-3, scale_from=1.0, scale_to=1.2)
     about = fine_tune(bench, "tiny", tmp_path / "out", recipe, device="cpu", on_progress=lambda *a: told.append(a))
     assert [done for done, *_ in told] == [20, 40]
     assert told[-1][2] < 0.85 * told[0][2]
@@ -68,24 +49,10 @@ def test_training_learns_and_writes_its_score(tmp_path: Path) -> None:
     assert about["clean_error"] < 60
 
 
-def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    def stop(done: int, *_: Any) -> None:
-        if done >= 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fine_tune(Small(), "tiny", tmp_path / "cut", SHORT, device="cpu", on_progress=stop, save_every=0.0)
-    assert (tmp_path / "cut.training" / "state").exists()
-    found = [fine_tune(Small(), "tiny", tmp_path / name, SHORT, device="cpu") for name in ("cut", "whole")]
-    one, other = (load_model(tmp_path / name).fingerprint() for name in ("cut", "whole"))
-    assert one == other
-    assert found[0]["clean_miou"] == found[1]["clean_miou"]
-
-
 def test_the_decoder_has_its_own_learning_rate_and_every_weight_is_learnt_once(tmp_path: Path) -> None:
-    bench, recipe = Small(), MapTuning(learning_rate=1e-4, head_rate=10.0, weight_decay=0.01)
+    bench, recipe = SmallStreets(), MapTuning(learning_rate=1e-4, head_rate=10.0, weight_decay=0.01)
     model = starting_model(bench, "tiny")
-    training = Training(model, bench.train(), recipe, TrainingFolder(tmp_path, {}), lambda *_: None, 60.0)
+    training = FineTuning(model, bench.train(), recipe, TrainingFolder(tmp_path, {}), lambda *_: None, 60.0)
     rates = {id(p): (g["lr"], g["weight_decay"]) for g in training.optimizer.param_groups for p in g["params"]}
     assert sum(len(g["params"]) for g in training.optimizer.param_groups) == len(list(model.parameters()))
     for name, parameter in model.network.named_parameters():
@@ -160,20 +127,29 @@ def test_starting_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "named"),
+    ("task", "key", "value", "named"),
     [
-        ("epochs", 0, "got 0"), ("balance", 1.5, "[0, 1]"), ("head_rate", -1.0, "-1.0"), ("overlap", math.nan, "nan"),
-        ("scale_from", 2.5, "2.5 to 2.0"), ("scale_from", math.nan, "nan to 2.0"),
+        ("classification", "epochs", 0, "got 0"),
+        ("classification", "images", -1, "got -1"),
+        ("classification", "learning_rate", math.nan, "nan"),
+        ("classification", "smoothing", 2.0, "0 to 1"),
+        ("classification", "precision", "fp8", "'fp8'"),
+        ("classification", "seed", -1, "got -1"),
+        ("segmentation", "balance", 1.5, "0 to 1"),
+        ("segmentation", "head_rate", -1.0, "-1.0"),
+        ("segmentation", "overlap", math.nan, "nan"),
+        ("segmentation", "scale_from", 2.5, "2.5 to 2.0"),
+        ("segmentation", "scale_from", math.nan, "nan to 2.0"),
     ],
-)  # fmt: skip
-def test_a_recipe_is_checked(key: str, value: float, named: str) -> None:
+)
+def test_a_recipe_is_checked(task: str, key: str, value: object, named: str) -> None:
     with refused("wrong-value", key, named):
-        make_recipe("segmentation", {key: value})
+        make_recipe(task, {key: value})
 
 
 def test_a_recipe_of_another_task_is_refused(tmp_path: Path) -> None:
     with refused("wrong-task", "classification", "streets"):
-        fine_tune(Small(), "tiny", tmp_path / "out", ClassTuning(), device="cpu")
+        fine_tune(SmallStreets(), "tiny", tmp_path / "out", ClassTuning(), device="cpu")
     for task, key in (("classification", "overlap"), ("segmentation", "image_size")):
         with refused("option-conflict", task, f"--{key.replace('_', '-')}"):
             make_recipe(task, {key: 1})

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from testdg.core.fitting import fit, rate
-from testdg.core.learner import load_moments, moments
 
 
 def batches(start: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -56,15 +55,3 @@ def test_the_gradient_is_clipped() -> None:
     fit(lambda images, _: 1000 * network(images).mean(), optimizer, batches(0, 1), steps=1, clip=0.5)
     moved = torch.cat([p.detach().flatten() for p in network.parameters()]) - before
     assert moved.norm() == pytest.approx(0.5 * rate(0, 1), rel=1e-4)
-
-
-def test_a_loop_that_is_cut_in_two_ends_the_same() -> None:
-    whole, optimizer = make()
-    fit(lambda images, labels: (whole(images) - labels).square().mean(), optimizer, batches(0, 20), steps=20)
-    first, optimizer = make()
-    fit(lambda images, labels: (first(images) - labels).square().mean(), optimizer, batches(0, 8), steps=20)
-    second, other = make()
-    second.load_state_dict(first.state_dict())
-    load_moments(other, {name: value.clone() for name, value in moments(optimizer).items()})
-    fit(lambda images, labels: (second(images) - labels).square().mean(), other, batches(8, 20), steps=20, start=8)
-    assert torch.equal(second.weight, whole.weight)

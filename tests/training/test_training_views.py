@@ -2,11 +2,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.training import generator
 from testdg.runs.training.views import class_view, random_crop, random_flip
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @settings(max_examples=25, deadline=None)

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.display import Bar, BenchDisplay, Training, print_failures, quieten
-from testdg.cli.options import AnalyzeOptions, Chosen
+from testdg.cli.display import Bar, BenchDisplay, print_failures, quieten
+from testdg.cli.options import AnalyzeOptions, RunChoices
 from testdg.errors import UserError, unknown, visible
 from testdg.files import replace_text, writing
 from testdg.report.analyses import draw_analysis
@@ -26,7 +26,7 @@ from testdg.studies.grid import read_settings
 SPACES = ("embeddings", "features")
 
 
-def analyze_command(request: AnalyzeOptions, chosen: Chosen, *, as_json: bool) -> bool:
+def analyze_command(request: AnalyzeOptions, chosen: RunChoices, *, as_json: bool) -> bool:
     """Run an analysis, or list all of them; False if a run failed."""
     if request.name == "list":
         list_analyses(as_json)
@@ -43,7 +43,7 @@ def analyze_command(request: AnalyzeOptions, chosen: Chosen, *, as_json: bool) -
     quieten(spec.model for spec in specs)
     needed = analysis.choose(specs, request.space)
     with Bar(console) as bar:
-        prepare(specs, Training(bar))
+        prepare(specs, bar)
     if analysis.check_model is not None:
         analysis.check_model(open_run(specs[0]).model)
     engine = Local(request.jobs)
@@ -79,7 +79,7 @@ def list_analyses(as_json: bool) -> None:
     print(json.dumps(about, indent=2) if as_json else lines)
 
 
-def _specs(analysis: Analysis, chosen: Chosen) -> list[RunSpec]:
+def _specs(analysis: Analysis, chosen: RunChoices) -> list[RunSpec]:
     """The runs of an analysis; one that reads run folders has none and refuses options of runs."""
     if analysis.needs != "folders":
         return expand(

@@ -16,7 +16,7 @@ from testdg.registry import add_plugin
 INTERRUPTED = 130
 
 
-class Plain:
+class UntypedSwitches:
     """Help texts without a type for switches, which take no value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -27,19 +27,17 @@ class Plain:
         return params
 
 
-class Command(Plain, TyperCommand):
-    """A command with its options."""
+class Command(UntypedSwitches, TyperCommand): ...
 
 
-class Commands(Plain, TyperGroup):
-    """The command that contains all others."""
+class CommandGroup(UntypedSwitches, TyperGroup): ...
 
 
 app = typer.Typer(
     name="testdg",
     help="Continual test-time adaptation of vision models.",
     invoke_without_command=True,
-    cls=Commands,
+    cls=CommandGroup,
     pretty_exceptions_enable=False,
 )
 

@@ -3,14 +3,15 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
 
-from testdg.cli.display import Bar, BenchDisplay, Training, print_failures, quieten
-from testdg.cli.options import BenchOptions, Chosen, uses_ray
+from testdg.cli.display import Bar, BenchDisplay, print_failures, quieten
+from testdg.cli.options import BenchOptions, RunChoices, uses_ray
 from testdg.errors import UserError
 from testdg.files import replace_text, writing
 from testdg.report.bench import Layout
@@ -36,19 +37,19 @@ from testdg.studies.rows import store_names
 from testdg.studies.storage import Remote, find_out
 
 
-def bench_command(file: Path | None, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
+def bench_command(file: Path | None, chosen: RunChoices, places: BenchOptions, *, as_json: bool) -> bool:
     """Run the grid of a file or of the options and show its tables; False if a run failed."""
     return run_grid(make_grid(file, *chosen), places, Layout(), as_json=as_json)
 
 
-def ablate_command(name: str, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
+def ablate_command(name: str, chosen: RunChoices, places: BenchOptions, *, as_json: bool) -> bool:
     """Run an ablation and show its tables, or list all of them; False if a run failed."""
     if name == "list":
         list_ablations(as_json)
         return True
     ablation = find_ablation(name)
     grid = ablation.grid(chosen.values, read_settings(chosen.pairs, [METHOD]).get(METHOD, {}))
-    return run_grid(grid, places, Layout(ablation.columns, ablation.published), as_json=as_json)
+    return run_grid(grid, places, Layout(ablation.event_columns, ablation.published), as_json=as_json)
 
 
 def list_ablations(as_json: bool) -> None:
@@ -59,49 +60,70 @@ def list_ablations(as_json: bool) -> None:
 
 def run_grid(grid: Grid, places: BenchOptions, layout: Layout, *, as_json: bool) -> bool:
     """Run a grid and show its tables; False if a run failed."""
-    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_places(places)
-    specs = expand(grid)
-    ends = run_specs(specs, places, console)
-    store_names(grid.title, specs, ends)
-    tables = summarise(specs, ends)
+    runs = BenchRuns(places, Console(stderr=as_json, highlight=False, soft_wrap=True))
+    runs.compute(expand(grid))
+    store_names(grid.title, runs.specs, runs.ends)
+    tables = summarise(runs.specs, runs.ends)
     texts = {places.csv: lambda: layout.csv(tables), places.markdown: lambda: layout.markdown(tables)}
-    write_texts({**texts, places.jsonl: lambda: run_lines(specs, ends)})
-    failed = [end for end in ends if isinstance(end, Failed)]
+    write_texts({**texts, places.jsonl: runs.lines})
     if as_json:
-        print(json.dumps({**layout.plain(tables), "failed": failure_records(specs, failed)}, indent=2))
+        print(json.dumps({**layout.plain(tables), "failed": runs.failures()}, indent=2))
     elif tables:
-        console.print(f"\n{layout.text(tables)}\n\nruns  {places.out}", markup=False)
-    print_failures(specs, failed)
-    return not failed
+        runs.console.print(f"\n{layout.text(tables)}\n\nruns  {places.out}", markup=False)
+    print_failures(runs.specs, runs.failed)
+    return not runs.failed
 
 
-def run_specs(
-    specs: Sequence[RunSpec],
-    places: BenchOptions,
-    console: Console,
-    on_end: Callable[[Complete | Failed], object] = lambda end: None,
-) -> list[Complete | Failed]:
-    """Prepare the source models, compute runs, and show the progress; `on_end` is called with each end."""
-    engine = make_engine(places)
-    quieten(spec.model for spec in specs)
-    with Bar(console) as bar:
-        prepare(specs, Training(bar), devices=isinstance(engine, Local))
+class BenchRuns:
+    """The runs of a command, which computes them in one or several rounds, and how each ended."""
 
-    def notify(news: News) -> None:
-        display.notify(news)
-        if not isinstance(news, Running):
-            on_end(news)
+    def __init__(self, places: BenchOptions, console: Console) -> None:
+        self.places, self.console = places, console
+        self.specs: list[RunSpec] = []
+        self._ends: dict[int, Complete | Failed] = {}
 
-    with BenchDisplay(console, specs, engine.jobs) as display:
-        tracked = [msgspec.structs.replace(spec, track=places.track) for spec in specs]
-        return bench(tracked, places.out, engine=engine, notify=notify)
+    @property
+    def ends(self) -> list[Complete | Failed]:
+        """The ends so far, in the order of the runs."""
+        return [self._ends[number] for number in sorted(self._ends)]
 
+    @property
+    def failed(self) -> list[Failed]:
+        return [end for end in self.ends if isinstance(end, Failed)]
 
-def drop_state(end: Complete | Failed) -> None:
-    """Delete the adapted model of a complete run whose numbers suffice: hundreds of models would fill a disk."""
-    if isinstance(end, Complete):
-        shutil.rmtree(end.result.folder / "state", ignore_errors=True)
+    def compute(self, specs: Sequence[RunSpec], drops_state: Callable[[int], bool] = lambda number: False) -> None:
+        """Prepare the source models, compute more runs, and show the progress.
+
+        `drops_state` says of a run, by its place in `self.specs`, whether its numbers suffice. Its adapted model is
+        then deleted: hundreds of models would fill a disk.
+        """
+        engine, start = make_engine(self.places), len(self.specs)
+        self.specs += specs
+        quieten(spec.model for spec in specs)
+        with Bar(self.console) as bar:
+            prepare(specs, bar, devices=isinstance(engine, Local))
+
+        def notify(news: News) -> None:
+            display.notify(news)
+            if not isinstance(news, Running):
+                number = start + news.number
+                self._ends[number] = replace(news, number=number)
+                if isinstance(news, Complete) and drops_state(number):
+                    shutil.rmtree(news.result.folder / "state", ignore_errors=True)
+
+        with BenchDisplay(self.console, specs, engine.jobs) as display:
+            tracked = [msgspec.structs.replace(spec, track=self.places.track) for spec in specs]
+            bench(tracked, self.places.out, engine=engine, notify=notify)
+
+    def lines(self) -> str:
+        """Every complete run on a line: the name of its row, and its result."""
+        complete = [end for end in self.ends if isinstance(end, Complete)]
+        runs = [{"name": self.specs[end.number].name, **end.result.to_dict()} for end in complete]
+        return "".join(json.dumps(run) + "\n" for run in runs)
+
+    def failures(self) -> list[dict[str, str]]:
+        return [{"run": str(self.specs[end.number]), "sentence": end.sentence} for end in self.failed]
 
 
 def make_engine(places: BenchOptions) -> Engine:
@@ -144,13 +166,3 @@ def write_texts(files: Mapping[Path | None, Callable[[], str]]) -> None:
         if path is not None:
             with writing(path.parent):
                 replace_text(path, make())
-
-
-def run_lines(specs: Sequence[RunSpec], ends: Sequence[Complete | Failed]) -> str:
-    """Every complete run on a line: the name of its row, and its result."""
-    runs = [{"name": specs[end.number].name, **end.result.to_dict()} for end in ends if isinstance(end, Complete)]
-    return "".join(json.dumps(run) + "\n" for run in runs)
-
-
-def failure_records(specs: Sequence[RunSpec], failed: Sequence[Failed]) -> list[dict[str, str]]:
-    return [{"run": str(specs[end.number]), "sentence": end.sentence} for end in failed]

@@ -6,11 +6,10 @@ from typing import Annotated
 from typer import Argument, Context, Option
 
 from testdg.cli import options as given
-from testdg.cli.options import BenchOptions, Chosen, prepare_torch, uses_ray, with_choices, with_options
+from testdg.cli.options import BenchOptions, RunChoices, prepare_torch, uses_ray, with_choices
 from testdg.spec import CHOICES
 
 DEFAULT_METHOD = "testdg_aligned"
-_MODEL = "Model: a folder, a hub id, a timm name, or the name of one in a --plugin."
 
 # Streams of a user's own pictures
 
@@ -19,18 +18,16 @@ def adapt(
     frames: Annotated[
         str, Argument(metavar="FRAMES", help="Folder of pictures, list of paths, video, or - for paths on stdin.")
     ],
-    model: Annotated[str, Option(help=_MODEL)],
+    model: Annotated[str, Option(help=given.MODEL_HELP)],
     out: Annotated[Path, Option(metavar="FOLDER", help="Folder of the predictions; an interrupted stream resumes.")],
-    method: Annotated[str | None, Option(help="Method; see `testdg methods` (testdg_aligned).")] = None,
+    method: given.PictureMethod = None,
     source: Annotated[
         Path | None,
         Option(metavar="FOLDER", help="Clean pictures to align to; in folders of their classes if need be."),
     ] = None,
     settings: given.Settings = None,
     guard: Annotated[bool, Option("--guard/--no-guard", help=CHOICES["guard"].help)] = True,
-    classes: Annotated[
-        Path | None, Option(metavar="FILE", help="Names of the classes, one per line; the model's if left out.")
-    ] = None,
+    classes: given.Classes = None,
     batch_size: Annotated[int | None, Option(min=1, help="Pictures per batch (32; of segmentation 1).")] = None,
     order: Annotated[str, Option(metavar="name|time", help="Order of the pictures of a folder.")] = "name",
     follow: Annotated[bool, Option("--follow", help="Wait for more pictures in the folder, until Ctrl-C.")] = False,
@@ -46,7 +43,7 @@ def adapt(
     format: Annotated[
         str, Option(metavar="csv|parquet", help="parquet: a Parquet file next to the CSV (needs pyarrow).")
     ] = "csv",
-    device: Annotated[str, Option(help=CHOICES["device"].help)] = "auto",
+    device: given.Device = "auto",
     engine: Annotated[
         str, Option(metavar="local|ray", help="ray: every subfolder of FRAMES is a stream, on a Ray cluster.")
     ] = "local",
@@ -89,13 +86,11 @@ def adapt(
 
 
 def serve(
-    model: Annotated[str | None, Option(help=_MODEL)] = None,
+    model: Annotated[str | None, Option(help=given.MODEL_HELP)] = None,
     source: Annotated[Path | None, Option(metavar="FOLDER", help="Clean pictures to align to.")] = None,
-    method: Annotated[str | None, Option(help="Method; see `testdg methods` (testdg_aligned).")] = None,
+    method: given.PictureMethod = None,
     settings: given.Settings = None,
-    classes: Annotated[
-        Path | None, Option(metavar="FILE", help="Names of the classes, one per line; the model's if left out.")
-    ] = None,
+    classes: given.Classes = None,
     host: Annotated[str, Option(help="Address; an address that other machines can reach needs a token.")] = "127.0.0.1",
     port: Annotated[int, Option(min=1, max=65535, help="Port.")] = 8000,
     token_file: Annotated[
@@ -108,7 +103,7 @@ def serve(
     demo: Annotated[
         bool, Option("--demo", help="Play the embedded stream; needs neither a model nor pictures.")
     ] = False,
-    device: Annotated[str, Option(help=CHOICES["device"].help)] = "auto",
+    device: given.Device = "auto",
 ) -> None:
     """Serve a model that adapts, with a page to watch it; predictions at once, learning in the background."""
     pairs = settings or []
@@ -127,7 +122,7 @@ def serve(
 
 @with_choices(several=False, benchmark="digits-c", method=DEFAULT_METHOD)
 def run(
-    chosen: Chosen,
+    chosen: RunChoices,
     out: Annotated[Path, Option(help="Parent of the run folders.")] = Path("runs"),
     track: given.Track = None,
     json: given.Json = False,
@@ -141,9 +136,8 @@ def run(
 
 
 @with_choices()
-@with_options("places", BenchOptions)
 def bench(
-    chosen: Chosen,
+    chosen: RunChoices,
     places: BenchOptions,
     grid: Annotated[
         Path | None, Argument(metavar="GRID.toml", help="Grid of runs; see docs/bench.md. Options win over it.")
@@ -158,9 +152,7 @@ def bench(
 
 
 @with_choices("method", "tuned", several=False, benchmark="digits-c")
-@with_options("places", BenchOptions)
-@with_options("request", given.TuneOptions)
-def tune(chosen: Chosen, places: BenchOptions, request: given.TuneOptions, json: given.Json = False) -> bool:
+def tune(chosen: RunChoices, request: given.TuneOptions, places: BenchOptions, json: given.Json = False) -> bool:
     """Choose settings: twelve configurations a method, on the extra corruptions (exit code 1 if a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.tune import tune_command
@@ -169,9 +161,9 @@ def tune(chosen: Chosen, places: BenchOptions, request: given.TuneOptions, json:
 
 
 @with_choices("method", "protocol", benchmark="digits-c")
-@with_options("places", BenchOptions)
-@with_options("request", given.BoardOptions)
-def leaderboard(chosen: Chosen, places: BenchOptions, request: given.BoardOptions, json: given.Json = False) -> bool:
+def leaderboard(
+    chosen: RunChoices, request: given.BoardOptions, places: BenchOptions, json: given.Json = False
+) -> bool:
     """Run all methods on all streams and compare them: errors, worst case, cost (exit code 1 if a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.leaderboard import leaderboard_command
@@ -180,9 +172,8 @@ def leaderboard(chosen: Chosen, places: BenchOptions, request: given.BoardOption
 
 
 @with_choices("method", "tuned")
-@with_options("places", BenchOptions)
 def ablate(
-    chosen: Chosen,
+    chosen: RunChoices,
     places: BenchOptions,
     name: Annotated[str, Argument(metavar="NAME|list", help="Ablation; `list` shows all.")] = "list",
     json: given.Json = False,
@@ -195,8 +186,7 @@ def ablate(
 
 
 @with_choices(method="testdg")
-@with_options("request", given.AnalyzeOptions)
-def analyze(chosen: Chosen, request: given.AnalyzeOptions, json: given.Json = False) -> bool:
+def analyze(chosen: RunChoices, request: given.AnalyzeOptions, json: given.Json = False) -> bool:
     """Analyse what adaptation does: numbers as JSON, and a figure (exit code 1 if a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.analyze import analyze_command

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
@@ -19,8 +19,6 @@ from testdg.runs.observer import Observer, RunProgress
 from testdg.runs.record import OWN_ORDERS
 from testdg.studies import Complete, Failed, News, Running, RunSpec
 
-STATUS_EVERY = 60.0  # seconds between two status lines, where there is no terminal
-
 
 def quieten(models: Iterable[str | None]) -> None:
     """Silence other libraries; only the download of a model shows a bar."""
@@ -30,43 +28,49 @@ def quieten(models: Iterable[str | None]) -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
-class Drawn:
-    """A display that may draw on a terminal, as a context."""
+class Screen:
+    """Lines that stay, and on a terminal a display below them: a bar, unless `render` returns something else.
 
-    drawing: Live | Progress | None = None
+    `render` is first called by this constructor.
+    """
 
-    def __enter__(self) -> Self:
-        if self.drawing is not None:
-            self.drawing.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.drawing is not None:
-            self.drawing.stop()
-
-
-class Screen(Drawn):
-    """Lines, and on a terminal a bar below them."""
+    interval = 60.0
+    """Seconds between two status lines, where there is no terminal."""
 
     def __init__(self, console: Console, *columns: ProgressColumn, redirect_stdout: bool = True) -> None:
         self.console = console
-        self.shown = time.monotonic()
-        hidden = not console.is_terminal
-        self.drawing = self.progress = Progress(
-            *columns, console=console, transient=True, redirect_stdout=redirect_stdout, disable=hidden
+        self.printed = time.monotonic()
+        self.progress = Progress(*columns, console=console)
+        self.live = Live(
+            console=console,
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=redirect_stdout,
+            get_renderable=self.render,
         )
+
+    def render(self) -> RenderableType:
+        return self.progress
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.live.stop()
 
     @property
     def is_silent(self) -> bool:
-        """Whether there is no bar, and the last line is long ago."""
-        return not self.console.is_terminal and time.monotonic() - self.shown >= STATUS_EVERY
+        """Whether there is no terminal, and the last line is long ago."""
+        return not self.console.is_terminal and time.monotonic() - self.printed >= self.interval
 
     def print(self, line: str) -> None:
-        self.shown = time.monotonic()
+        self.printed = time.monotonic()
         self.console.print(visible(line), markup=False)
 
 
-class Bar(Screen):
+class Bar(Screen, Observer):
     """Progress of one piece of work: a bar with the time left on a terminal, a line at every tenth elsewhere."""
 
     def __init__(self, console: Console) -> None:
@@ -80,94 +84,68 @@ class Bar(Screen):
             self.tenths = 10 * done // total
             self.print(f"{10 * self.tenths:3} %  {description}")
 
-
-class Training(Observer):
-    """Shows the training of source models on a bar."""
-
-    def __init__(self, bar: Bar) -> None:
-        self.bar = bar
-
     def training(self, step: int, steps: int) -> None:
-        self.bar.update("training the source model", step, steps)
+        self.update("training the source model", step, steps)
 
 
-# Of `testdg run`
-
-
-class Display(Observer, Drawn):
-    """Shows the runs of several methods on one stream, with the scores of each."""
+class RunDisplay(Screen, Observer):
+    """The runs of several methods on one stream: on a terminal a table that fills, elsewhere a line for each domain."""
 
     def __init__(self, console: Console, titles: dict[str, str]) -> None:
-        self.console = console
+        self.runs: dict[str, RunProgress] = {}
+        super().__init__(console, TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        self.task = self.progress.add_task("", total=None, visible=False)
         self.titles = titles
         """Of each method, in the order of the columns."""
-        self.runs: dict[str, RunProgress] = {}
+
+    def training(self, step: int, steps: int) -> None:
+        about = "training the source model"
+        self.progress.update(self.task, description=about, completed=step, total=steps, visible=True)
+        if step % max(1, steps // 4) == 0:
+            self._print_line(f"{about}: {100 * step // steps} %")
 
     def started(self, run: RunProgress) -> None:
         if run.method in self.runs:  # the first method on the next order of the domains
             self.runs = {}
         self.runs[run.method] = run
-
-    def title(self, run: RunProgress) -> str:
-        """The title of a method, with the order of the domains if there are several."""
         title = self.titles[run.method]
-        return title if run.record.order in OWN_ORDERS else f"{title}, {run.record.order}"
-
-
-class PlainDisplay(Display):
-    """One line when a method starts, one for each finished domain."""
-
-    def training(self, step: int, steps: int) -> None:
-        if step % max(1, steps // 4) == 0:
-            self.console.print(f"training the source model: {100 * step // steps} %")
-
-    def started(self, run: RunProgress) -> None:
-        super().started(run)
-        self.ended: set[int] = set()
+        if run.record["order"] not in OWN_ORDERS:
+            title += f", {run.record['order']}"
+        self.progress.reset(self.task, description=title, total=run.batches, visible=True)
+        self.progress.advance(self.task, run.resumed)
         done = f", {run.resumed} done already" if run.resumed else ""
-        self.console.print(f"{self.title(run)}: {run.batches} batches{done}")
-        self.advanced(run, run.earlier)
+        self._print_line(f"{title}: {run.batches} batches{done}")
+        self.complete_visits: set[int] = set()
+        self._print_visits(run, run.earlier)
 
     def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
-        """Print each visit when it is complete."""
-        tally, names = run.tally, [*run.record.domains, *run.record.held_out]
-        images = run.record.images_per_domain
+        self.progress.advance(self.task, len(entries))
+        self._print_visits(run, entries)
+
+    def _print_line(self, line: str) -> None:
+        if not self.console.is_terminal:
+            self.print(line)
+
+    def _print_visits(self, run: RunProgress, entries: Sequence[Entry]) -> None:
+        """Print the score of each visit that is complete."""
+        tally, names = run.tally, [*run.record["domains"], *run.record["held_out"]]
+        images = run.record["images_per_domain"]
         sizes = dict(zip(names, [images] * len(names) if isinstance(images, int) else images, strict=True))
         several = len({visit.severity for visit in tally.visits}) > 1
-        for number in sorted({part["segment"] for entry in entries for part in entry["parts"]} - self.ended):
+        visits = {part["segment"] for entry in entries for part in entry["parts"]}
+        for number in sorted(visits - self.complete_visits):
             visit = tally.visits[number]
             if tally.images[number] == sizes[visit.name]:
-                self.ended.add(number)
+                self.complete_visits.add(number)
                 label = f"{visit.name}, {visit.severity}" if several else visit.name
                 label += f", round {visit.round}" if tally.visits[-1].round > 1 else ""
                 score = tally.score_of(number)
                 shown = "-" if score is None else tally.score.metric.show(score)
-                self.console.print(f"  {label:<20}{shown:>7}")
+                self._print_line(f"  {label:<20}{shown:>7}")
 
-
-class LiveDisplay(Display):
-    """A table that fills while the stream is processed, with a bar below."""
-
-    def __init__(self, console: Console, titles: dict[str, str]) -> None:
-        super().__init__(console, titles)
-        self.bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console)
-        self.task = self.bar.add_task("", total=None, visible=False)
-        self.drawing = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
-
-    def training(self, step: int, steps: int) -> None:
-        self.bar.update(self.task, description="training the source model", completed=step, total=steps, visible=True)
-
-    def started(self, run: RunProgress) -> None:
-        super().started(run)
-        self.bar.reset(self.task, description=self.title(run), total=run.batches, visible=True)
-        self.bar.advance(self.task, run.done)
-
-    def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
-        self.bar.advance(self.task, len(entries))
-
-    def _render(self) -> Group:
+    def render(self) -> RenderableType:
         if not self.runs:
-            return Group(self.bar)
+            return self.progress
         tally = next(iter(self.runs.values())).tally
         columns: list[dict[int, float]] = []
         for method in self.titles:
@@ -175,10 +153,7 @@ class LiveDisplay(Display):
             scores = {} if own is None else {number: own.score_of(number) for number in own.images}
             columns.append({number: score for number, score in scores.items() if score is not None})
         table = visit_table(list(self.titles.values()), tally.visits, columns, tally.score.metric)
-        return Group(rich_table(table), self.bar)
-
-
-# Of `testdg bench` and all other commands that run grids
+        return Group(rich_table(table), self.progress)
 
 
 class Forecast:

@@ -3,26 +3,25 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from testdg.cli.bench import check_places, drop_state, failure_records, run_specs, write_texts
+from testdg.cli.bench import BenchRuns, check_places, write_texts
 from testdg.cli.display import Bar, print_failures
-from testdg.cli.options import BenchOptions, BoardOptions, Chosen
+from testdg.cli.options import BenchOptions, BoardOptions, RunChoices
 from testdg.data.benchmarks import load_benchmark
 from testdg.errors import UserError
 from testdg.files import write_files
 from testdg.report.bench import Layout
-from testdg.report.board import board_markdown, board_page, board_pictures, board_table, outcome
-from testdg.report.figures import picture_files
+from testdg.report.board import board_figures, board_markdown, board_page, board_table, outcome
+from testdg.report.figures import files_by_name
 from testdg.report.page import check_folder
 from testdg.report.table import plain_table
 from testdg.runs import Result
-from testdg.runs.stored import RUNS, read_lines, to_line
-from testdg.studies import Complete, Failed, RunSpec
+from testdg.runs.result import RUNS, read_lines, to_line
+from testdg.studies import Complete
 from testdg.studies.analyses.cost import Costs, measure_costs, read_costs
 from testdg.studies.grid import read_settings
 from testdg.studies.leaderboard import (
@@ -40,7 +39,7 @@ from testdg.studies.variants import Tuned, Variant, compatible_variants, find_va
 NamedRuns = list[tuple[str, str, Result]]
 
 
-def leaderboard_command(request: BoardOptions, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
+def leaderboard_command(request: BoardOptions, chosen: RunChoices, places: BenchOptions, *, as_json: bool) -> bool:
     """Compute the missing runs and write the leaderboard, or show stored ones; False if a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     write = partial(_write, folder=request.report, places=places, console=console, as_json=as_json)
@@ -52,6 +51,7 @@ def leaderboard_command(request: BoardOptions, chosen: Chosen, places: BenchOpti
         write(stored_runs(results), costs)
         return True
     contest = _Contest(request, chosen, places, console)
+    runs = contest.runs
     try:
         contest.run()
         costs = contest.costs() if request.cost else read_costs(request.report)
@@ -59,18 +59,19 @@ def leaderboard_command(request: BoardOptions, chosen: Chosen, places: BenchOpti
         if contest.named_runs():
             write(contest.named_runs(), read_costs(request.report))
         raise
-    write(contest.named_runs(), costs, failure_records(contest.specs, contest.failed))
-    print_failures(contest.specs, contest.failed)
-    return not contest.failed
+    write(contest.named_runs(), costs, runs.failures())
+    print_failures(runs.specs, runs.failed)
+    return not runs.failed
 
 
 class _Contest:
     """The runs of a leaderboard: all methods with the first seed, then the best with all seeds and longer."""
 
-    def __init__(self, request: BoardOptions, chosen: Chosen, places: BenchOptions, console: Console) -> None:
-        self.request, self.values, self.places, self.console = request, chosen.values, places, console
+    def __init__(self, request: BoardOptions, chosen: RunChoices, places: BenchOptions, console: Console) -> None:
+        self.request, self.values = request, chosen.values
+        self.runs = BenchRuns(places, console)
         self.entered: list[StreamRun] = []
-        self.ends: list[Complete | Failed] = []
+        """The runs with their streams."""
         names = self.values["benchmark"]
         if len(names) != 1:
             raise UserError("a leaderboard is for one benchmark: name one with --benchmark", code="several-benchmarks")
@@ -95,14 +96,6 @@ class _Contest:
             variants, leaderboard_runs(variants, self.benchmark, self.streams, self.values)[0].spec
         )
 
-    @property
-    def specs(self) -> list[RunSpec]:
-        return [one.spec for one in self.entered]
-
-    @property
-    def failed(self) -> list[Failed]:
-        return [end for end in self.ends if isinstance(end, Failed)]
-
     def run(self) -> None:
         seeds = self.values.get("seed", [0])
         self._run(self.variants, seeds[:1], best=False)
@@ -118,20 +111,13 @@ class _Contest:
         found = leaderboard_runs(variants, self.benchmark, self.streams, values, best=best)
         known = set(self.entered)
         fresh = [one for one in found if one not in known]
-        start = len(self.entered)
         self.entered += fresh
-
-        def on_end(end: Complete | Failed) -> None:
-            self.ends.append(replace(end, number=start + end.number))
-            if self.entered[start + end.number].stream != FIRST:  # those are measured later
-                drop_state(end)
-
-        run_specs([one.spec for one in fresh], self.places, self.console, on_end)
+        # the cost of the runs on the first stream is measured later, from their states
+        self.runs.compute([one.spec for one in fresh], lambda number: self.entered[number].stream != FIRST)
 
     def complete(self) -> list[tuple[StreamRun, Result]]:
         """Runs with a result, in the order of the declaration."""
-        ended = sorted(self.ends, key=lambda end: end.number)
-        return [(self.entered[end.number], end.result) for end in ended if isinstance(end, Complete)]
+        return [(self.entered[end.number], end.result) for end in self.runs.ends if isinstance(end, Complete)]
 
     def named_runs(self) -> NamedRuns:
         return [(one.stream, one.spec.name, result) for one, result in self.complete()]
@@ -139,7 +125,7 @@ class _Contest:
     def costs(self) -> Costs:
         """The costs of the first run of each row, measured one after the other."""
         firsts = {one.spec.name: (one.spec, run) for one, run in reversed(self.complete()) if one.stream == FIRST}
-        with Bar(self.console) as bar:
+        with Bar(self.runs.console) as bar:
             return measure_costs(list(firsts.values()), self.request.report, bar.update)
 
 
@@ -157,19 +143,19 @@ def _write(
     if not runs:
         raise UserError("no run is complete: there is nothing to show", code="no-runs")
     board = make_board(runs)
-    pictures, tables = board_pictures(board, costs), list(board.tables.values())
+    figures, tables = board_figures(board, costs), list(board.tables.values())
     lines = "".join(to_line(run, row_entry(stream, place, row)) for place, (stream, row, run) in enumerate(runs))
 
     def text(path: Path) -> str:
-        figures = Path(os.path.relpath(folder / "figures", path.parent)).as_posix()
-        return board_markdown(board, costs, pictures, figures)
+        place = Path(os.path.relpath(folder / "figures", path.parent)).as_posix()
+        return board_markdown(board, costs, figures, place)
 
     files = {
         "leaderboard.md": text(folder / "leaderboard.md").encode(),
-        "leaderboard.html": board_page(board, costs, pictures).encode(),
+        "leaderboard.html": board_page(board, costs, figures).encode(),
         RUNS: lines.encode(),
     }
-    write_files(folder, files | picture_files(pictures))
+    write_files(folder, files | files_by_name(figures))
     texts = {places.csv: lambda: Layout().csv(tables), places.markdown: lambda: text(places.markdown or folder)}
     write_texts({**texts, places.jsonl: lambda: lines})
     if as_json:

@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -18,6 +18,12 @@ Settings = Annotated[
     list[str] | None,
     Option("--set", metavar="KEY=VALUE", help="Setting of a method; of several, METHOD.KEY=VALUE; repeatable."),
 ]
+MODEL_HELP = "Model: a folder, a hub id, a timm name, or the name of one in a --plugin."
+PictureMethod = Annotated[str | None, Option(help="Method; see `testdg methods` (testdg_aligned).")]
+Classes = Annotated[
+    Path | None, Option(metavar="FILE", help="Names of the classes, one per line; the model's if left out.")
+]
+Device = Annotated[str, Option(help=CHOICES["device"].help)]
 Subset = Annotated[str | None, Option(metavar="WHICH", help=CHOICES["subset"].help)]
 Jobs = Annotated[int, Option(help="Runs at the same time, a process each; with Ray, runs that share a GPU.")]
 Address = Annotated[
@@ -107,7 +113,7 @@ class AnalyzeOptions:
     ] = None
 
 
-class Chosen(NamedTuple):
+class RunChoices(NamedTuple):
     """The choices of a user about runs: values of a grid, and settings of methods as `--set` has them."""
 
     values: dict[str, Any]
@@ -122,51 +128,41 @@ _SECOND = "second_"  # a second name of an option is an option of its own, which
 def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Callable[[Command], Command]:
     """Give a command an option for every choice of `RunSpec`, and `--set`; it gets them as `chosen`.
 
-    If it takes `several` benchmarks, protocols or seeds, the help shows names in the plural; both are accepted.
+    A parameter of the command whose type is a dataclass becomes an option for every field. If the command takes
+    `several` benchmarks, protocols or seeds, the help shows names in the plural; both are accepted.
     """
-    options = []
+    choices = []
     for key in (key for key in keys() if key not in left_out):
         names = [CHOICES[key].option]
         if several and key in keys("axis"):
             names = [f"{names[0]}s", *names]
-        options.append(_parameter(key, names[0], defaults.get(key)))
-        options += [_parameter(_SECOND + key, name, None, hidden=True) for name in names[1:]]
+        choices.append(_parameter(key, names[0], defaults.get(key)))
+        choices += [_parameter(_SECOND + key, name, None, hidden=True) for name in names[1:]]
 
     def decorate(command: Command) -> Command:
+        own = dict(inspect.signature(command, eval_str=True).parameters)
+        del own["chosen"]
+        groups = {name: own.pop(name).annotation for name in [*own] if is_dataclass(own[name].annotation)}
+        fields = {name: inspect.signature(group).parameters for name, group in groups.items()}
+
         def run(settings: list[str] | None, **given: Any) -> bool | None:
-            values = {option.name: given.pop(option.name) for option in options}
+            values = {option.name: given.pop(option.name) for option in choices}
             for key in [key for key in values if key.startswith(_SECOND)]:
                 if (second := values.pop(key)) is not None:
                     values[key.removeprefix(_SECOND)] = second
-            return command(chosen=Chosen(chosen(values), settings or []), **given)
+            for name, group in groups.items():
+                given[name] = group(**{field: given.pop(field) for field in fields[name]})
+            return command(chosen=RunChoices(chosen(values), settings or []), **given)
 
-        parameter = inspect.Parameter("settings", _KIND, default=None, annotation=Settings)
-        return _with_parameters(run, command, "chosen", [*options, parameter])
-
-    return decorate
-
-
-def with_options(name: str, kind: type) -> Callable[[Command], Command]:
-    """Give a command an option for every field of a class; the command gets a value of that class under a name."""
-    options = list(inspect.signature(kind).parameters.values())
-
-    def decorate(command: Command) -> Command:
-        def run(**given: Any) -> bool | None:
-            return command(**{name: kind(**{option.name: given.pop(option.name) for option in options})}, **given)
-
-        return _with_parameters(run, command, name, options)
+        pairs = inspect.Parameter("settings", _KIND, default=None, annotation=Settings)
+        of_groups = [option for options in fields.values() for option in options.values()]
+        parameters = sorted([*own.values(), *of_groups, *choices, pairs], key=_place)
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        return run
 
     return decorate
-
-
-def _with_parameters(run: Command, command: Command, name: str, options: list[inspect.Parameter]) -> Command:
-    """`run` with the name, the help and the parameters of a command, but with options in place of one parameter."""
-    own = inspect.signature(command, eval_str=True).parameters
-    parameters = sorted([*(own[key] for key in own if key != name), *options], key=_place)
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    return run
 
 
 def _parameter(key: str, name: str, default: str | None, *, hidden: bool = False) -> inspect.Parameter:
@@ -182,8 +178,6 @@ def _parameter(key: str, name: str, default: str | None, *, hidden: bool = False
 
 def _place(parameter: inspect.Parameter) -> int:
     """Order of parameters: arguments, choices of runs, settings, files, JSON."""
-    if parameter.default is inspect.Parameter.empty:  # another decorator replaces it
-        return -1
     kinds = [type(note).__name__ for note in getattr(parameter.annotation, "__metadata__", ())]
     if "ArgumentInfo" in kinds:
         return 0

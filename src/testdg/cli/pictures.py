@@ -13,22 +13,21 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from testdg.cli.display import Drawn, Screen, print_failures, quieten
+from testdg.cli.display import Screen, print_failures, quieten
 from testdg.errors import UserError, visible
 from testdg.report.pictures import draw_summary
 from testdg.runs.adapt import Request, Watcher, adapt_frames
-from testdg.runs.pictures import Answered
+from testdg.runs.pictures import PredictedBatch
 from testdg.runs.session import PictureOptions
-from testdg.runs.summary import Tally
+from testdg.runs.summary import StreamStatistics
 from testdg.studies.engine import Failed
-from testdg.studies.fleet import End, Ended, Lost, News, Noted, Seen, Stopped, adapt_fleet, find_streams
+from testdg.studies.fleet import End, Ended, News, Noted, Stopped, StreamProgress, adapt_fleet, find_streams
+from testdg.studies.ray import Lost
 
-LINE_INTERVAL = 10.0  # seconds between two lines where there is no terminal
 NAMED = 5  # pictures that were left out and are named on the screen; skipped.csv has all
 
 
@@ -63,59 +62,55 @@ def print_summary(console: Console, summary: Mapping[str, Any]) -> None:
         console.print(visible(line), markup=False)
 
 
-class StreamScreen(Watcher, Drawn):
-    """On a terminal a bar that moves, and a line under it; elsewhere a line at every tenth and every ten seconds."""
+class StreamScreen(Screen, Watcher):
+    """On a terminal a bar that moves, and a line below it; elsewhere a line at every tenth and every ten seconds."""
+
+    interval = 10.0
 
     def __init__(self, console: Console) -> None:
-        self.console, self.done, self.first, self.tenths = console, 0, 0, 0
-        self.total: int | None = None
-        self.begun = self.last = time.monotonic()
-        self.bar = Progress(TextColumn("adapting"), BarColumn(), TimeRemainingColumn(), console=console)
-        self.task = self.bar.add_task("", total=None)
         self.text = "loading the model"
-        if console.is_terminal:
-            self.drawing = Live(
-                console=console,
-                refresh_per_second=4,
-                transient=True,
-                get_renderable=lambda: Group(self.bar, Text(self.text)),
-            )
+        super().__init__(console, TextColumn("adapting"), BarColumn(), TimeRemainingColumn())
+        self.task = self.progress.add_task("", total=None)
+        self.done, self.first, self.tenths = 0, 0, 0
+        self.total: int | None = None
+        self.begun = time.monotonic()
+
+    def render(self) -> RenderableType:
+        return Group(self.progress, Text(self.text))
 
     def note(self, text: str) -> None:
         """Print a line that stays."""
-        self.console.print(f"note      {visible(text)}", markup=False)
+        self.print(f"note      {text}")
 
     def started(self, total: int | None, done: int) -> None:
         self.total, self.done, self.first, self.begun = total, done, done, time.monotonic()
         if done:
             self.note(f"{done} pictures are done already")
         self.text = "waiting for the first pictures"
-        self.bar.update(self.task, total=total, completed=done)
+        self.progress.update(self.task, total=total, completed=done)
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
         """Count, name the first pictures that are left out, and show the progress."""
-        self.done += len(answered.predictions) + len(answered.skipped)
-        for number, one in enumerate(answered.skipped, tally.skipped - len(answered.skipped)):
+        self.done += len(batch.predictions) + len(batch.skipped)
+        for number, one in enumerate(batch.skipped, statistics.skipped - len(batch.skipped)):
             if number < NAMED:
                 self.note(f"left out: {one.file}: {one.reason}")
             elif number == NAMED:
                 self.note("more are left out: see skipped.csv")
-        self.text = self.progress_line(tally)
-        self.bar.update(self.task, completed=self.done)
+        self.text = self.progress_line(statistics)
+        self.progress.update(self.task, completed=self.done)
         tenths = 10 * self.done // self.total if self.total else 0
-        late = tenths > self.tenths or time.monotonic() - self.last > LINE_INTERVAL
-        if late and not self.console.is_terminal:
-            self.tenths, self.last = tenths, time.monotonic()
-            self.console.print(self.text, markup=False)
+        if not self.console.is_terminal and (tenths > self.tenths or self.is_silent):
+            self.tenths = tenths
+            self.print(self.text)
 
-    def progress_line(self, tally: Tally) -> str:
+    def progress_line(self, statistics: StreamStatistics) -> str:
         rate = (self.done - self.first) / max(time.monotonic() - self.begun, 1e-9)
         whole = f" of {self.total}" if self.total else ""
-        return (
-            f"{self.done}{whole}, {rate:.1f}/s, confidence {tally.all.mean('confidence'):.2f}, "
-            f"{tally.changes} changes, {100 * tally.all.mean('differs'):.1f} % changed by adaptation"
-            + (f", {tally.skipped} left out" if tally.skipped else "")
-        )
+        confidence, changed = statistics.all.mean("confidence"), 100 * statistics.all.mean("differs")
+        line = f"{self.done}{whole}, {rate:.1f}/s, confidence {confidence:.2f}, {statistics.changes} changes"
+        left_out = f", {statistics.skipped} left out" if statistics.skipped else ""
+        return f"{line}, {changed:.1f} % changed by adaptation{left_out}"
 
 
 # Many streams on a Ray cluster
@@ -169,7 +164,7 @@ class FleetScreen(Screen):
     def notify(self, news: News) -> None:
         if isinstance(news, Noted):
             self.print(f"note      {news.text}")
-        elif isinstance(news, Seen):
+        elif isinstance(news, StreamProgress):
             self.pictures[news.number] = news.done
             self.running.add(news.number)
             if self.is_silent:
@@ -233,11 +228,11 @@ def serve_command(
 ) -> None:
     """Load the model, print the address, and serve until Ctrl-C or SIGTERM."""
     require_server()
-    from testdg.serve.demo import NAME, demo_factory
-    from testdg.serve.factory import Factory
+    from testdg.serve.demo import NAME, open_demo
     from testdg.serve.limits import Limits
     from testdg.serve.security import find_token
     from testdg.serve.server import Place, serve
+    from testdg.serve.session import open_source
 
     if (model is None) != demo:
         raise UserError("choose either a model with --model, or the demonstration with --demo", "option-conflict")
@@ -253,16 +248,16 @@ def serve_command(
     warnings.showwarning = lambda message, *_, **__: console.print(f"note      {visible(str(message))}", markup=False)
     if demo:
         console.print("the source model of the demonstration is trained once, which takes half a minute", markup=False)
-        factory = demo_factory(where.out, choices.method, settings, choices.device)
+        source = open_demo(where.out, choices.method, settings, choices.device)
     else:
         assert model is not None
         quieten([model])
-        factory = Factory(model, choices, settings)
-    for note in factory.notes:
+        source = open_source(model, choices, settings)
+    for note in source.notes:
         console.print(f"note      {visible(note)}", markup=False)
     shown = f"[{host}]" if ":" in host else host
-    console.print(f"serving   {factory.method.name} on {factory.model.name}; states in {where.out}", markup=False)
+    console.print(f"serving   {source.adapter.name} on {source.model.name}; states in {where.out}", markup=False)
     console.print(f"page      http://{shown}:{port}/{f'?stream={NAME}' if demo else ''}", markup=False)
-    lost = serve(factory, where, demo=demo)
+    lost = serve(source, where, demo=demo)
     for sentence in lost or ["everything is saved"]:
         console.print(f"ended     {visible(sentence)}", markup=False)

@@ -12,13 +12,13 @@ from torch import nn
 
 from testdg.cli.display import Bar, quieten
 from testdg.data.benchmarks import find_benchmark, load_benchmark
-from testdg.data.generate import ALL, MANIFEST, CorruptOptions, write_set
+from testdg.data.generate import ALL, CorruptOptions, write_set
+from testdg.data.picture_sets import MANIFEST
 from testdg.errors import UserError
 from testdg.methods import Adapter, find_method
 from testdg.models import Preprocessing, TinyCNN, TinyViT, load_model
-from testdg.models.convert import BRANCHES, convert
-from testdg.models.segformer import SEGFORMERS
-from testdg.models.tiny import tiny_segformer
+from testdg.models.loading import BRANCHES, convert
+from testdg.models.segformer import SEGFORMERS, tiny_segformer
 from testdg.runs.training.fine_tune import fine_tune
 from testdg.runs.training.recipe import make_recipe
 from testdg.studies.grid import method_settings

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.display import LiveDisplay, PlainDisplay, quieten
-from testdg.cli.options import Chosen
+from testdg.cli.display import RunDisplay, quieten
+from testdg.cli.options import RunChoices
 from testdg.errors import UserError
 from testdg.methods import find_method
 from testdg.report import Table, draw_stream, orders_table, plain_table, result_tables, rich_table
@@ -26,7 +26,7 @@ from testdg.studies.grid import read_settings
 from testdg.studies.summary import leaves_one_out, run_names
 
 
-def run_command(chosen: Chosen, out: Path, track: str | None, *, as_json: bool) -> None:
+def run_command(chosen: RunChoices, out: Path, track: str | None, *, as_json: bool) -> None:
     """Run Source and the methods and show the results; a protocol of several orders is one run of all for each."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_tracker(track)
@@ -39,7 +39,7 @@ def run_command(chosen: Chosen, out: Path, track: str | None, *, as_json: bool) 
     quieten(spec.model for spec in specs)
     titles = {spec.method: find_method(spec.method).title for spec in specs}
     results: list[list[Result]] = []
-    with (LiveDisplay if console.is_terminal else PlainDisplay)(console, titles) as display:
+    with RunDisplay(console, titles) as display:
         for _, group in groupby(specs, lambda spec: spec.stream):
             with tracked(display, track) as observer:
                 results.append([run_session(open_run(spec, observer), out, observer) for spec in group])

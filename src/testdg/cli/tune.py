@@ -4,53 +4,55 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 
-from testdg.cli.bench import check_places, drop_state, failure_records, run_lines, run_specs, write_texts
-from testdg.cli.display import Bar, Training, print_failures, quieten
-from testdg.cli.options import BenchOptions, Chosen, TuneOptions
+from testdg.cli.bench import BenchRuns, check_places, write_texts
+from testdg.cli.display import Bar, print_failures, quieten
+from testdg.cli.options import BenchOptions, RunChoices, TuneOptions
 from testdg.core.settings import BUDGET
 from testdg.data.benchmarks import find_benchmark, load_benchmark
 from testdg.errors import UserError
 from testdg.report.bench import tuning_csv, tuning_markdown, tuning_plain, tuning_text
-from testdg.studies import Complete, Failed, RunSpec, expand
+from testdg.studies import RunSpec
 from testdg.studies.grid import read_settings
 from testdg.studies.tuning import (
-    Choice,
     Configuration,
-    check_given,
+    VariantChoice,
     choose,
     chosen_preset,
     conditions,
     configurations,
-    order_by_method,
-    tuning_grid,
+    tuning_runs,
     usual_values,
 )
 from testdg.studies.variants import Tuned, Variant, compatible_variants, find_variants
 
 
-def tune_command(request: TuneOptions, chosen: Chosen, places: BenchOptions, *, as_json: bool) -> bool:
+def tune_command(request: TuneOptions, chosen: RunChoices, places: BenchOptions, *, as_json: bool) -> bool:
     """Try all configurations of some methods, choose, and write the choice; False if a run failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     check_places(places, request.write)
     earlier = Tuned.read(request.write) if request.write.exists() else None
-    tuning = Tuning(request, *chosen)
-    tuning.describe(console, earlier)
+    search = SettingsSearch(request, *chosen)
+    quieten(spec.model for spec in search.specs)
+    with Bar(console) as bar:
+        tuned = Tuned(conditions(search.rule, search.specs, bar), {})
+    if earlier is not None:  # a file with other conditions is refused before anything runs
+        tuned = tuned.joined(earlier, request.write)
+    runs = BenchRuns(places, console)
     try:
-        tuning.run(places, console)
+        search.run(runs)
     except KeyboardInterrupt:  # choose for the methods that are complete
-        _write(tuning, places, earlier, console, as_json=as_json)
+        _write(search, runs, tuned, as_json=as_json)
         raise
-    _write(tuning, places, earlier, console, as_json=as_json)
-    return not tuning.failed
+    _write(search, runs, tuned, as_json=as_json)
+    return not runs.failed
 
 
-class Tuning:
-    """Configurations, their runs, and the ends of these; a search that is widened adds to all three."""
+class SettingsSearch:
+    """The configurations of all variants and their runs; a search that is widened adds configurations."""
 
     def __init__(self, request: TuneOptions, values: Mapping[str, Any], pairs: Sequence[str]) -> None:
         names = values["benchmark"]
@@ -61,61 +63,40 @@ class Tuning:
         self.file, self.limit, self.rule = request.write, request.widen, tuning_rule(rates, request.widen)
         variants = find_variants(request.methods or [], find_benchmark(names[0]).task)
         self.values = usual_values(load_benchmark(names[0], values.get("data")), values)
-        presets = [chosen_preset(variant, names[0], self.values) for variant in variants]
-        tried = [one for pair in zip(variants, presets, strict=True) for one in configurations(*pair, rates)]
         self.settings = read_settings(pairs, [variant.method for variant in variants])
-        check_given(tried, self.settings)
+        self.tried: list[Configuration] = []
+        for variant in variants:
+            self.tried += configurations(variant, chosen_preset(variant, names[0], self.values), rates)
+        self.specs = self._runs(self.tried)
         if not request.methods:
-            able = compatible_variants(variants, self._runs(tried)[0])
-            tried = [one for one in tried if one.variant in able]
-        self.tried = tried
-        self.specs = self._runs(tried)
-        self.ends: list[Complete | Failed] = []
+            able = compatible_variants(variants, self.specs[0])
+            self.tried = [one for one in self.tried if one.variant in able]
+            self.specs = self._runs(self.tried)
 
     def _runs(self, tried: Sequence[Configuration]) -> list[RunSpec]:
-        return order_by_method(expand(tuning_grid(tried, self.values, self.settings)), tried)
+        return tuning_runs(tried, self.values, self.settings)
 
-    @property
-    def failed(self) -> list[Failed]:
-        return [end for end in self.ends if isinstance(end, Failed)]
-
-    def describe(self, console: Console, earlier: Tuned | None) -> None:
-        """Find the conditions of the choice, and refuse a file with other conditions before anything runs."""
-        quieten(spec.model for spec in self.specs)
-        with Bar(console) as bar:
-            self.conditions = conditions(self.rule, self.specs, Training(bar))
-        if earlier is not None:
-            Tuned(self.conditions).joined(earlier, self.file)
-
-    def run(self, places: BenchOptions, console: Console) -> None:
+    def run(self, runs: BenchRuns) -> None:
         """Compute all runs, then those that wider searches add, until they add none."""
-        self._run(self.specs, places, console)
-        while more := self._wider():
+        runs.compute(self.specs, drops_state=lambda number: True)
+        while more := [one for added in self._wider(runs).values() for one in added]:
             rows = ", ".join(dict.fromkeys(one.variant.key for one in more))
-            console.print(f"widening the search of {rows}: {len(more)} more configurations", markup=False)
-            known = set(self.specs)
-            fresh = [spec for spec in self._runs(more) if spec not in known]  # Source is known
+            runs.console.print(f"widening the search of {rows}: {len(more)} more configurations", markup=False)
             self.tried += more
-            self.specs += fresh
-            self._run(fresh, places, console)
+            known = set(runs.specs)  # Source is
+            fresh = [spec for spec in self._runs(more) if spec not in known]
+            runs.compute(fresh, drops_state=lambda number: True)
 
-    def _run(self, specs: Sequence[RunSpec], places: BenchOptions, console: Console) -> None:
-        start = len(self.specs) - len(specs)
+    def _wider(self, runs: BenchRuns) -> dict[str, list[Configuration]]:
+        """The configurations that are still to be added, by key of the variant."""
+        choices, _ = choose(self.tried, runs.specs, runs.ends)
+        found = {choice.variant.key: choice.wider() for choice in choices if choice.widened < self.limit}
+        return {key: added for key, added in found.items() if added}
 
-        def on_end(end: Complete | Failed) -> None:
-            self.ends.append(replace(end, number=start + end.number))
-            drop_state(end)
-
-        run_specs(specs, places, console, on_end)
-
-    def _wider(self) -> list[Configuration]:
-        choices, _ = choose(self.tried, self.specs, self.ends)
-        return [one for choice in choices if choice.widened < self.limit for one in choice.wider()]
-
-    def choose(self) -> tuple[list[Choice], list[Variant]]:
+    def choose(self, runs: BenchRuns) -> tuple[list[VariantChoice], list[Variant]]:
         """The choice of each variant whose search is complete, and the other variants."""
-        choices, waiting = choose(self.tried, self.specs, self.ends)
-        wider = {one.variant.key for one in self._wider()}
+        choices, waiting = choose(self.tried, runs.specs, runs.ends)
+        wider = self._wider(runs)
         waiting += [choice.variant for choice in choices if choice.variant.key in wider]
         return [choice for choice in choices if choice.variant.key not in wider], waiting
 
@@ -143,24 +124,25 @@ def tuning_rule(rates: Sequence[float], widen: int = 0) -> str:
     return rule
 
 
-def _write(tuning: Tuning, places: BenchOptions, earlier: Tuned | None, console: Console, *, as_json: bool) -> None:
+def _write(search: SettingsSearch, runs: BenchRuns, tuned: Tuned, *, as_json: bool) -> None:
     """Write and show the choices of all complete variants."""
-    specs, ends = tuning.specs, sorted(tuning.ends, key=lambda end: end.number)
-    choices, waiting = tuning.choose()
-    write_texts({places.jsonl: lambda: run_lines(specs, ends)})
+    choices, waiting = search.choose(runs)
+    places = runs.places
+    write_texts({places.jsonl: runs.lines})
     if choices:
-        about = tuning.conditions
-        values = {key: ", ".join(map(str, one)) if isinstance(one, list) else one for key, one in about.items()}
-        lines = [f"{key.replace('_', ' '):<18} {text}" for key, text in values.items()]
-        tuned = Tuned(about, {choice.variant.key: choice.chosen() for choice in choices})
-        (tuned if earlier is None else tuned.joined(earlier, tuning.file)).write(tuning.file)
+        lines = []
+        for key, value in tuned.conditions.items():
+            text = ", ".join(map(str, value)) if isinstance(value, list) else value
+            lines.append(f"{key.replace('_', ' '):<18} {text}")
+        rows = {choice.variant.key: choice.chosen() for choice in choices}
+        Tuned(tuned.conditions, {**tuned.rows, **rows}).write(search.file)
         texts = {places.csv: lambda: tuning_csv(choices), places.markdown: lambda: tuning_markdown(choices, lines)}
         write_texts(texts)
         if not as_json:
-            console.print(f"\n{tuning_text(choices, lines)}\n\nchoice  {tuning.file}", markup=False)
+            runs.console.print(f"\n{tuning_text(choices, lines)}\n\nchoice  {search.file}", markup=False)
     if as_json:
-        failed = failure_records(specs, tuning.failed)
-        print(json.dumps({"choices": tuning_plain(choices), "file": str(tuning.file), "failed": failed}, indent=2))
+        plain = {"choices": tuning_plain(choices), "file": str(search.file), "failed": runs.failures()}
+        print(json.dumps(plain, indent=2))
     if waiting:
         print(f"not chosen yet: {', '.join(one.key for one in waiting)}", file=sys.stderr)
-    print_failures(specs, tuning.failed)
+    print_failures(runs.specs, runs.failed)

@@ -16,11 +16,14 @@ from testdg.bounds import require_range
 from testdg.core.registry import find_method
 from testdg.core.settings import Search, make_settings
 from testdg.core.settings import Settings as BaseSettings
-from testdg.core.state import read_folder, write_folder
+from testdg.core.state import Values, read_folder, write_folder
 from testdg.core.stateful import MARK, Stateful, Undo
 from testdg.core.weights import frozen_copy, uses_batch
 from testdg.errors import UserError, unknown
 from testdg.models import VisionModel, load_model
+
+Infer = Callable[[Tensor], Tensor]
+"""Returns the logits of prepared images."""
 
 
 class Adapter(Stateful):
@@ -65,20 +68,20 @@ class Adapter(Stateful):
 
     def __init__(self, model: str | nn.Module, **settings: Any) -> None:
         super().__init__()
-        self.settings = make_settings(self.Settings, settings)  # a mistake is reported before the model is loaded
-        self.model = frozen_copy(load_model(model))
-        defaults = {key: value for key, value in self.defaults_for(self.model).items() if key not in settings}
-        self.settings = dataclasses.replace(self.settings, **defaults)
-        if self.model.task not in self.tasks:
-            tasks, task = " and ".join(self.tasks), self.model.task
-            raise UserError(f"{self.name} is for {tasks}; {self.model.name} is for {task}", code="wrong-task")
-        if self.model.head is None and self.needs_features:
-            others = "name one with head=..., or use a method that needs no features, such as tent or cotta"
-            raise UserError(f"{self.name} needs the head of {self.model.name}: {others}", code="no-head")
-        if (reason := self.refuses(self.model)) is not None:
-            raise UserError(f"{self.name} cannot adapt {self.model.name}: {reason}", code="unsuitable-model")
-        preprocessing = json.loads(json.dumps(self.model.preprocessing.describe()))  # as it is loaded
-        self.origin = {"fingerprint": self.model.fingerprint(), "preprocessing": preprocessing}
+        make_settings(self.Settings, settings)  # a mistake is reported before the model is loaded
+        self.model = own = frozen_copy(load_model(model))
+        self.settings = make_settings(self.Settings, {**self.defaults_for(own), **settings})
+        if own.task not in self.tasks:
+            tasks = " and ".join(self.tasks)
+            raise UserError(f"{self.name} is for {tasks}; {own.name} is for {own.task}", code="wrong-task")
+        if own.head is None and self.needs_features:
+            others = "use a method that needs no features, such as tent or cotta"
+            remedy = f"name one with head=..., or {others}"
+            raise UserError(f"{self.name} needs the head of {own.name}: {remedy}", code="no-head")
+        if (reason := self.refuses(own)) is not None:
+            raise UserError(f"{self.name} cannot adapt {own.name}: {reason}", code="unsuitable-model")
+        preprocessing = json.loads(json.dumps(own.preprocessing.describe()))  # as it is loaded
+        self.origin = {"fingerprint": own.fingerprint(), "preprocessing": preprocessing}
         self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
         self._range: Tensor | None = None
         self.build()
@@ -136,7 +139,9 @@ class Adapter(Stateful):
     @classmethod
     def reconstructed(cls) -> tuple[str, ...]:
         """The tasks for which the method is a reconstruction."""
-        return cls.reconstruction if isinstance(cls.reconstruction, tuple) else cls.tasks if cls.reconstruction else ()
+        if isinstance(cls.reconstruction, tuple):
+            return cls.reconstruction
+        return cls.tasks if cls.reconstruction else ()
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> Mapping[str, str]:
@@ -177,7 +182,7 @@ class Adapter(Stateful):
         return self.predict_by(lambda infer, prepared: infer(prepared), images)
 
     @torch.no_grad()
-    def predict_by(self, combine: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], images: Tensor) -> Tensor:
+    def predict_by(self, combine: Callable[[Infer, Tensor], Tensor], images: Tensor) -> Tensor:
         """Predict a batch by a function of `infer` and the prepared images, such as a mean over views."""
         images = self.checked(images)
         with self.model.refusing_small(images), self.autocast():
@@ -188,14 +193,17 @@ class Adapter(Stateful):
 
         A method that needs no labels accepts images alone, too.
         """
-        if self.batches or self._warm:
-            raise UserError(f"{self.name} has started: warm up a new adapter", code="already-started")
+        self._refuse_started()
         mark = self._mark()
         with torch.inference_mode(False), torch.enable_grad(), self.autocast():
             self.learn_source(self._prepared(batch) for batch in batches)
         before, now = self._source[0], {name: value.cpu() for name, value in self.tensors().items()}
         changed = [name for name in now if name not in before or not torch.equal(now[name], before[name])]
-        self._warm = {**{name: now[name].clone() for name in changed}, MARK: mark}
+        self._warm = {MARK: mark, **{name: now[name].clone() for name in changed}}
+
+    def _refuse_started(self) -> None:
+        if self.batches or self._warm:
+            raise UserError(f"{self.name} has started: warm up a new adapter", code="already-started")
 
     def _mark(self) -> Tensor:
         """The fingerprint of the model, as a tensor."""
@@ -208,8 +216,7 @@ class Adapter(Stateful):
 
     def load_warm(self, warm: Mapping[str, Tensor]) -> None:
         """Use the `warm` of another adapter like this one in place of a `warm_up`."""
-        if self.batches or self._warm:
-            raise UserError(f"{self.name} has started: warm up a new adapter", code="already-started")
+        self._refuse_started()
         if MARK not in warm or not torch.equal(warm[MARK].cpu(), self._mark()):
             raise UserError(f"this warm-up is not of {self.model.name}: call warm_up", code="other-model")
         self._go_back(warm)
@@ -242,7 +249,7 @@ class Adapter(Stateful):
         self.save_state(folder, self.tensors(), self.values(), note)
 
     def save_state(
-        self, folder: str | Path, tensors: dict[str, Tensor], values: dict[str, Any], note: Mapping[str, Any] | None
+        self, folder: str | Path, tensors: dict[str, Tensor], values: Values, note: Mapping[str, Any] | None
     ) -> None:
         """Write a state that is the adapter's own, or that of a guard around it."""
         self._refuse_torn()
@@ -293,7 +300,7 @@ class Adapter(Stateful):
         self.adapted_model().save(folder)
 
     @classmethod
-    def preset(cls, name: str | None) -> dict[str, Any]:
+    def preset(cls, name: str | None) -> Values:
         """Settings published or chosen for a benchmark."""
         if name is None:
             return {}
@@ -309,16 +316,13 @@ class Adapter(Stateful):
 
     @property
     def adapter(self) -> Adapter:
-        """The adapter itself."""
         return self
 
     @property
     def learnt(self) -> bool:
-        """Whether the adapter has learnt from the last batch."""
         return self.learns and self.batches > 0
 
     def event(self) -> dict[str, str | int]:
-        """What a guard would add to the event of the last batch: nothing."""
         return {}
 
     # What a method calls
@@ -326,7 +330,8 @@ class Adapter(Stateful):
     def to_host(self, *values: Tensor) -> list[float]:
         """Copy numbers and the range of the input to the host, in one transfer; a bad input is refused."""
         assert self._range is not None
-        low, high, *rest = torch.cat([self._range.float(), *(v.detach().float().flatten() for v in values)]).tolist()
+        flat = [value.detach().float().flatten() for value in (self._range, *values)]
+        low, high, *rest = torch.cat(flat).tolist()
         require_range(low, high)
         return rest
 
@@ -359,7 +364,8 @@ class Adapter(Stateful):
         return self
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(self.settings).items())
+        values = dataclasses.asdict(self.settings)
+        settings = ", ".join(f"{key}={value!r}" for key, value in values.items())
         return f"{type(self).__name__}({self.model.name}, {settings})"
 
 

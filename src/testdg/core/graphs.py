@@ -7,6 +7,8 @@ import torch
 from torch import Generator, Tensor
 
 Function = Callable[..., dict[str, Tensor]]
+Recording = tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], dict[str, Tensor]]
+"""A graph, the tensors that it reads, and those that it writes."""
 WARM_UP = 3
 """Calls that run as usual before one is recorded, so that libraries and optimisers have allocated what they need."""
 MOST = 8
@@ -26,7 +28,7 @@ class Recorded:
         self.function, self.generator, self.copies = function, generator, copies
         self.pool: Any = None
         self.calls: dict[Hashable, int] = {}
-        self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], dict[str, Tensor]]] = {}
+        self.graphs: dict[Hashable, Recording] = {}
 
     def __call__(self, key: Hashable, *inputs: Tensor) -> dict[str, Tensor]:
         """Run the function, or launch its recording."""
@@ -47,7 +49,7 @@ class Recorded:
         self.calls[key] = self.calls.get(key, 0) + 1
         return self.calls[key] > WARM_UP
 
-    def _record(self, inputs: tuple[Tensor, ...]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], dict[str, Tensor]]:
+    def _record(self, inputs: tuple[Tensor, ...]) -> Recording:
         graph = torch.cuda.CUDAGraph()
         if self.generator is not None:
             graph.register_generator_state(self.generator)

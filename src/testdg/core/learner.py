@@ -22,11 +22,12 @@ class Learner(nn.Module):
         self.parameters_ = [p.requires_grad_(True) for group in groups for p in group["params"]]
         device = self.parameters_[0].device
         self.fused = device.type in ("cpu", "cuda")
-        optimizer_class: Any = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
-        extra: dict[str, Any] = {"momentum": 0.9, "nesterov": optimizer == "sgd"}
+        self.optimizer: torch.optim.Optimizer
         if optimizer == "adam":
-            extra = {"capturable": device.type == "cuda"}
-        self.optimizer: torch.optim.Optimizer = optimizer_class(groups, fused=self.fused, **extra)
+            self.optimizer = torch.optim.Adam(groups, fused=self.fused, capturable=device.type == "cuda")
+        else:
+            nesterov = optimizer == "sgd"
+            self.optimizer = torch.optim.SGD(groups, fused=self.fused, momentum=0.9, nesterov=nesterov)
         self.rates: list[float] = [group["lr"] for group in self.optimizer.param_groups]
         self.moment_names = ("step", "exp_avg", "exp_avg_sq") if optimizer == "adam" else ("momentum_buffer",)
         if optimizer != "adam":  # SGD would leave its momentum unset if the first step is skipped
@@ -103,16 +104,6 @@ class Learner(nn.Module):
         """Everything that a step writes: parameters and moments."""
         stored = (value for state in self.optimizer.state.values() for value in state.values())
         return [*self.parameters_, *(value for value in stored if isinstance(value, Tensor))]
-
-    def drop_moments(self, known: set[Tensor]) -> None:
-        """Delete the moments, which may be half made, of all but some parameters."""
-        for parameter in [parameter for parameter in self.optimizer.state if parameter not in known]:
-            del self.optimizer.state[parameter]
-
-    def to_parameters(self) -> None:
-        """Move the moments to the device of the parameters."""
-        device = self.parameters_[0].device
-        load_moments(self.optimizer, {name: value.to(device) for name, value in moments(self.optimizer).items()})
 
 
 def moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -7,33 +7,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from testdg.errors import UserError
 from testdg.files import checksum, file_checksum, sync_folder, writing
+from testdg.models.blocks import save_tensors
 
+Values = dict[str, Any]
+"""Plain values, ready for JSON."""
 TENSORS, VALUES = "state.safetensors", "state.json"
 CHECKSUMS = "checksums"
 FRESH, OLD = ".new", ".old"
 """Suffixes of the folder that is being written, and of the state before it."""
 
 
-def write_folder(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+def write_folder(folder: Path, tensors: dict[str, Tensor], about: Values) -> None:
     """Write a state folder under another name, force it to disk, then rename it.
 
     A crash at any moment leaves the new state or the old one: the old one is renamed only when the new one is complete,
     and deleted only when the new one has its name.
     """
-    from safetensors.torch import save_file
-
     fresh, old = folder.with_name(folder.name + FRESH), folder.with_name(folder.name + OLD)
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         with writing(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             fresh.mkdir()
-            copies = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-            save_file(copies, fresh / TENSORS)
+            save_tensors(tensors, fresh / TENSORS)
             sums = {"tensors": file_checksum(fresh / TENSORS), "values": checksum(about)}
             (fresh / VALUES).write_text(json.dumps({**about, CHECKSUMS: sums}, indent=1))
             for path in fresh.iterdir():
@@ -51,11 +53,8 @@ def write_folder(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]
     shutil.rmtree(old, ignore_errors=True)
 
 
-def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_folder(folder: Path) -> tuple[dict[str, Tensor], Values]:
     """Read a state folder; after a crash in the middle of writing, the previous state."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     old = folder.with_name(folder.name + OLD)
     place = old if not folder.exists() and old.exists() else folder
     for name in (TENSORS, VALUES):

@@ -12,28 +12,26 @@ from torch import Generator, Tensor, nn
 from testdg.core.graphs import Function, Recorded
 from testdg.core.learner import Learner, load_moments, moments
 from testdg.core.settings import Settings as BaseSettings
-from testdg.core.state import below
+from testdg.core.state import Values, below
 from testdg.errors import UserError
 from testdg.models import VisionModel
+from testdg.models.blocks import tensors_of
 
 MARK = "model"
 """Name under which a warm-up stores the fingerprint of the model that it was made with."""
 WARM = "warm."
 """Beginning of the names of tensors that a warm-up has changed."""
-NO_VALUES = nn.Module.get_extra_state
-Tensors = Mapping[str, Tensor]
 
 
 class PlainState(nn.Module):
-    """A module with some attributes in its state: numbers, or lists of them."""
+    """A module with some attributes in its state, named in `plain`: numbers, or lists of them."""
 
     plain: ClassVar[tuple[str, ...]]
-    """Their names."""
 
-    def get_extra_state(self) -> dict[str, Any]:
+    def get_extra_state(self) -> Values:
         return {name: getattr(self, name) for name in self.plain}
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
+    def set_extra_state(self, state: Values) -> None:
         for name in self.plain:
             setattr(self, name, type(getattr(self, name))(state[name]))
 
@@ -51,20 +49,21 @@ class Undo:
     def __init__(self, module: nn.Module) -> None:
         self.parameters = list(module.parameters())
         self.learners = [part for part in module.modules() if isinstance(part, Learner)]
-        self.with_values = [part for part in module.modules() if type(part).get_extra_state is not NO_VALUES]
-        self.copied: list[tuple[dict[str, Any], str]] = []  # places of buffers that are copied
-        self.replaced: list[tuple[dict[str, Any], str]] = []  # and of the others
+        none = nn.Module.get_extra_state
+        self.with_values = [part for part in module.modules() if type(part).get_extra_state is not none]
+        self.copied: list[tuple[dict[str, Tensor | None], str]] = []  # places of buffers that are copied
+        self.replaced: list[tuple[dict[str, Tensor | None], str]] = []  # and of the others
         for part in module.modules():
             for key in sorted(part._buffers.keys() - part._non_persistent_buffers_set):
                 uncopied = key in getattr(part, "uncopied", ())
                 (self.replaced if uncopied else self.copied).append((part._buffers, key))
         self.copies: list[Tensor] = []
-        self.kept: list[tuple[list[Tensor], Tensor]] = []  # tensors, and their values one after the other
+        self.saved: list[tuple[list[Tensor], Tensor]] = []  # tensors, and their values one after the other
 
     @torch.no_grad()
     def begin(self, generator: Generator) -> None:
         """Store the state as it is."""
-        self.kept = []
+        self.saved = []
         self.generator, self.random = generator, generator.get_state()
         self.values = [copy.deepcopy(part.get_extra_state()) for part in self.with_values]
         self.versions = [parameter._version for parameter in self.parameters]
@@ -88,7 +87,8 @@ class Undo:
         groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
         for tensor in tensors:
             groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-        self.kept += [(group, torch.cat([tensor.reshape(-1) for tensor in group])) for group in groups.values()]
+        for group in groups.values():
+            self.saved.append((group, torch.cat([tensor.reshape(-1) for tensor in group])))
 
     @torch.no_grad()
     def restore(self) -> bool:
@@ -97,17 +97,18 @@ class Undo:
             owner[key] = buffer
         if self.copies:
             torch._foreach_copy_(self.written, self.copies)
-        for group, before in reversed(self.kept):
+        for group, before in reversed(self.saved):
             sizes = [tensor.numel() for tensor in group]
             for tensor, values in zip(group, torch.split(before, sizes), strict=True):
                 tensor.copy_(values.view(tensor.shape))
         for part, value in zip(self.with_values, self.values, strict=True):
             part.set_extra_state(value)
         for learner, known in zip(self.learners, self.known, strict=True):
-            learner.drop_moments(known)
+            for parameter in learner.optimizer.state.keys() - known:
+                del learner.optimizer.state[parameter]  # moments that may be half made
         self.generator.set_state(self.random)
-        safe = {tensor.data_ptr() for group, _ in self.kept for tensor in group}
-        self.kept = []
+        safe = {tensor.data_ptr() for group, _ in self.saved for tensor in group}
+        self.saved = []
         moved = zip(self.parameters, self.versions, strict=True)
         return all(p._version == version or p.data_ptr() in safe for p, version in moved)
 
@@ -123,7 +124,7 @@ class Stateful(nn.Module):
     model: VisionModel
     generator: torch.Generator
     _undo: Undo
-    _source: tuple[dict[str, Tensor], dict[str, Any]]
+    _source: tuple[dict[str, Tensor], Values]
     """The state that `reset` returns to, without what `warm_up` has changed."""
 
     def __init__(self) -> None:
@@ -150,13 +151,13 @@ class Stateful(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next batch depends on."""
-        state = {key: value for key, value in self.state_dict().items() if isinstance(value, Tensor)}
+        state = tensors_of(self)
         for name, learner in self.learners().items():
-            state.update({f"{name}.moments.{key}": value for key, value in moments(learner.optimizer).items()})
-        state.update({WARM + name: value for name, value in self._warm.items()})
+            state |= {f"{name}.moments.{key}": value for key, value in moments(learner.optimizer).items()}
+        state |= {WARM + name: value for name, value in self._warm.items()}
         return {**state, "generator": self.generator.get_state()}
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Values:
         """Every plain value that the next batch depends on, ready for JSON."""
         extra = {key: value for key, value in self.state_dict().items() if not isinstance(value, Tensor)}
         return {"batches": self.batches, "images": self.images, **json.loads(json.dumps(extra))}
@@ -164,9 +165,7 @@ class Stateful(nn.Module):
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Restore what `tensors` and `values` returned; a state that does not fit changes nothing."""
-        reason = misfit(self, self.generator, tensors)
-        if reason is None:
-            reason = self._put_values(values)
+        reason = self._misfit(tensors) or self._put_values(values)
         if reason is not None:
             raise UserError(f"the saved state does not fit {self.model.name}: {reason}", code="other-state")
         for name, parameter in self.named_parameters():
@@ -184,6 +183,17 @@ class Stateful(nn.Module):
         self._torn = False
         self.recorded = {}
 
+    def _misfit(self, tensors: Mapping[str, Tensor]) -> str | None:
+        plain = {name: value for name, value in tensors.items() if not name.startswith(WARM)}
+        warm = below(WARM, tensors)
+        if (reason := _misfit(self, self.generator, plain)) is not None or not warm:
+            return reason
+        mark = warm.pop(MARK, None)
+        if mark is None or (mark.dtype, mark.ndim) != (torch.uint8, 1):
+            return f"{WARM}{MARK} is missing or not a fingerprint"
+        reason = _misfit(self, self.generator, {**plain, **warm})
+        return None if reason is None else f"{WARM}{reason}"
+
     def _put_values(self, values: Mapping[str, Any]) -> str | None:
         """Restore the plain values of a state; where they do not fit, return the reason and change nothing."""
         own = self.values()
@@ -196,7 +206,8 @@ class Stateful(nn.Module):
         for state in (values, own):  # the own values again if the new ones are wrong
             try:
                 for name in state.keys() - {"batches", "images"}:
-                    self.get_submodule(name.rpartition(".")[0]).set_extra_state(copy.deepcopy(state[name]))
+                    module = self.get_submodule(name.rpartition(".")[0])
+                    module.set_extra_state(copy.deepcopy(state[name]))
                 break
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 reason = f"its values are of another kind ({type(error).__name__}: {error})"
@@ -225,7 +236,7 @@ class Stateful(nn.Module):
         except BaseException:
             self._torn, self.diagnostics = not self._undo.restore(), before
             raise
-        self._undo.kept = []
+        self._undo.saved = []
 
     def _refuse_torn(self) -> None:
         if self._torn:
@@ -235,7 +246,8 @@ class Stateful(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for learner in self.learners().values():
-            learner.to_parameters()
+            stored = {name: value.to(self.model.device) for name, value in moments(learner.optimizer).items()}
+            load_moments(learner.optimizer, stored)
         if self.generator.device != self.model.device:
             self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
             self._source[0]["generator"] = self.generator.get_state()  # another device has another kind of state
@@ -254,29 +266,16 @@ class Varying(Protocol):
         """Name the first of these buffers with an impossible value; None where there is none."""
 
 
-def misfit(module: nn.Module, generator: torch.Generator, tensors: Tensors) -> str | None:
+def _misfit(module: nn.Module, generator: Generator, tensors: Mapping[str, Tensor]) -> str | None:
     """Say which tensor of a state does not fit a module with learners and a generator; None where all fit."""
-    plain = {name: value for name, value in tensors.items() if not name.startswith(WARM)}
-    if (reason := _misfit(module, generator, plain)) is not None:
-        return reason
-    if not (warm := below(WARM, tensors)):
-        return None
-    mark = warm.pop(MARK, None)
-    if mark is None or (mark.dtype, mark.ndim) != (torch.uint8, 1):
-        return f"{WARM}{MARK} is missing or not a fingerprint"
-    reason = _misfit(module, generator, {**plain, **warm})
-    return None if reason is None else f"{WARM}{reason}"
-
-
-def _misfit(module: nn.Module, generator: torch.Generator, tensors: Tensors) -> str | None:
-    expected = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    expected["generator"] = generator.get_state()
+    expected = {**tensors_of(module), "generator": generator.get_state()}
     checked: set[str] = set()
     for name, submodule in module.named_modules():
         start = f"{name}." if name else ""
         if isinstance(submodule, Varying):
             checked.update(start + key for key in submodule.varying)
-            if (key := submodule.misfit({key: tensors.get(start + key) for key in submodule.varying})) is not None:
+            buffers = {key: tensors.get(start + key) for key in submodule.varying}
+            if (key := submodule.misfit(buffers)) is not None:
                 return f"{start}{key} has {_shape(tensors.get(start + key))}, which is impossible"
         if isinstance(submodule, Learner):
             start += "moments."

@@ -86,7 +86,9 @@ def transform(images: Tensor, strength: float, generator: Generator, mirror: boo
     angle = _uniform((n,), -math.pi / 12, math.pi / 12, images, generator) * strength
     scale = 1 + _uniform((n,), -0.1, 0.1, images, generator) * strength
     shift = _uniform((n, 2), -0.25, 0.25, images, generator) * strength  # the image spans -1..1
-    flip = torch.where(_uniform((n,), 0, 1, images, generator) < 0.5 if mirror else angle == angle, 1.0, -1.0)
+    flip = torch.ones(n, device=images.device)
+    if mirror:
+        flip = torch.where(_uniform((n,), 0, 1, images, generator) < 0.5, 1.0, -1.0)
     cos, sin = angle.cos() / scale, angle.sin() / scale
     theta = torch.stack([flip * cos, -sin, shift[:, 0], flip * sin, cos, shift[:, 1]], 1).view(n, 2, 3)
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)

@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
-from testdg.data.arrays import SEVERITIES, CorruptedArray, read_archive, read_labels
 from testdg.data.benchmarks.corruption import CorruptedSet, corrupted_sets
-from testdg.data.cifar import Cifar, find_arrays, find_clean, read_batch
-from testdg.data.corruptions import EXTRA, STANDARD_ORDER
-from testdg.data.corruptions import SEVERITIES as LEVELS
-from testdg.data.decoder import open_image_file
+from testdg.data.cifar import Cifar, CorruptedArray, find_arrays, find_clean, read_archive, read_batch, read_labels
+from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER
 from testdg.data.image_files import list_classes, list_images
 from testdg.data.picture_sets import PictureSet, read_manifest
 from testdg.data.segmentation import layouts
@@ -24,6 +21,7 @@ from testdg.data.segmentation.files import Pair, check_picture, read_mask, size_
 from testdg.data.weather import CONDITIONS
 from testdg.errors import UserError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -37,10 +35,10 @@ class Check:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def attempt(self, read: Callable[..., T], *arguments: Any) -> T | None:
+    def attempt(self, read: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
         """Call a reader; a user error becomes a problem."""
         try:
-            return read(*arguments)
+            return read(*arguments, **named)
         except UserError as error:
             self.problems.append(str(error))
             return None
@@ -65,13 +63,16 @@ def check_folder(data: Path) -> list[Check]:
     if not data.is_dir():
         raise UserError(f"data folder {data} does not exist", code="no-such-folder")
     sets = _published()
-    checkers = (_check_batches, _check_archive, _check_arrays)
-    checks = [check(data, cifar) for cifar in sets if isinstance(cifar, Cifar) for check in checkers]
+    checks: list[Check | None] = []
+    for cifar in sets:
+        if isinstance(cifar, Cifar):
+            checks += [_check_batches(data, cifar), _check_archive(data, cifar), _check_arrays(data, cifar)]
     picture_sets = [data_set for data_set in sets if isinstance(data_set, PictureSet)]
-    own = [pictures for pictures in picture_sets if pictures.is_own(data)]  # then it contains no other set
+    # Then it contains no other set.
+    own = [pictures for pictures in picture_sets if pictures.is_own(data)]
     for pictures in own or picture_sets:
-        splits = (pictures.test, pictures.train)
-        checks += [_check_stored(data, pictures), *(_check_split(data, pictures, split) for split in splits)]
+        checks.append(_check_stored(data, pictures))
+        checks += [_check_split(data, pictures, split) for split in (pictures.test, pictures.train)]
     return [check for check in checks if check is not None] + check_maps(data)
 
 
@@ -86,7 +87,6 @@ def _published() -> list[CorruptedSet]:
 
 
 def _check_batches(data: Path, cifar: Cifar) -> Check | None:
-    """Check the pickled batches of a clean CIFAR set."""
     check = Check(cifar.title, find_clean(data, cifar))
     there = [name for name in (*cifar.train, cifar.test) if (check.folder / name).is_file()]
     if not there:
@@ -96,7 +96,8 @@ def _check_batches(data: Path, cifar: Cifar) -> Check | None:
         samples = check.attempt(read_batch, check.folder / name, cifar)
         if samples is not None:
             counts[name] = len(samples)
-            expected = cifar.test_images if name == cifar.test else cifar.train_images // len(cifar.train)
+            is_test = name == cifar.test
+            expected = cifar.test_images if is_test else cifar.train_images // len(cifar.train)
             check.compare(check.folder / name, len(samples), expected)
     if cifar.test not in there:
         check.problems.append(f"{check.folder / cifar.test} is missing")
@@ -109,7 +110,6 @@ def _check_batches(data: Path, cifar: Cifar) -> Check | None:
 
 
 def _check_archive(data: Path, cifar: Cifar) -> Check | None:
-    """Check a clean CIFAR set in one .npz file."""
     check = Check(cifar.title, data / cifar.archive)
     if not check.folder.is_file():
         return None
@@ -126,22 +126,21 @@ def _check_archive(data: Path, cifar: Cifar) -> Check | None:
 
 
 def _check_arrays(data: Path, cifar: Cifar) -> Check | None:
-    """Check the arrays of a CIFAR-C set."""
     folder = find_arrays(data, cifar)
     if folder is None or folder.resolve().name != cifar.stored:
         return None
     check = Check(cifar.stored, folder)
-    about = check.attempt(read_manifest, folder) or {}
-    expected = int(about.get("images", cifar.test_images))
+    made = check.attempt(read_manifest, folder)
+    expected = (made.images if made else None) or cifar.test_images
     there = _corruptions(check, lambda name: (folder / f"{name}.npy").is_file())
     for name in there:
         path = folder / f"{name}.npy"
         array = check.attempt(CorruptedArray, path, 1)
         if array is not None:
-            check.compare(path, len(array) * SEVERITIES, expected * SEVERITIES)
+            check.compare(path, 5 * len(array), 5 * expected)
     if there:
         check.attempt(read_labels, folder / f"{there[0]}.npy", expected, len(cifar.classes))
-    check.found = f"{len(there)} corruptions, {SEVERITIES} severities, {expected} images{_MADE if about else ''}"
+    check.found = f"{len(there)} corruptions, 5 severities, {expected} images{_MADE if made else ''}"
     return check
 
 
@@ -156,14 +155,14 @@ def _corruptions(check: Check, exists: Callable[[str], bool]) -> list[str]:
 
 
 def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
-    """Check the image files of the corruptions."""
     stored = pictures.find_stored(data)
     if stored is None:
         return None
     check = Check(pictures.stored, stored)
     there = _corruptions(check, lambda name: pictures.corruption_folder(stored, name) is not None)
-    about = check.attempt(read_manifest, stored) or {}
-    levels = [pictures.severities[severity - 1] for severity in about.get("severities", LEVELS)]
+    made = check.attempt(read_manifest, stored)
+    severities = (made.severities if made else None) or SEVERITIES
+    levels = [pictures.severities[severity - 1] for severity in severities]
     counts: dict[Path, int] = {}
     for folder in filter(None, (pictures.corruption_folder(stored, name) for name in there)):
         lacks = [level for level in levels if not (folder / level).is_dir()]
@@ -174,19 +173,21 @@ def _check_stored(data: Path, pictures: PictureSet) -> Check | None:
     usual = Counter(counts.values()).most_common(1)[0][0]
     for folder, count in counts.items():
         check.compare(folder, count, usual)
-    check.found = f"{len(there)} corruptions, {len(counts)} severities in all, {usual} images{_MADE if about else ''}"
+    check.found = f"{len(there)} corruptions, {len(counts)} severities in all, {usual} images{_MADE if made else ''}"
     return check
 
 
 def _check_split(data: Path, pictures: PictureSet, split: str) -> Check | None:
-    """Check clean pictures."""
     part, folder = split.partition("/")[0], pictures.split_folder(data, split)
-    if not folder.is_dir() or (data / f"{part}annot").is_dir():  # folders next to label maps are not classes
+    # Folders next to label maps are not classes.
+    if not folder.is_dir() or (data / f"{part}annot").is_dir():
         return None
     check = Check(f"{pictures.title} {part}", folder)
     listed = check.attempt(pictures.list_split, data, split)
     paths = {} if listed is None else listed.paths
-    classes = list_classes(folder) if "<class>" in split else sorted({name.split("/")[0] for name in paths})
+    classes = sorted({name.split("/")[0] for name in paths})
+    if "<class>" in split:
+        classes = list_classes(folder)
     check.found = f"{_count(check, folder, paths, classes)} images, {len(classes)} classes"
     if len(classes) < pictures.class_count and pictures.find_class_list(data) is None:
         few = f"{len(classes)} class folders and no {pictures.class_lists[0]}"
@@ -197,22 +198,22 @@ def _check_split(data: Path, pictures: PictureSet, split: str) -> Check | None:
 def _count(check: Check, folder: Path, paths: Mapping[str, str], classes: Sequence[str]) -> int:
     """Count the images of a folder; check for empty files, empty classes, and the first header of each class."""
 
-    def readable(path: Path) -> bool:
+    def has_no_header(name: str) -> bool:
         try:
-            with open_image_file(path):
-                return True
+            size_of(folder / paths[name])
         except UserError:
-            return False
+            return True
+        return False
 
     firsts: dict[str, str] = {}
     for name in paths:
         firsts.setdefault(name.split("/")[0], name)
     empty_files = [name for name, path in paths.items() if os.path.getsize(folder / path) == 0]
     filled = [name for name in firsts.values() if name not in empty_files]
-    check.report(folder, "class folders without images", [name for name in classes if name not in firsts])
+    empty_classes = [name for name in classes if name not in firsts]
+    check.report(folder, "class folders without images", empty_classes)
     check.report(folder, "empty files", empty_files)
-    unreadable = [name for name in filled if not readable(folder / paths[name])]
-    check.report(folder, "files without a readable header", unreadable)
+    check.report(folder, "files without a readable header", filter(has_no_header, filled))
     return len(paths)
 
 
@@ -233,40 +234,44 @@ def check_maps(data: Path) -> list[Check]:
 
 
 def _check_acdc(data: Path) -> Check | None:
-    """Check the training split of ACDC, condition by condition."""
     folder = layouts.find_parent(data, "rgb_anon")
     if folder is None:
         return None
-    check, counts = Check("ACDC", folder), []
-    for condition in CONDITIONS:
-        pairs = check.attempt(layouts.list_acdc, data, condition) or []
-        if pairs:
-            check.compare(folder / condition / "train", len(pairs), _ACDC_TRAIN, "pictures")
-        counts.append(f"{condition} {_check_pairs(check, pairs)}")
-    check.found = f"training pictures with usable label maps: {', '.join(counts)}"
+    check = Check("ACDC", folder)
+    found = []
+    for name in CONDITIONS:
+        place = folder / name / "train"
+        found.append(_check_part(check, data, layouts.list_acdc, name, place, _ACDC_TRAIN))
+    check.found = f"training pictures with usable label maps: {', '.join(found)}"
     return check
 
 
 def _check_cityscapes(data: Path) -> Check | None:
-    """Check the pictures of Cityscapes that have public label maps."""
     folder = layouts.find_parent(data, "leftImg8bit")
     if folder is None:
         return None
-    check, counts = Check("Cityscapes", folder), []
-    for split, expected in _CITYSCAPES.items():
-        if split == "train" and not (folder / split).is_dir():
-            check.notes.append("no train/: a source model cannot be trained")
-            continue
-        pairs = check.attempt(layouts.list_cityscapes, data, split) or []
-        if pairs:
-            check.compare(folder / split, len(pairs), expected, "pictures")
-        counts.append(f"{split} {_check_pairs(check, pairs)}")
-    check.found = f"pictures with usable label maps: {', '.join(counts)}"
+    check, sizes = Check("Cityscapes", folder), dict(_CITYSCAPES)
+    if not (folder / "train").is_dir():
+        check.notes.append("no train/: a source model cannot be trained")
+        del sizes["train"]
+    found = []
+    for split, size in sizes.items():
+        found.append(_check_part(check, data, layouts.list_cityscapes, split, folder / split, size))
+    check.found = f"pictures with usable label maps: {', '.join(found)}"
     return check
 
 
+def _check_part(
+    check: Check, data: Path, list_pairs: Callable[[Path, str], list[Pair]], name: str, folder: Path, expected: int
+) -> str:
+    """Check the pairs of one part of a set; return its name and the number of usable pairs."""
+    pairs = check.attempt(list_pairs, data, name) or []
+    if pairs:
+        check.compare(folder, len(pairs), expected, "pictures")
+    return f"{name} {_check_pairs(check, pairs)}"
+
+
 def _check_folders(name: str, find: Callable[..., layouts.Folders | None], data: Path, *split: str) -> Check | None:
-    """Check a folder of pictures next to a folder of label maps."""
     check = Check(name, data)
     folders = check.attempt(find, data, *split)
     if folders is None:

@@ -1,18 +1,25 @@
-"""Readers of clean CIFAR-10 and CIFAR-100: the pickled batches, without executing them, or one .npz file."""
+"""Readers of CIFAR: clean images in pickled batches or one .npz file, and the arrays of CIFAR-10-C and CIFAR-100-C."""
 
+import math
 import warnings
+import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
+from numpy.lib import format as npy
+from torch import Tensor
 
-from testdg.data.arrays import read_archive, to_labels
+from testdg.bounds import MOST_ARRAY, check_file
 from testdg.data.corruptions import CIFAR as PARAMETERS
 from testdg.data.corruptions import EXTRA, STANDARD_ORDER, ParameterSet
 from testdg.data.pickled import read_pickle
-from testdg.data.stream import Samples
+from testdg.data.stream import Array, ImageSource, LabelledImages
 from testdg.errors import UserError
+from testdg.files import read_toml
 
 
 @dataclass(frozen=True)
@@ -41,40 +48,11 @@ class Cifar:
         return f"{self.stored}/<corruption>.npy, {self.folder}/ or {self.archive}"
 
 
-CIFAR10 = Cifar(
-    title="CIFAR-10",
-    folder="cifar-10-batches-py",
-    train=tuple(f"data_batch_{number}" for number in range(1, 6)),
-    test="test_batch",
-    labels="labels",
-    archive="cifar10.npz",
-    stored="CIFAR-10-C",
-    classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-)
-
-_CLASSES_OF_100 = """
-apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
-castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
-elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
-man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
-pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
-skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
-tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
-"""
-
-CIFAR100 = Cifar(
-    title="CIFAR-100",
-    folder="cifar-100-python",
-    train=("train",),
-    test="test",
-    labels="fine_labels",
-    archive="cifar100.npz",
-    stored="CIFAR-100-C",
-    classes=tuple(_CLASSES_OF_100.split()),
-)
+_SETS = msgspec.convert(read_toml(Path(__file__).with_suffix(".toml"), "data sets"), dict[str, Cifar])
+CIFAR10, CIFAR100 = _SETS["cifar10"], _SETS["cifar100"]
 
 
-def read_batch(path: Path, cifar: Cifar = CIFAR10) -> Samples:
+def read_batch(path: Path, cifar: Cifar = CIFAR10) -> LabelledImages:
     """Read one batch file: N rows of 3072 bytes, red, green, blue."""
     content = read_pickle(path)
     data, labels = content.get("data"), content.get(cifar.labels)
@@ -83,7 +61,8 @@ def read_batch(path: Path, cifar: Cifar = CIFAR10) -> Samples:
         raise UserError(f"{path}: data must be uint8 of shape (N, 3072); got {found}", code="wrong-array")
     if not isinstance(labels, list) or len(labels) != len(data) or not all(type(n) is int for n in labels):
         raise UserError(f"{path}: {cifar.labels} must be a list of {len(data)} integers", code="wrong-labels")
-    return Samples(torch.from_numpy(data.copy()).view(-1, 3, 32, 32), to_labels(path, labels, len(cifar.classes)))
+    images = torch.from_numpy(data.copy()).view(-1, 3, 32, 32)
+    return LabelledImages(images, to_labels(path, labels, len(cifar.classes)))
 
 
 def find_clean(data: Path, cifar: Cifar = CIFAR10) -> Path:
@@ -106,7 +85,7 @@ def has_clean(data: Path, cifar: Cifar = CIFAR10) -> bool:
     return (find_clean(data, cifar) / cifar.test).is_file() or (data / cifar.archive).is_file()
 
 
-def read_test(data: Path, cifar: Cifar = CIFAR10) -> Samples:
+def read_test(data: Path, cifar: Cifar = CIFAR10) -> LabelledImages:
     """Read the clean test images: the pickled batch, or the .npz file if there is none."""
     batch = find_clean(data, cifar) / cifar.test
     if not batch.exists() and (data / cifar.archive).exists():
@@ -114,7 +93,7 @@ def read_test(data: Path, cifar: Cifar = CIFAR10) -> Samples:
     return read_batch(batch, cifar)
 
 
-def read_train(data: Path, cifar: Cifar = CIFAR10) -> Samples:
+def read_train(data: Path, cifar: Cifar = CIFAR10) -> LabelledImages:
     """Read the existing clean training images; warn if some are missing."""
     folder = find_clean(data, cifar)
     present = [folder / name for name in cifar.train if (folder / name).exists()]
@@ -125,8 +104,122 @@ def read_train(data: Path, cifar: Cifar = CIFAR10) -> Samples:
             f"{folder / cifar.train[0]} is missing: expected the training batches of {cifar.title}", code="missing-file"
         )
     parts = [read_batch(path, cifar) for path in present]
-    train = Samples(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+    images = torch.cat([part.images for part in parts])
+    train = LabelledImages(images, torch.cat([part.labels for part in parts]))
     if len(present) < len(cifar.train):
         missing = ", ".join(name for name in cifar.train if not (folder / name).exists())
         warnings.warn(f"{folder}: {missing} missing; {len(train)} training images found", stacklevel=2)
     return train
+
+
+class CorruptedArray(ImageSource):
+    """One severity of an array file of a CIFAR-C set, read from disk on demand."""
+
+    def __init__(self, path: Path, severity: int) -> None:
+        rows = open_array(path)
+        if rows.dtype != np.uint8 or rows.ndim != 4 or rows.shape[1:] != (32, 32, 3) or len(rows) % 5:
+            expected = "expected uint8 (50000, 32, 32, 3), five severities stacked"
+            raise UserError(f"{path} has {rows.dtype} {rows.shape}: {expected}", code="wrong-array")
+        if not len(rows):
+            raise UserError(f"{path} has no images: download it again", code="no-images")
+        each = len(rows) // 5
+        self.rows = rows[(severity - 1) * each : severity * each]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, indices: Sequence[int]) -> Tensor:
+        return to_images(self.rows[list(indices)])
+
+
+def open_array(path: Path) -> Array:
+    try:
+        check_file(path)
+        array: Array = npy.open_memmap(path, mode="r")
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path} is missing: expected the arrays of a CIFAR-C set and their labels.npy", code="missing-file"
+        ) from error
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path} is damaged: {error}; download it again", code="damaged-file") from error
+    return array
+
+
+def read_labels(array: Path, images: int, classes: int) -> Tensor:
+    """Read the labels next to an array, for one severity; published sets repeat them for each."""
+    path = array.with_name("labels.npy")
+    labels = open_array(path)
+    if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 1:
+        raise UserError(f"{path} has {labels.dtype} {labels.shape}: expected a row of integers", code="wrong-array")
+    if len(labels) not in (images, 5 * images):
+        counts = f"{array} has {5 * images} images, but {path.name} {len(labels)} labels"
+        raise UserError(
+            f"{counts}: expected five severities of the same images; download both again", code="wrong-labels"
+        )
+    if len(labels) > images and not np.array_equal(labels, np.tile(labels[:images], 5)):
+        raise UserError(f"{path}: the labels of the five severities differ; download it again", code="wrong-labels")
+    return to_labels(path, labels[:images], classes)
+
+
+def to_labels(path: Path, labels: Array | list[int], classes: int) -> Tensor:
+    """Labels as a tensor; refuse numbers that are not classes."""
+    try:
+        numbers = torch.from_numpy(np.array(labels, dtype=np.int64)).reshape(-1)
+    except OverflowError:
+        raise UserError(
+            f"{path}: labels must be 0 to {classes - 1}; got a number of more than 63 bits", code="wrong-labels"
+        ) from None
+    wrong = numbers[(numbers < 0) | (numbers >= classes)]
+    if len(wrong):
+        raise UserError(f"{path}: labels must be 0 to {classes - 1}; got {int(wrong[0])}", code="wrong-labels")
+    return numbers
+
+
+def to_images(rows: Array) -> Tensor:
+    """Copy (N, H, W, 3) to a tensor (N, 3, H, W)."""
+    return torch.from_numpy(np.array(rows)).permute(0, 3, 1, 2).contiguous()
+
+
+def read_archive(path: Path, part: str, classes: int) -> LabelledImages:
+    """Read `x_<part>` (N, 32, 32, 3) and `y_<part>` of an .npz file."""
+    try:
+        check_file(path)
+        with zipfile.ZipFile(path) as archive:
+            images, labels = _member(path, archive, f"x_{part}"), _member(path, archive, f"y_{part}")
+    except UserError:
+        raise
+    except Exception as error:  # a damaged zip file raises nearly anything
+        raise UserError(f"{path} is damaged: {error}; make it again", code="damaged-file") from error
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (32, 32, 3):
+        raise UserError(
+            f"{path}: x_{part} must be uint8 of shape (N, 32, 32, 3); got {images.dtype} {images.shape}",
+            code="wrong-array",
+        )
+    if not np.issubdtype(labels.dtype, np.integer) or labels.size != len(images):
+        raise UserError(
+            f"{path}: y_{part} must be {len(images)} whole numbers; got {labels.dtype} {labels.shape}",
+            code="wrong-labels",
+        )
+    return LabelledImages(to_images(images), to_labels(path, labels, classes))
+
+
+def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
+    """Read an array of an archive, after a check of its announced size: numpy would allocate it first."""
+    if f"{name}.npy" not in archive.namelist():
+        raise UserError(f"{path} has no {name}: expected x_train, y_train, x_test and y_test", code="wrong-array")
+    size = archive.getinfo(f"{name}.npy").file_size
+    if size > MOST_ARRAY:
+        raise UserError(
+            f"{path}: {name} unpacks to {size} bytes, more than {MOST_ARRAY}: make it again", code="too-large"
+        )
+    with archive.open(f"{name}.npy") as file:
+        version = npy.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"its arrays are of version {version[0]}.{version[1]}")
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+        if min(shape, default=0) < 0 or math.prod(shape) * max(dtype.itemsize, 1) > size:
+            raise ValueError(f"an array of shape {shape} does not fit into {size} bytes")
+        file.seek(0)
+        found: Array = npy.read_array(file, allow_pickle=False)
+    return found

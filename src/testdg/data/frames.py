@@ -7,26 +7,27 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from torch import Tensor
 
 from testdg.bounds import check_file, check_picture_size, read_text
-from testdg.data.decoder import SUFFIXES
+from testdg.data.pictures import SUFFIXES
 from testdg.errors import UserError, unknown
 
 ORDERS = ("name", "time")
 LISTS = ("", ".txt", ".lst", ".list")
+_MOST_DAMAGED = 1000  # parts of a video
 _POLL = 0.5  # seconds between two polls of a growing folder
 _SETTLED = 2.0  # seconds without a change after which a file counts as complete
 
 
-class Frame(NamedTuple):
+class NamedPicture(NamedTuple):
     """A picture before it is decoded: its name, and a path, bytes, an array, a tensor or a PIL image."""
 
     file: str
-    picture: Any
+    picture: object
 
 
 class Frames:
@@ -39,7 +40,7 @@ class Frames:
     ahead = True
     """Whether another thread may read pictures ahead."""
 
-    def __iter__(self) -> Iterator[Frame | None]:
+    def __iter__(self) -> Iterator[NamedPicture | None]:
         raise NotImplementedError
 
     def place(self, file: str) -> Path | None:
@@ -63,15 +64,17 @@ class PictureIterable(Frames):
 
     ahead = False
 
-    def __init__(self, pictures: Iterable[Any]) -> None:
+    def __init__(self, pictures: Iterable[object]) -> None:
         self.pictures = pictures
         self.total = len(pictures) if isinstance(pictures, Sized) else None
 
-    def __iter__(self) -> Iterator[Frame | None]:
+    def __iter__(self) -> Iterator[NamedPicture | None]:
         number = 0
         for item in self.pictures:
-            for picture in item if isinstance(item, np.ndarray | Tensor) and item.ndim == 4 else (item,):
-                yield Frame(str(picture) if isinstance(picture, str | Path) else f"{number:06}", picture)
+            is_batch = isinstance(item, np.ndarray | Tensor) and item.ndim == 4
+            for picture in cast(Iterable[object], item) if is_batch else (item,):
+                name = str(picture) if isinstance(picture, str | Path) else f"{number:06}"
+                yield NamedPicture(name, picture)
                 number += 1
 
 
@@ -96,10 +99,10 @@ class PictureFolder(Frames):
                 f"{path} contains no pictures ({', '.join(SUFFIXES)}): name another folder", code="no-images"
             )
 
-    def __iter__(self) -> Iterator[Frame | None]:
+    def __iter__(self) -> Iterator[NamedPicture | None]:
         if not self.live:
             names, self._first = self._first or self._names(), None
-            yield from (Frame(name, self.path / name) for name in names)
+            yield from (NamedPicture(name, self.path / name) for name in names)
             return
         seen: set[str] = set()
         sizes: dict[str, tuple[int, float]] = {}
@@ -107,7 +110,7 @@ class PictureFolder(Frames):
         while self.idle is None or time.monotonic() - last < self.idle:
             new = [name for name in self._names(seen) if self._complete(name, sizes)]
             seen.update(new)
-            yield from (Frame(name, self.path / name) for name in new)
+            yield from (NamedPicture(name, self.path / name) for name in new)
             last = time.monotonic() if new else last
             yield None
             time.sleep(_POLL)
@@ -128,13 +131,18 @@ class PictureFolder(Frames):
     def _names(self, but: set[str] | frozenset[str] = frozenset()) -> list[str]:
         found = []
         for place, folders, files in os.walk(self.path):
-            folders[:] = [f for f in folders if not f.startswith(".") and (Path(place, f).resolve() != self.without)]
-            inside = Path(place).relative_to(self.path).as_posix()
-            start = "" if inside == "." else f"{inside}/"
-            found += [name for file in files if is_picture(file) and (name := start + file) not in but]
-        if self.order == "name":
-            return sorted(found, key=natural)
-        return sorted(found, key=lambda name: (_changed(self.path / name), natural(name)))
+            visible = [name for name in folders if not name.startswith(".")]
+            folders[:] = [name for name in visible if Path(place, name).resolve() != self.without]
+            inside = Path(place).relative_to(self.path)
+            found += [(inside / file).as_posix() for file in filter(is_picture, files)]
+        names = sorted((name for name in found if name not in but), key=natural)
+        return names if self.order == "name" else sorted(names, key=self._changed)
+
+    def _changed(self, name: str) -> float:
+        try:
+            return (self.path / name).stat().st_mtime
+        except OSError:
+            return 0.0
 
     def place(self, file: str) -> Path | None:
         return self.path / file
@@ -156,8 +164,8 @@ class PictureList(Frames):
         if not self.names:
             raise UserError(f"{path} is empty: expected the path of a picture per line", code="empty-list")
 
-    def __iter__(self) -> Iterator[Frame | None]:
-        yield from (Frame(name, self.place(name)) for name in self.names)
+    def __iter__(self) -> Iterator[NamedPicture | None]:
+        yield from (NamedPicture(name, self.place(name)) for name in self.names)
 
     def place(self, file: str) -> Path:
         relative = self.path.parent / file
@@ -169,22 +177,21 @@ class PicturePipe(Frames):
 
     live = True
 
-    def __iter__(self) -> Iterator[Frame | None]:
+    def __iter__(self) -> Iterator[NamedPicture | None]:
         # os.read, since a thread that waits in sys.stdin holds the lock of its buffer until the end
         left = b""
         while data := os.read(sys.stdin.fileno(), 1 << 16):
             *lines, left = (left + data).split(b"\n")
-            yield from map(_piped, filter(None, lines))
+            yield from map(self._named, filter(None, lines))
         if left:
-            yield _piped(left)
+            yield self._named(left)
+
+    def _named(self, line: bytes) -> NamedPicture:
+        name = os.fsdecode(line.rstrip(b"\r"))
+        return NamedPicture(name, self.place(name))
 
     def place(self, file: str) -> Path:
         return Path(file)
-
-
-def _piped(line: bytes) -> Frame:
-    name = os.fsdecode(line.rstrip(b"\r"))
-    return Frame(name, Path(name))
 
 
 class RemainingPictures(Frames):
@@ -192,10 +199,10 @@ class RemainingPictures(Frames):
 
     def __init__(self, frames: Frames, done: Iterable[str], again: Iterable[str]) -> None:
         self.frames, self.done = frames, Counter(done)
-        self.again = [Frame(file, place) for file in again if (place := frames.place(file)) is not None]
+        self.again = [NamedPicture(file, place) for file in again if (place := frames.place(file)) is not None]
         self.total, self.live, self.ahead = frames.total, frames.live, frames.ahead
 
-    def __iter__(self) -> Iterator[Frame | None]:
+    def __iter__(self) -> Iterator[NamedPicture | None]:
         yield from self.again
         left = self.done + Counter(frame.file for frame in self.again)
         for frame in self.frames:
@@ -209,7 +216,12 @@ class RemainingPictures(Frames):
 
 
 def open_frames(
-    frames: Any, order: str = "name", *, follow: bool = False, idle: float | None = None, without: Path | None = None
+    frames: str | Path | Iterable[object],
+    order: str = "name",
+    *,
+    follow: bool = False,
+    idle: float | None = None,
+    without: Path | None = None,
 ) -> Frames:
     """Open a source of pictures: a folder, a list, a picture, a video, "-" for standard input, or an iterable."""
     path = Path(frames) if isinstance(frames, str | Path) and str(frames) != "-" else None
@@ -227,8 +239,10 @@ def open_frames(
             "--order is for folders: lists, videos and standard input have their own order",
             code="option-conflict",
         )
+    if not isinstance(frames, str | Path):
+        return PictureIterable(frames)
     if path is None:
-        return PicturePipe() if isinstance(frames, str | Path) else PictureIterable(frames)
+        return PicturePipe()
     if is_picture(path.name):
         return PictureIterable([path])
     if path.suffix.lower() in LISTS:
@@ -245,16 +259,6 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Sort key that puts `frame2` before `frame10`."""
     parts = re.split(r"(\d+)", name)
     return tuple((int(part) if number % 2 else -1, part) for number, part in enumerate(parts))
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-_MOST_DAMAGED = 1000
 
 
 class Video(Frames):
@@ -286,11 +290,13 @@ class Video(Frames):
             ) from error
         return container
 
-    def __iter__(self) -> Iterator[Frame | None]:
+    def __iter__(self) -> Iterator[NamedPicture | None]:
         self._remarks, number, self._damaged = [], 0, 0
         with self._opened() as container:
             for frame in self._decoded(container):
-                yield Frame(f"{self.path.name}#{number:06}", _pixels(frame))
+                turns = round(float(getattr(frame, "rotation", 0) or 0) / 90) % 4
+                pixels = np.rot90(frame.to_ndarray(format="rgb24"), turns)  # (H, W, 3), upright
+                yield NamedPicture(f"{self.path.name}#{number:06}", pixels)
                 number += 1
         if self._damaged:
             self._remarks.append(f"{self._damaged} parts of {self.path} are damaged and were left out")
@@ -315,9 +321,3 @@ class Video(Frames):
 
     def remarks(self) -> list[str]:
         return self._remarks
-
-
-def _pixels(frame: Any) -> Any:
-    """RGB, (H, W, 3), rotated upright."""
-    turns = round(float(getattr(frame, "rotation", 0) or 0) / 90) % 4
-    return np.rot90(frame.to_ndarray(format="rgb24"), turns)

@@ -1,105 +1,110 @@
 """Image files, `<class>/<file>`: listing, choosing, and reading them ahead of the stream."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from itertools import groupby, islice, zip_longest
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from testdg.bounds import read_text
-from testdg.data.decoder import DATA_SET_SUFFIXES, Decoder, read_levels
+from testdg.data.pictures import DATA_SET_SUFFIXES, IMAGENET_CROP, Crop, read_image
+from testdg.data.stream import ImageSource
 from testdg.errors import UserError
 
-_AHEAD = 4  # batches that are decoded in advance
+_AHEAD = 4  # batches that are read in advance
+_MOST_WORKERS = 16
 
-Pieces = list[Future[list[bytes | str]]]
+F = TypeVar("F")
 
 
-class ImageFiles:
+class FileSource(ImageSource, Generic[F]):
+    """Files that `load` turns into tensors of one shape, in order, with read-ahead in threads.
+
+    Futures are stored by index. A read requests its files and the next batches, and cancels all others, so the window
+    follows a caller that moves to another place. Threads suffice, because Pillow decodes without Python's lock.
+    """
+
+    def __init__(self, files: Sequence[F], load: Callable[[F], Tensor], threads: ThreadPoolExecutor) -> None:
+        self.files, self.load, self.threads = files, load, threads
+        self._ahead: dict[int, Future[Tensor]] = {}
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        stop = min(stop, len(self))
+        window = range(start, min(stop + _AHEAD * (stop - start), len(self)))
+        for index in [index for index in self._ahead if index not in window]:
+            self._ahead.pop(index).cancel()
+        for index in window:
+            if index not in self._ahead:
+                self._ahead[index] = self.threads.submit(self.load, self.files[index])
+        return torch.stack([self._ahead.pop(index).result() for index in range(start, stop)])
+
+    def take(self, indices: Sequence[int]) -> Tensor:
+        tensors = self.threads.map(self.load, [self.files[index] for index in indices])
+        first = next(tensors)
+        # Filled file by file, so that nothing is in memory twice.
+        result = first.new_empty(len(indices), *first.shape)
+        for place, one in enumerate(chain([first], tensors)):
+            result[place] = one
+        return result
+
+
+def find_unreadable(files: Sequence[F], load: Callable[[F], object], threads: Executor) -> list[F]:
+    """Load all files, and return those that cannot be loaded."""
+
+    def is_unreadable(file: F) -> bool:
+        try:
+            load(file)
+        except UserError:
+            return True
+        return False
+
+    return [file for file, bad in zip(files, threads.map(is_unreadable, files), strict=True) if bad]
+
+
+class Decoder:
+    """Threads that read image files at the size of a crop."""
+
+    def __init__(self, workers: int | None = None, crop: Crop = IMAGENET_CROP) -> None:
+        self.crop = crop
+        workers = workers or min(os.cpu_count() or 1, _MOST_WORKERS)
+        self.threads = ThreadPoolExecutor(workers, thread_name_prefix="decoder")
+
+    def read(self, path: Path) -> Tensor:
+        return read_image(path, self.crop, "restore the file, or use skip_unreadable")
+
+
+class ImageFiles(FileSource[Path]):
     """Image files of any size, read as uint8 at the size of the decoder's crop.
 
-    `paths` are relative to the folder, by name, `<class>/<file>`. Read-ahead: `read` requests the next ranges of the
-    same length as well and stores their futures by range. A stream that asks for one range after the other finds them
-    done; any other range means that the caller has moved, so all futures are cancelled and reading starts there.
+    `paths` are relative to the folder, by name, `<class>/<file>`.
     """
 
     def __init__(self, folder: Path, paths: Mapping[str, str], decoder: Decoder) -> None:
+        super().__init__([folder / path for path in paths.values()], decoder.read, decoder.threads)
         self.folder, self.paths, self.names, self.decoder = folder, paths, tuple(paths), decoder
-        self._ahead: dict[range, Pieces] = {}
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def read(self, start: int, stop: int) -> Tensor:
-        span = range(start, min(stop, len(self)))
-        pieces = self._ahead.pop(span, None)
-        if pieces is None:
-            self._forget()
-            pieces = self._submit(span)
-        for number in range(_AHEAD):
-            begin = span.stop + number * len(span)
-            following = range(begin, min(begin + len(span), len(self)))
-            if following and following not in self._ahead:
-                self._ahead[following] = self._submit(following)
-        return self._gather(span, pieces)
-
-    def take(self, indices: Sequence[int]) -> Tensor:
-        return self._gather(indices, self._submit(indices))
-
-    def chosen(self, names: Sequence[str]) -> ImageFiles:
+    def chosen(self, names: Sequence[str]) -> "ImageFiles":
         """Some of the files, in this order."""
         return ImageFiles(self.folder, {name: self.paths[name] for name in names}, self.decoder)
 
-    def unreadable(self) -> list[str]:
-        """Names of the files that cannot be decoded; decodes all of them."""
-        answers = _answers(self._submit(range(len(self)), pixels=False))
-        return [name for name, answer in zip(self.names, answers, strict=True) if isinstance(answer, str)]
-
-    def without(self, names: Sequence[str]) -> ImageFiles:
-        """The files without some; at least one must remain."""
-        gone = set(names)
-        left = [name for name in self.names if name not in gone]
-        if not left:
+    def readable(self) -> tuple["ImageFiles", list[Path]]:
+        """The files that can be decoded, at least one, and the paths of the others; decodes all of them."""
+        damaged = find_unreadable(self.files, self.load, self.threads)
+        if len(damaged) == len(self):
             raise UserError(
                 f"{self.folder}: none of its {len(self)} images can be decoded, first {self.names[0]}",
                 code="unreadable-picture",
             )
-        return self.chosen(left)
-
-    def path(self, name: str) -> Path:
-        return self.folder / self.paths[name]
-
-    def _submit(self, indices: Sequence[int], *, pixels: bool = True) -> Pieces:
-        return self.decoder.submit([str(self.path(self.names[index])) for index in indices], pixels=pixels)
-
-    def _forget(self) -> None:
-        for pieces in self._ahead.values():
-            for piece in pieces:
-                piece.cancel()
-        self._ahead.clear()
-
-    def _gather(self, indices: Sequence[int], pieces: Pieces) -> Tensor:
-        answers = _answers(pieces)
-        for index, answer in zip(indices, answers, strict=True):
-            if isinstance(answer, str):
-                self._forget()
-                remedy = "restore the file, or use skip_unreadable"
-                raise UserError(
-                    f"{self.path(self.names[index])} cannot be read as an image: {answer}; {remedy}",
-                    code="unreadable-picture",
-                )
-        pixels = bytearray().join(answer for answer in answers if isinstance(answer, bytes))
-        rows = torch.frombuffer(pixels, dtype=torch.uint8) if pixels else torch.empty(0, dtype=torch.uint8)
-        return rows.view(-1, 3, self.decoder.crop.side, self.decoder.crop.side)
-
-
-def _answers(pieces: Pieces) -> list[bytes | str]:
-    return [answer for piece in pieces for answer in piece.result()]
+        gone = set(damaged)
+        left = [name for name in self.names if self.folder / self.paths[name] not in gone]
+        return self.chosen(left), damaged
 
 
 def list_classes(folder: Path) -> list[str]:
@@ -139,24 +144,13 @@ def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
             f"{folder}: {len(stray)} images are not in {annotations.name}, first {min(stray)}",
             code="wrong-list",
         )
-    return {f"{name}/{file}": file for name, file in sorted((classes[file], file) for file in files)}
+    files.sort(key=lambda file: (classes[file], file))
+    return {f"{classes[file]}/{file}": file for file in files}
 
 
 def is_image(name: str) -> bool:
     """Whether a name has the suffix of a data set's image and is not hidden."""
     return name.lower().endswith(DATA_SET_SUFFIXES) and not name.startswith(".")
-
-
-def find_images(folder: Path) -> list[str]:
-    """Paths of all images in a folder and its subfolders, sorted."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: name one with images in it", code="no-such-folder")
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if is_image(path.name))
-
-
-def read_image(path: Path) -> Tensor:
-    """One image at its own size, (3, H, W) in [0, 1]."""
-    return torch.from_numpy(read_levels(path)).permute(2, 0, 1).float().div_(255)
 
 
 def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None) -> list[str]:

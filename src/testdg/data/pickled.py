@@ -13,7 +13,7 @@ import math
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class _Dtype:
             raise ValueError("it has an array of something else than whole numbers")
         self.dtype: np.dtype[Any] = np.dtype(_text(code))
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: object) -> None:
         """Set the byte order; a type that has fields or a shape is refused."""
         if type(state) is not tuple or any(value is not None for value in state[2:5]):
             raise ValueError("it has an array of an unknown type")
@@ -63,7 +63,8 @@ class _Array:
             raise ValueError("it has an array of an impossible shape")
         if math.prod(shape) * dtype.dtype.itemsize != len(content):
             raise ValueError(f"it has an array of {len(content)} bytes, which do not fill its shape")
-        self.values = np.frombuffer(content, dtype.dtype).reshape(shape, order="F" if columns_first is True else "C")
+        order: Literal["F", "C"] = "F" if columns_first is True else "C"
+        self.values = np.frombuffer(content, dtype.dtype).reshape(shape, order=order)
         return self
 
 
@@ -74,7 +75,7 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Text, which Python 2 writes as bytes. Other values are refused: hashing nested tuples may take ages."""
     if not isinstance(value, str | bytes):
         raise ValueError(f"it has a {type(value).__name__} where a text should be")
@@ -102,7 +103,8 @@ class _Unpickler(pickle._Unpickler):
     def __init__(self, path: Path, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
         self.path, self.left = path, MOST_INSTRUCTIONS
-        self.dispatch = self  # type: ignore[assignment,misc]  # load() looks every instruction up in here
+        # `load` looks every instruction up in here.
+        self.dispatch = self  # type: ignore[assignment,misc]
 
     def __getitem__(self, code: int) -> Callable[..., None]:
         """Look up the function of an instruction, and count the instructions."""
@@ -134,12 +136,14 @@ class _Unpickler(pickle._Unpickler):
             self.stack[-1][_text(key)] = value
 
 
+_ALLOWED = [getattr(pickle, name)[0] for name in _INSTRUCTIONS]
 _DISPATCH: dict[int, Callable[[Any], None]] = {
-    **{code: pickle._Unpickler.dispatch[code] for code in (getattr(pickle, name)[0] for name in _INSTRUCTIONS)},
+    **{code: pickle._Unpickler.dispatch[code] for code in _ALLOWED},
     pickle.BUILD[0]: _Unpickler.build,
     pickle.SETITEM[0]: lambda reader: reader.update([reader.stack.pop(-2), reader.stack.pop()]),
     pickle.SETITEMS[0]: lambda reader: reader.update(reader.pop_mark()),
-    pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],  # its own allocates before it reads
+    # Its own allocates before it reads.
+    pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],
 }
 
 
@@ -147,7 +151,7 @@ def _unsafe(path: Path, what: str) -> UserError:
     return UserError(f"{path} asks for {what}, which could execute code: refused", code="unsafe-file")
 
 
-def read_pickle(path: Path) -> dict[str, Any]:
+def read_pickle(path: Path) -> dict[str, object]:
     """Read a pickled dictionary of plain values and arrays without executing anything in it."""
     try:
         check_file(path, MOST_ARRAY)
@@ -162,10 +166,12 @@ def read_pickle(path: Path) -> dict[str, Any]:
         batch = _Unpickler(path, content).load()
         if type(batch) is not dict:
             raise ValueError(f"it has a {type(batch).__name__} instead of a dictionary with data and labels")
-        values = {key: value.values if type(value) is _Array else value for key, value in batch.items()}
-        if any(value is None for key, value in values.items() if type(batch[key]) is _Array):
-            raise ValueError("it has an array without values")
-        return values
+        for key, value in batch.items():
+            if type(value) is _Array:
+                if value.values is None:
+                    raise ValueError("it has an array without values")
+                batch[key] = value.values
+        return batch
     except UserError:
         raise
     except Exception as error:  # a damaged pickle raises nearly anything

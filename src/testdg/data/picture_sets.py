@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
-from testdg.bounds import read_json
+import msgspec
+from msgspec import Meta, Struct
+
+from testdg.bounds import read_text
 from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER, ParameterSet
-from testdg.data.decoder import Crop
 from testdg.data.image_files import is_image, list_classes, list_images, read_annotated, read_classes
+from testdg.data.pictures import Crop
 from testdg.errors import UserError
+from testdg.files import replace_text
 
 MANIFEST = "testdg-corrupt.json"
 MOST_IMAGES = 100_000_000
@@ -65,13 +69,17 @@ class PictureSet:
     def find_stored(self, data: Path) -> Path | None:
         """Find the folder of stored corruptions: in the data folder, or the folder itself."""
         names = (*STANDARD_ORDER, *EXTRA)
-        folders = [data / self.stored, *([data] if self.takes(data) else [])]
-        return next((f for f in folders if any(self.corruption_folder(f, name) for name in names)), None)
+        for folder in (data / self.stored, *([data] if self.takes(data) else [])):
+            if any(self.corruption_folder(folder, name) for name in names):
+                return folder
+        return None
 
     def corruption_folder(self, stored: Path, name: str) -> Path | None:
         """Find the folder of one corruption, in a folder of its group or not, by its folders of severities."""
-        folders = (stored / group / name for group in self.groups)
-        return next((f for f in folders if any((f / severity).is_dir() for severity in self.severities)), None)
+        for folder in (stored / group / name for group in self.groups):
+            if any((folder / severity).is_dir() for severity in self.severities):
+                return folder
+        return None
 
     def severity_folder(self, stored: Path, name: str, severity: int) -> Path:
         folder = self.corruption_folder(stored, name)
@@ -109,12 +117,15 @@ class PictureSet:
         """Whether a data folder directly contains the class folders of the test pictures."""
         if self.clean != "." or self.split_folder(data, self.test).is_dir():
             return False
-        classes = [name for name in list_classes(data) if name != "frost"]  # photographs for the corruption
-        return any(is_image(path.name) for name in classes for path in (data / name).iterdir())
+        for name in list_classes(data):
+            if name != "frost" and any(is_image(path.name) for path in (data / name).iterdir()):
+                return True
+        return False
 
     def list_test(self, data: Path) -> Pictures:
-        """List the test pictures, of their split or of a plain tree."""
-        return Pictures(data, list_images(data)) if self.is_plain(data) else self.list_split(data, self.test)
+        if self.is_plain(data):
+            return Pictures(data, list_images(data))
+        return self.list_split(data, self.test)
 
     def frost_folder(self, data: Path) -> Path:
         """Folder of photographs of frost: in the data folder, or next to it if that contains classes."""
@@ -122,7 +133,7 @@ class PictureSet:
 
     def find_class_list(self, data: Path) -> Path | None:
         """Find the file that lists the classes, with the clean pictures or the stored corruptions."""
-        folders = [folder for folder in (self.find_clean(data), self.find_stored(data)) if folder is not None]
+        folders = list(filter(None, (self.find_clean(data), self.find_stored(data))))
         files = [folder / name for folder in folders for name in self.class_lists]
         files += [folder / self.class_names for folder in folders if self.class_names]
         return next((file for file in files if file.is_file()), None)
@@ -136,43 +147,48 @@ class PictureSet:
         if self.is_plain(data):
             return tuple(list_classes(data))
         folders = [self.split_folder(data, split) for split in (self.test, self.train) if "<class>" in split]
-        corruptions = [self.corruption_folder(stored, name) for name in STANDARD_ORDER] if stored is not None else []
-        for folder in filter(None, corruptions):
-            folders.append(next(f for name in reversed(self.severities) if (f := folder / name).is_dir()))
-        return tuple(sorted({name for folder in folders if folder.is_dir() for name in list_classes(folder)}))
+        if stored is not None:
+            for folder in filter(None, (self.corruption_folder(stored, name) for name in STANDARD_ORDER)):
+                folders.append([path for level in self.severities if (path := folder / level).is_dir()][-1])
+        names: set[str] = set()
+        for folder in filter(Path.is_dir, folders):
+            names.update(list_classes(folder))
+        return tuple(sorted(names))
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
+class Manifest(Struct, kw_only=True):
+    """What the corruptions of a folder were made from, and which of them are complete."""
+
+    generator: str = "testdg"
+    version: str
+    seed: int
+    frost: str
+    source_fingerprint: str = ""
+    """Fingerprint of the clean images."""
+    images: Annotated[int, Meta(ge=1, le=MOST_IMAGES)] | None = None
+    severities: list[Annotated[int, Meta(ge=1, le=5)]] | None = None
+    corruptions: list[str] = []
+    parameters: str = ""
+
+    def write(self, folder: Path) -> None:
+        content = msgspec.json.format(msgspec.json.encode(self), indent=2)
+        replace_text(folder / MANIFEST, content.decode() + "\n")
+
+
+def read_manifest(folder: Path) -> Manifest | None:
     """Read the manifest of a folder; None if there is none."""
     path = folder / MANIFEST
     if not path.exists():
         return None
     try:
-        about = read_json(path)
-        _check_lists(about)
-        return {**about, "version": str(about["version"]), "seed": int(about["seed"]), "frost": str(about["frost"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} is damaged ({type(error).__name__} {error}): make the set again", code="damaged-file"
-        ) from error
-
-
-def _check_lists(about: Any) -> None:
-    """Refuse values of wrong types or sizes."""
-    if not isinstance(about, dict):
-        raise TypeError(f"it is a {type(about).__name__}")
-    images, severities = about.get("images", 1), about.get("severities", [1])
-    if type(images) is not int or not 0 < images <= MOST_IMAGES:
-        raise ValueError(f"images must be 1 to {MOST_IMAGES}")
-    if not isinstance(severities, list) or not all(type(level) is int and 1 <= level <= 5 for level in severities):
-        raise ValueError("severities must be a list of 1 to 5")
-    if not all(isinstance(name, str) for name in about.get("corruptions", [])):
-        raise ValueError("corruptions must be a list of names")
+        return msgspec.json.decode(read_text(path), type=Manifest)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error}): make the set again", code="damaged-file") from error
 
 
 def stored_origin(folder: Path, otherwise: str) -> str:
     """The origin of stored corruptions in words, from their manifest if there is one."""
-    about = read_manifest(folder)
-    if about is None:
+    made = read_manifest(folder)
+    if made is None:
         return otherwise
-    return f"generated by testdg {about['version']}, seed {about['seed']}, frost {about['frost']}"
+    return f"generated by testdg {made.version}, seed {made.seed}, frost {made.frost}"

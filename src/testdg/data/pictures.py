@@ -1,18 +1,26 @@
-"""Pictures of any kind as tensors."""
+"""Opening pictures, the files of data sets at the size of a crop, and pictures of any kind as tensors."""
 
-from contextlib import suppress
+import io
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from testdg.bounds import check_picture_size, require_range
-from testdg.data.decoder import Unreadable as Unreadable
-from testdg.data.decoder import open_picture, reason_of
+from testdg.bounds import check_file, check_picture_size, require_range
 from testdg.data.stream import to_float
+from testdg.errors import UserError, visible
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+"""Formats of single pictures. Other decoders are never tried: one of them starts a program."""
+SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+DATA_SET_FORMATS = ("JPEG", "PNG")
+DATA_SET_SUFFIXES = (".jpeg", ".jpg", ".png")
 
 _MODES = {1: "L", 3: "RGB"}
 _ORIENTATION = 0x0112
@@ -27,13 +35,93 @@ _TURNS = {
 }
 """What undoes the orientation of the camera, by its number in Exif."""
 
+Encoded = str | Path | bytes | bytearray | memoryview | Image.Image
+Array = NDArray[np.generic]
 
-def read_picture(picture: Any, channels: int = 3) -> Tensor:
+
+class Unreadable(UserError):
+    """A picture that cannot be used; the message is the reason."""
+
+    code = "unreadable-picture"
+
+
+class Crop(NamedTuple):
+    """The size that pictures are read at: the short edge is resized to `edge`, then a central square is cut."""
+
+    edge: int
+    side: int
+
+
+IMAGENET_CROP = Crop(edge=256, side=224)
+
+
+@contextmanager
+def open_picture(picture: Encoded, formats: tuple[str, ...] = FORMATS) -> Iterator[Image.Image]:
+    """Open a picture after checks of its file, its format and its number of pixels, before any pixel is decoded.
+
+    This is the only place that opens pictures. Any failure, also one in the body of `with`, becomes Unreadable with the
+    reason alone: the caller knows the name.
+    """
+    try:
+        if isinstance(picture, str | Path):
+            check_file(picture)
+        if isinstance(picture, Image.Image):
+            opened: AbstractContextManager[Image.Image] = nullcontext(picture)
+        else:
+            file = picture if isinstance(picture, str | Path) else io.BytesIO(picture)
+            opened = Image.open(file, formats=formats)
+        with opened as image:
+            check_picture_size(image.height, image.width)
+            yield image
+    except UserError:
+        raise
+    except UnidentifiedImageError:
+        raise Unreadable("no image format fits it") from None
+    except Exception as error:  # a damaged picture raises nearly anything
+        raise Unreadable(reason_of(error)) from error
+
+
+def reason_of(error: BaseException) -> str:
+    """The reason of an error in one line, without control characters and file names."""
+    text = getattr(error, "strerror", None) or str(error)
+    return visible(" ".join(str(text).split())) or type(error).__name__
+
+
+@contextmanager
+def open_image_file(path: Path, remedy: str = "restore the file") -> Iterator[Image.Image]:
+    """Open a JPEG or PNG file of a data set; errors name the file."""
+    try:
+        with open_picture(path, DATA_SET_FORMATS) as picture:
+            yield picture
+    except Unreadable as error:
+        raise Unreadable(f"{path} cannot be read as an image: {error}; {remedy}") from error
+
+
+def read_image(path: Path, crop: Crop | None = None, remedy: str = "restore the file") -> Tensor:
+    """Read an image file of a data set as RGB, uint8, (3, H, W), at the size of a crop or at its own."""
+    with open_image_file(path, remedy) as picture:
+        levels = np.array(picture.convert("RGB") if crop is None else fit(picture, crop))
+    return torch.from_numpy(levels).permute(2, 0, 1).contiguous()
+
+
+def fit(picture: Image.Image, crop: Crop = IMAGENET_CROP) -> Image.Image:
+    """An RGB picture at the size of a crop: unchanged if it has that size, else resized (bilinear) and cut."""
+    picture, (edge, side) = picture.convert("RGB"), crop
+    if picture.size == (side, side):
+        return picture
+    short = min(picture.size)
+    width, height = (edge * length // short for length in picture.size)
+    left, top = round((width - side) / 2), round((height - side) / 2)
+    resized = picture.resize((width, height), Image.Resampling.BILINEAR)
+    return resized.crop((left, top, left + side, top + side))
+
+
+def read_picture(picture: object, channels: int = 3) -> Tensor:
     """Any picture as float32 in [0, 1], (channels, H, W); see `decode`."""
     return as_unit(decode(picture, channels))
 
 
-def decode(picture: Any, channels: int = 3) -> Tensor:
+def decode(picture: object, channels: int = 3) -> Tensor:
     """Any picture as (channels, H, W), uint8 or float32 in [0, 1]; Unreadable, with the reason, if it is not one.
 
     A picture is a path, the bytes of a file, a PIL image, or an array or tensor: (H, W, C), (C, H, W) or (H, W), of
@@ -72,10 +160,11 @@ def _from_pil(picture: Image.Image, channels: int) -> Tensor:
         raise Unreadable("its pixels are floating-point numbers of unknown scale", "picture-kind")
     mode = _MODES[channels]
     levels = np.array(picture if picture.mode == mode else picture.convert(mode))
-    return torch.from_numpy(levels.reshape(*levels.shape[:2], channels)).permute(2, 0, 1).contiguous()
+    levels = levels.reshape(*levels.shape[:2], channels)
+    return torch.from_numpy(levels).permute(2, 0, 1).contiguous()
 
 
-def _from_values(values: Any, channels: int) -> Tensor:
+def _from_values(values: Array | Tensor, channels: int) -> Tensor:
     last = isinstance(values, np.ndarray) or values.dtype == torch.uint8
     values = _levels(values)
     if values.ndim not in (2, 3) or values.numel() == 0:
@@ -96,12 +185,13 @@ def _from_values(values: Any, channels: int) -> Tensor:
     return image if image.dtype == torch.uint8 else image.float().clamp(0, 1)
 
 
-def _levels(values: Any) -> Tensor:
+def _levels(values: Array | Tensor) -> Tensor:
     """Values as uint8 or float, the types whose scale is known."""
     if isinstance(values, np.ndarray):
-        wide = values.dtype == np.uint16
+        if values.dtype == np.uint16:
+            return torch.from_numpy(values.astype(np.float32) / 65535)
         try:
-            values = torch.from_numpy(values.astype(np.float32) / 65535 if wide else np.ascontiguousarray(values))
+            values = torch.from_numpy(np.ascontiguousarray(values))
         except TypeError:
             raise Unreadable(f"a picture must be uint8, or float in [0, 1]; got {values.dtype}", "image-type") from None
     found: Tensor = values.detach().cpu()
@@ -114,8 +204,8 @@ def _levels(values: Any) -> Tensor:
 
 def _channels_first(values: Tensor, channels: int, last: bool) -> Tensor:
     """Channels first, without transparency; `last` decides if both the first and the last axis could be channels."""
-    if values.shape[2] not in {1, channels, 4 if channels == 3 else 1} or (
-        values.shape[0] in (1, channels) and not last
-    ):
+    is_last = values.shape[2] in (1, channels) or (channels == 3 and values.shape[2] == 4)
+    is_first = values.shape[0] in (1, channels)
+    if not is_last or (is_first and not last):
         return values
     return (values[..., :3] if channels == 3 else values).permute(2, 0, 1)

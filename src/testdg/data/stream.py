@@ -11,11 +11,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from testdg.errors import UserError
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = NDArray[Any]
 SamplingName = Literal["file", "mixed", "dirichlet", "sorted"]
 
 
@@ -69,7 +70,7 @@ class ImageSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Samples:
+class LabelledImages(ImageSource):
     """Images in memory, uint8, (N, 3, H, W), with their labels: int64 (N), or uint8 maps (N, H, W)."""
 
     images: Tensor
@@ -78,14 +79,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def read(self, start: int, stop: int) -> Tensor:
-        return self.images[start:stop]
-
     def take(self, indices: Sequence[int]) -> Tensor:
         return self.images[list(indices)]
 
-    def first(self, count: int | None) -> Samples:
-        return Samples(self.images[:count], self.labels[:count])
+    def first(self, count: int | None) -> LabelledImages:
+        return LabelledImages(self.images[:count], self.labels[:count])
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,13 +104,17 @@ class Domain:
 
     def read(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Images, float in [0, 1], and labels of a range."""
-        labels = self.labels[start:stop] if isinstance(self.labels, Tensor) else self.labels.read(start, stop)
-        return to_float(self.source.read(start, stop)), labels
+        images = to_float(self.source.read(start, stop))
+        if isinstance(self.labels, Tensor):
+            return images, self.labels[start:stop]
+        return images, self.labels.read(start, stop)
 
     def take(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Images, float in [0, 1], and labels by index."""
-        labels = self.labels[list(indices)] if isinstance(self.labels, Tensor) else self.labels.take(indices)
-        return to_float(self.source.take(indices)), labels
+        images = to_float(self.source.take(indices))
+        if isinstance(self.labels, Tensor):
+            return images, self.labels[list(indices)]
+        return images, self.labels.take(indices)
 
     def image_labels(self) -> Tensor:
         """One label per image; -1 if labels are maps."""
@@ -189,8 +191,9 @@ class Block:
     def read(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Images, labels, segments, indices and positions of a range."""
         if self.sampling.name == "file":
+            images, labels = self.segments[0].domain.read(start, stop)
             indices = torch.arange(start, stop)
-            return *self.segments[0].domain.read(start, stop), torch.full_like(indices, self.first), indices, indices
+            return images, labels, torch.full_like(indices, self.first), indices, indices
         segments, indices, positions = (values[start:stop] for values in self._order)
         places = [(segments == number).nonzero().flatten() for number in range(len(self.segments))]
         parts = [
@@ -198,7 +201,8 @@ class Block:
             for segment, place in zip(self.segments, places, strict=True)
             if len(place)
         ]
-        back = torch.cat(places).argsort()  # parts are read segment by segment; this restores the order of the stream
+        # The parts were read segment by segment; this restores the order of the stream.
+        back = torch.cat(places).argsort()
         images, labels = (torch.cat(values)[back] for values in zip(*parts, strict=True))
         return images, labels, segments + self.first, indices, positions
 
@@ -218,12 +222,13 @@ class Stream:
         self.segments = tuple(Segment(item) if isinstance(item, Domain) else item for item in segments)
         self.sizes = torch.tensor([len(segment.domain) for segment in self.segments])
         self.batch_size = batch_size
-        sampling, numbered = sampling or Sampling(), list(enumerate(self.segments))
-        groups = [[item] for item in numbered]
+        sampling = sampling or Sampling()
+        groups = [[segment] for segment in self.segments]
         if sampling.name == "mixed":
-            rounds = groupby(numbered, key=lambda item: (item[1].round, item[1].learn))
+            rounds = groupby(self.segments, key=lambda segment: (segment.round, segment.learn))
             groups = [list(group) for _, group in rounds]
-        self.blocks = [Block([segment for _, segment in group], group[0][0], sampling) for group in groups]
+        firsts = accumulate(map(len, groups), initial=0)
+        self.blocks = [Block(group, first, sampling) for group, first in zip(groups, firsts, strict=False)]
         self._ends = list(accumulate(-(-len(block) // batch_size) for block in self.blocks))
 
     @property

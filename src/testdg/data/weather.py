@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.data.corruptions.filters import clamp, correlate, from_levels, gaussian, gaussian_kernel, grey, to_levels
+from testdg.data.corruptions.apply import in_chunks
+from testdg.data.corruptions.filters import clamp, correlate, gaussian, gaussian_kernel, grey
 from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.corruptions.parameters import check_severity
+from testdg.data.corruptions.parameters import WEATHER, check_severity
 from testdg.errors import UserError, look_up
 
 FAR = 1000.0  # metres to the sky
@@ -41,7 +42,8 @@ def guess_geometry(images: Tensor) -> Geometry:
     """
     luma, (height, width) = grey(images), images.shape[-2:]
     soft = blur(luma, width / 200)
-    up = ((_HORIZON * height - torch.arange(height) - 0.5) / (0.8 * width))[:, None]  # of a lens that sees 64 degrees
+    # Of a lens that sees 64 degrees.
+    up = ((_HORIZON * height - torch.arange(height) - 0.5) / (0.8 * width))[:, None]
     across = (torch.arange(width) + 0.5 - width / 2) / (0.8 * width)
     floor, walls = _EYE / (-up).clamp(min=1e-3), _WALL / across.abs().clamp(min=1e-3)
     corridor = torch.minimum(floor, walls).clamp(max=_END)
@@ -86,7 +88,8 @@ _HEADLIGHT = (1.0, 0.95, 0.8)
 _LAMPLIGHT = (1.0, 0.72, 0.38)
 _GAMMA = 2.2
 _OUTDOORS = 150.0  # metres beyond which only the sky is
-_ROWS = 180  # large pictures are drawn this high and enlarged: a drop is as wide there as it is in a small one
+# Large pictures are drawn this high and enlarged: a drop is as wide there as it is in a small one.
+_ROWS = 180
 _DROP, _FLAKE = 26, 11  # pixels of the longest streak, and across the largest flake
 
 
@@ -191,8 +194,12 @@ def clouds(noise: ImageNoise, size: torch.Size, cells: int = 6) -> Tensor:
     """Smooth random patches, (N, 1, H, W) in [0, 1]."""
     coarse = noise.uniform(1, cells, 2 * cells)
     fine = noise.uniform(1, 3 * cells, 6 * cells)
-    layers = [F.interpolate(grid, tuple(size[-2:]), mode="bilinear", align_corners=False) for grid in (coarse, fine)]
-    return 0.65 * layers[0] + 0.35 * layers[1]
+    wide, narrow = (_enlarge(grid, size) for grid in (coarse, fine))
+    return 0.65 * wide + 0.35 * narrow
+
+
+def _enlarge(field: Tensor, size: torch.Size) -> Tensor:
+    return F.interpolate(field, tuple(size[-2:]), mode="bilinear", align_corners=False)
 
 
 def streaks(noise: ImageNoise, size: torch.Size, count: int, length: float) -> Tensor:
@@ -236,34 +243,11 @@ def _scatter(down: Tensor, right: Tensor, light: Tensor, rows: int, columns: int
     drawn = field.view(-1, 1, rows, columns)
     if (rows, columns) == tuple(size[-2:]):
         return drawn
-    return F.interpolate(drawn, tuple(size[-2:]), mode="bilinear", align_corners=False)
+    return _enlarge(drawn, size)
 
 
 CONDITIONS = ("fog", "night", "rain", "snow")
-_CHUNK = 1 << 19  # values that are processed at a time
 
-PARAMETERS = {
-    # metres of visibility
-    "fog": ((600.0,), (380.0,), (250.0,), (170.0,), (120.0,)),
-    # light of the sky, headlights, noise of the sensor
-    "night": ((0.35, 1.0, 0.008), (0.25, 1.0, 0.01), (0.18, 0.95, 0.015), (0.12, 0.9, 0.02), (0.08, 0.85, 0.025)),
-    # visibility, light, how wet, streaks, their length in heights
-    "rain": (
-        (800.0, 0.95, 0.2, 50, 0.06),
-        (600.0, 0.92, 0.35, 80, 0.07),
-        (450.0, 0.88, 0.5, 120, 0.08),
-        (350.0, 0.84, 0.62, 170, 0.1),
-        (250.0, 0.8, 0.75, 230, 0.12),
-    ),
-    # visibility, how much is covered, flakes, the radius of the largest in heights
-    "snow": (
-        (800.0, 0.12, 40, 0.014),
-        (600.0, 0.22, 60, 0.017),
-        (450.0, 0.32, 90, 0.02),
-        (330.0, 0.42, 120, 0.023),
-        (250.0, 0.52, 160, 0.026),
-    ),
-}
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {"fog": fog, "night": night, "rain": rain, "snow": snow}
 
 
@@ -281,7 +265,7 @@ def weather(
     `indices` are the positions of the pictures in the data set: random numbers depend on them, not on the batch. By
     default, the `geometry` is estimated from each picture.
     """
-    settings = look_up("condition", name, PARAMETERS)[check_severity(severity) - 1]
+    settings = look_up("condition", name, WEATHER.rows)[check_severity(severity) - 1]
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
         raise UserError(
             f"images must be uint8 of shape (N, 3, H, W); got {images.dtype} {tuple(images.shape)}", code="image-shape"
@@ -291,12 +275,10 @@ def weather(
             f"indices must be one per image; got {len(indices)} for {len(images)} images",
             code="wrong-indices",
         )
-    result = torch.empty_like(images)
-    size = max(1, _CHUNK // max(1, images[:1].numel()))
-    for start in range(0, len(images), size):
-        part = range(start, min(start + size, len(images)))
-        pictures = from_levels(images[part.start : part.stop])
-        known = guess_geometry(pictures) if geometry is None else geometry.take(part)
-        noise = ImageNoise(seed, f"weather {name}", severity, [indices[place] for place in part])
-        result[part.start : part.stop] = to_levels(_FUNCTIONS[name](pictures, known, noise, *settings))
-    return result
+
+    def change(part: Tensor, place: slice) -> Tensor:
+        known = guess_geometry(part) if geometry is None else geometry.take(range(place.start, place.stop))
+        noise = ImageNoise(seed, f"weather {name}", severity, indices[place])
+        return _FUNCTIONS[name](part, known, noise, *settings)
+
+    return in_chunks(images, change)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods import Adapter, Learner, Search, Settings, option, register
+from testdg.methods import Adapter, Learner, Presets, Search, Settings, option, register
 from testdg.methods.parts.blocks import pass_empty_image
 from testdg.methods.parts.normalisation import affine_parameters, lacks_affine
 from testdg.methods.parts.waiting import Waiting
@@ -46,7 +46,7 @@ class ActMAD(Adapter):
     Settings = ActMADSettings
     settings: ActMADSettings
     search = Search(rates=(1e-4, 1e-3, 0.01, 0.1, 0.5, 1), values={"trained": ("norm", "all")})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "cifar10-c": {"trained": "all", "learning_rate": 1e-2, "weight_decay": 5e-4},
         "cifar100-c": {"trained": "all", "learning_rate": 1e-3, "weight_decay": 5e-4},
         "imagenet-c": {"trained": "all", "learning_rate": 2.5e-4, "weight_decay": 5e-4},
@@ -55,7 +55,6 @@ class ActMAD(Adapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Activations are matched after normalisation layers, place by place."""
         if (reason := lacks_affine(model)) is not None:
             return reason
         return None if model.preprocessing.input_size else "its input has no fixed size, and activations have places"
@@ -67,7 +66,11 @@ class ActMAD(Adapter):
         self.waiting = Waiting(s.least_images, ("images",))
         names = {layer: name for name, layer in model.norm_layers()}
         self.sizes: dict[str, int] = {}  # activations of an image after each normalisation layer that runs
-        with watching(*names, note=lambda layer, _, output: self.sizes.update({names[layer]: output[0].numel()})):
+
+        def note(layer: nn.Module, _: Tensor, output: Tensor) -> None:
+            self.sizes[names[layer]] = output[0].numel()
+
+        with watching(*names, note=note):
             pass_empty_image(model)
         self.source: Tensor = nn.Buffer(torch.zeros(2, sum(self.sizes.values()), device=model.device))
 
@@ -76,8 +79,9 @@ class ActMAD(Adapter):
         by_layer: dict[nn.Module, Tensor] = {}
 
         def note(layer: nn.Module, _: Any, output: Tensor) -> None:
-            inplace = isinstance(layer, nn.modules.batchnorm._BatchNorm)  # a ReLU may write over its output
-            variance, mean = torch.var_mean((output.clone() if inplace else output).float().flatten(1), 0)
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                output = output.clone()  # a ReLU may write over it
+            variance, mean = torch.var_mean(output.float().flatten(1), 0)
             by_layer[layer] = torch.stack([mean, variance])
 
         layers = [self.model.get_submodule(name) for name in self.sizes]

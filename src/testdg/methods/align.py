@@ -1,16 +1,16 @@
 """Alignment to the source: no gradient, one pass; the statistics of the stream are moved to those of clean images."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from testdg.core.weights import frozen_copy
 from testdg.errors import UserError
-from testdg.methods import Adapter, Search, Settings, option, register
+from testdg.methods import Adapter, Presets, Search, Settings, option, register
 from testdg.methods.parts.blocks import prefix_tokens, transformer_blocks
 from testdg.methods.parts.class_mix import ClassMix
 from testdg.methods.parts.normalisation import aligned_norms, batch_norms
@@ -52,9 +52,9 @@ class AlignSettings(Settings):
     )
 
 
-ONE_PICTURE: dict[str, Any] = {"norm_memory": 0, "norm_source": 0.0}
+ONE_PICTURE: Mapping[str, object] = {"norm_memory": 0, "norm_source": 0.0}
 """Single street scenes: BatchNorm layers use the statistics of the picture."""
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "digits-c": {"mix_temperature": 1.5},
     "streets": ONE_PICTURE,
     "folder-weather": ONE_PICTURE,
@@ -100,11 +100,10 @@ class Align(Adapter):
     Settings = AlignSettings
     settings: AlignSettings
     search = Search(values={"sites": (1, 2, 3, 4), "memory": (400, 800, 1600)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
+    presets: ClassVar[Presets] = PRESETS
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """A model needs tokens or BatchNorm layers to align."""
         return None if site_names(model, 1) or batch_norms(model) else "it has neither transformer blocks nor BatchNorm"
 
     @staticmethod
@@ -114,7 +113,6 @@ class Align(Adapter):
         return model.alignment
 
     def build(self) -> None:
-        """Align blocks of a transformer and BatchNorm layers."""
         s, model = self.settings, self.model
         self.beginning = Waiting(s.source_images, ("images",))
         self.begun: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool, device=model.device))
@@ -161,7 +159,6 @@ class Align(Adapter):
         return logits
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Measure the source."""
         self.measure(first_images((images for images, _ in batches), self.settings.source_images))
 
     def measure(self, images: list[Tensor]) -> None:
@@ -171,7 +168,7 @@ class Align(Adapter):
 
     @torch.no_grad()
     def step(self, images: Tensor) -> Tensor:
-        """Predict with the statistics of the stream, and remember them; nothing is, where `to_host` refuses the batch.
+        """Predict with the statistics of the stream, and store them; a batch that `to_host` refuses is not stored.
 
         One pass. The first batch of a new domain is passed again, with its own statistics.
         """
@@ -209,7 +206,6 @@ class Align(Adapter):
         return holding([self.alignment_of(model)], "reads", self._reads, usual="memory")
 
     def predicting_model(self) -> VisionModel:
-        """The model with its alignment."""
         return self.as_predicts(self.model)
 
     def as_predicts(self, model: VisionModel) -> VisionModel:

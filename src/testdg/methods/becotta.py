@@ -1,4 +1,4 @@
-"""BECoTTA: a mixture of low-rank experts behind every block, chosen for each image (Lee et al., ICML 2024)."""
+"""BECoTTA: a mixture of low-rank experts after every block, chosen for each image (Lee et al., ICML 2024)."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from testdg.core.weights import ema_update, frozen_copy, restore
-from testdg.methods import Learner, Search, Settings, option, register
-from testdg.methods.added_layers import AddedLayer, AddedLayersAdapter, add_layers, added_layers
+from testdg.methods import Learner, Presets, Search, Settings, option, register
+from testdg.methods.parts.added_layers import AddedLayer, AddedLayersAdapter, add_layers, added_layers
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
 from testdg.methods.parts.views import FOUR_RATIOS, choose_pixels, multiscale_probabilities
@@ -77,7 +77,7 @@ class Experts(AddedLayer):
         return best[:1].softmax(1).detach().expand_as(best), first_experts
 
     def forward(self, h: Tensor) -> Tensor:
-        """Add what the experts say."""
+        """Add the output of the chosen experts."""
         tokens = h.flatten(1, -2)  # (N, T, C)
         gates, which = self.gates(tokens)
         down, up = (weight[which].flatten(1, 2) for weight in (self.down, self.up))  # (N, K r, C)
@@ -87,14 +87,13 @@ class Experts(AddedLayer):
         return h + (inner @ up + bias).view_as(h)
 
     def leave(self, _: nn.Module, __: Any, output: Any) -> Any:
-        """After the block."""
         return with_first(output, self(first(output)))
 
 
 def add_experts(
     model: VisionModel, ranks: Sequence[int], experts: int, chosen: int, generator: Generator, as_released: bool
 ) -> None:
-    """Put experts behind the transformer blocks of a model; a block with rank 0 gets none."""
+    """Put experts after the transformer blocks of a model; a block with rank 0 gets none."""
     added = []
     for block, rank in zip(transformer_blocks(model), ranks, strict=True):
         if rank:
@@ -129,25 +128,22 @@ class Becotta(AddedLayersAdapter):
     Settings = BecottaSettings
     settings: BecottaSettings
     search = Search(rates=(1, 10, 30, 100), values={"margin": (0.2, 0.4, 0.6)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"learning_rate": 1e-4},
         "acdc": {"as_released": True, "source_images": 40000},
     }
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Experts stand behind transformer blocks."""
         return None if transformer_blocks(model) else "it has no transformer blocks to put experts behind"
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """Views change the prediction of pixels even without learning."""
         if model.task == "segmentation":
             return {"learning rate 0 is the source": "an unsure pixel is a mean over views"}
         return {}
 
     def build(self) -> None:
-        """Put the experts into the model, keep a copy to compare with, and make the optimiser."""
         s = self.settings
         add_experts(self.model, self._ranks(), s.experts, min(s.chosen, s.experts), self.generator, s.as_released)
         self.source = frozen_copy(self.model)
@@ -155,11 +151,13 @@ class Becotta(AddedLayersAdapter):
 
     def _ranks(self) -> list[int]:
         """One rank for each block."""
+        if self.model.task == "classification":
+            return [self.settings.rank] * len(transformer_blocks(self.model))
         network: Any = self.model.network
-        if self.model.task == "segmentation":
-            ranks = RANKS[self.settings.size]
-            return [rank for rank, depth in zip(ranks, network.config.depths, strict=True) for _ in range(depth)]
-        return [self.settings.rank for _ in transformer_blocks(self.model)]
+        ranks: list[int] = []
+        for rank, depth in zip(RANKS[self.settings.size], network.config.depths, strict=True):
+            ranks += [rank] * depth
+        return ranks
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Train experts and routers, with noise on the scores of the routers."""

@@ -41,7 +41,6 @@ class MomentumFilter(PlainState):
             self.register_buffer(str(number), value.detach().clone())
 
     def hidden(self) -> list[Tensor]:
-        """Values of the hidden model."""
         return list(self.buffers())
 
     @torch.no_grad()

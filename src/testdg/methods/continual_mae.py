@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from testdg.core.weights import Anchor, restore, weights_and_biases
 from testdg.data.augmentation import Augmentation
-from testdg.methods import Adapter, Learner, Search, Settings, option, register
+from testdg.methods import Adapter, Learner, Presets, Search, Settings, option, register
 from testdg.methods.parts.blocks import hooked, pass_empty_image
 from testdg.methods.parts.entropy import masked_mean
 from testdg.methods.parts.views import following_loss, over_views
@@ -173,7 +173,7 @@ class ContinualMAE(Adapter):
     Settings = ContinualMAESettings
     settings: ContinualMAESettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"mask": (0.25, 0.5, 0.75)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"as_released": True, "flip": False},
         "cifar10-c": {"as_released": True},
         "cifar100-c": {"as_released": True},
@@ -184,7 +184,6 @@ class ContinualMAE(Adapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """A model without patch tokens has nothing to hide."""
         return None if find_patches(model) else "it has no patch tokens that could be hidden (a vision transformer has)"
 
     def build(self) -> None:

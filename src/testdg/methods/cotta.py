@@ -1,14 +1,14 @@
 """CoTTA: an averaged teacher over views, and weights that fall back to the source (Wang et al., CVPR 2022)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from testdg.core.weights import ema_update, frozen_copy, restore, weights_and_biases
 from testdg.data.augmentation import Augmentation
-from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
+from testdg.methods import Learner, Presets, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
 from testdg.methods.parts.views import (
     Following,
@@ -47,7 +47,7 @@ class Cotta(TeacherAdapter):
     Settings = CottaSettings
     settings: CottaSettings
     search = Search(rates=(1e-3, 0.01, 0.1, 1), values={"restore": (0.001, 0.01, 0.1)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"learning_rate": 1e-3, "threshold": 0.5, "views": 8, "flip": False},
         "cifar10-c": {"learning_rate": 1e-3},
         "cifar100-c": {"learning_rate": 3e-4},

@@ -1,14 +1,14 @@
 """DeYO: entropy of predictions that depend on the shape of the object (Lee et al., ICLR 2024)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from testdg.methods import Search, option, register
-from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
+from testdg.methods import Presets, Search, option, register
+from testdg.methods.parts.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean
 
 
@@ -96,7 +96,7 @@ class DeYO(EarlierAffineAdapter):
     Settings = DeYOSettings
     settings: DeYOSettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"least_difference": (0.1, 0.2, 0.4)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"optimizer": "adam"},
         "cifar10-c": {"optimizer": "adam", "fixed": 0.0},
         "cifar100-c": {"optimizer": "adam", "fixed": 0.0},

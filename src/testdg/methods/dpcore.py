@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.methods import Search, Settings, option, register
+from testdg.methods import Presets, Search, Settings, option, register
 from testdg.methods.parts.blocks import class_tokens
 from testdg.methods.parts.entropy import entropy
+from testdg.methods.parts.prompted import PromptedAdapter, draw_prompts, moments, prompted
 from testdg.methods.parts.waiting import Waiting
-from testdg.methods.prompted import PromptedAdapter, draw_prompts, moments, prompted
 from testdg.models import Output
 
 
@@ -57,7 +57,6 @@ class Coreset(nn.Module):
 
     @property
     def full(self) -> bool:
-        """Whether all places are taken."""
         return self.count == len(self.prompts)
 
     def weigh(self, found: Tensor, temperature: float, weight: float) -> Tensor:
@@ -69,7 +68,6 @@ class Coreset(nn.Module):
         return (shares[:, None, None] * self.prompts[: self.count]).sum(0)
 
     def add(self, found: Tensor, prompt: Tensor) -> None:
-        """Take a new element in."""
         self.statistics[self.count], self.prompts[self.count] = found, prompt
         self.count += 1
 
@@ -102,7 +100,7 @@ class DPCore(PromptedAdapter):
     Settings = DPCoreSettings
     settings: DPCoreSettings
     search = Search(rates=(0.03, 0.1, 0.3, 1), values={"threshold": (0.6, 0.8, 0.95)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet-c": {"source_entropy": 2.4539}}
+    presets: ClassVar[Presets] = {"imagenet-c": {"source_entropy": 2.4539}}
 
     def build(self) -> None:
         s, model = self.settings, self.model
@@ -114,7 +112,6 @@ class DPCore(PromptedAdapter):
 
     @torch.no_grad()
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Measure the features of clean images."""
         limit, kept = self.settings.source_entropy, []
         for images, _ in batches:
             output = self.model(images)
@@ -162,7 +159,6 @@ class DPCore(PromptedAdapter):
         optimizer.step()
 
     def see(self, images: Tensor, prompt: Tensor) -> Output:
-        """Run the model with a prompt."""
         with prompted(self.model, prompt, self.others):
             return self.model(images)  # type: ignore[no-any-return]
 

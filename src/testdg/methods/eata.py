@@ -1,16 +1,16 @@
 """EATA: entropy of reliable and new predictions, with a penalty on forgetting the source (Niu et al., ICML 2022)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.core.weights import Anchor
-from testdg.methods import Search, option, register
-from testdg.methods.affine import OPTIMIZERS, AffineAdapter, ReliableSettings
+from testdg.methods import Presets, Search, option, register
+from testdg.methods.parts.affine import OPTIMIZERS, AffineAdapter, ReliableSettings
 from testdg.methods.parts.entropy import largest_entropy, masked_mean
 
 
@@ -69,7 +69,7 @@ class Eata(AffineAdapter):
     Settings = EataSettings
     settings: EataSettings
     search = Search(rates=(0.1, 0.3, 1, 3), values={"margin": (0.2, 0.4, 0.6)}, variants={"come": {"loss": "come"}})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"optimizer": "adam", "redundancy": 0.4, "fisher_weight": 1.0, "as_released": True},
         "cifar10-c": {"optimizer": "adam", "redundancy": 0.4, "fisher_weight": 1.0, "as_released": True},
         "cifar100-c": {"optimizer": "adam", "redundancy": 0.1, "fisher_weight": 1.0, "as_released": True},
@@ -89,9 +89,12 @@ class Eata(AffineAdapter):
         """Estimate the Fisher information; labels are the model's own."""
         if self.importance is None:
             return
-        size = None if self.settings.as_released else 1
-        images = (part for images, _ in batches for part in torch.split(images, size or len(images)))
-        self.importance.estimate(self.infer, images)
+
+        def parts() -> Iterator[Tensor]:
+            for images, _ in batches:
+                yield from [images] if self.settings.as_released else torch.split(images, 1)
+
+        self.importance.estimate(self.infer, parts())
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, and take one step down the weighted entropy of the chosen predictions."""

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from testdg.methods import Learner, Search, Settings, option, register
-from testdg.methods.added_layers import AddedLayer, AddedLayersAdapter, add_layers, added_layers, watched
+from testdg.methods import Learner, Presets, Search, Settings, option, register
+from testdg.methods.parts.added_layers import AddedLayer, AddedLayersAdapter, add_layers, added_layers, watched
 from testdg.methods.parts.blocks import convolution_blocks, shapes, transformer_blocks
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
 from testdg.methods.parts.normalisation import use_batch_statistics
@@ -74,11 +74,9 @@ class MetaNetwork(AddedLayer):
         return self(entered, left)  # type: ignore[no-any-return]
 
     def enter(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Before the first block of the part."""
         self.entered = inputs[0]
 
     def leave(self, _: nn.Module, __: Any, output: Any) -> Any:
-        """After the last block of the part."""
         return with_first(output, self.adapt(self._take(), first(output)))
 
     def _take(self) -> Tensor:
@@ -98,12 +96,10 @@ class StageMetaNetwork(MetaNetwork):
         self.entered = output
 
     def pass_on(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Before the next stage."""
         self.adapted = self.adapt(self._take(), inputs[0])
         return (self.adapted, *inputs[1:])
 
     def decode(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Before the decoder."""
         adapted, self.adapted = self.adapted, None
         maps = list(inputs[0])
         maps[self.stage] = self.adapt(self._take(), maps[self.stage]) if adapted is None else adapted
@@ -130,9 +126,11 @@ def add_to_classifier(model: VisionModel, generator: Generator) -> None:
     for begin, end in partition(len(blocks)):
         before, after = sizes[begin][0], sizes[end][1]
         tokens = len(after) == 3
-        stride = 1 if tokens else max(1, round(before[-1] / after[-1]))
-        inputs, outputs = (before[2], after[2]) if tokens else (before[1], after[1])
-        meta = MetaNetwork(inputs, outputs, stride, 1 if tokens else 3, generator=generator, device=model.device)
+        if tokens:
+            inputs, outputs, stride, kernel = before[2], after[2], 1, 1
+        else:
+            inputs, outputs, stride, kernel = before[1], after[1], max(1, round(before[-1] / after[-1])), 3
+        meta = MetaNetwork(inputs, outputs, stride, kernel, generator=generator, device=model.device)
         blocks[begin].register_forward_pre_hook(meta.enter)
         blocks[end].register_forward_hook(meta.leave)
         added.append(meta)
@@ -156,7 +154,8 @@ def add_to_segformer(model: VisionModel, generator: Generator, as_released: bool
         elif not as_released:
             conv.register_forward_pre_hook(added[-1].pass_on)
             conv.register_forward_pre_hook(meta.enter)
-        network.decode_head.register_forward_pre_hook(meta.decode_released if as_released else meta.decode)
+        decode = meta.decode_released if as_released else meta.decode
+        network.decode_head.register_forward_pre_hook(decode)
         added.append(meta)
     add_layers(model, added)
 
@@ -202,7 +201,7 @@ class Ecotta(AddedLayersAdapter):
     Settings = EcottaSettings
     settings: EcottaSettings
     search = Search(rates=(1e-3, 0.01, 0.1, 1), values={"regularisation": (0.1, 0.5, 2.0)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"learning_rate": 1e-4, "source_images": 1000},
         "cifar10-c": {},
         "cifar100-c": {},
@@ -218,7 +217,6 @@ class Ecotta(AddedLayersAdapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Meta networks need parts of a network to run parallel to."""
         if model.task == "segmentation":
             return None
         blocks = transformer_blocks(model) or convolution_blocks(model)
@@ -233,7 +231,6 @@ class Ecotta(AddedLayersAdapter):
         return None
 
     def build(self) -> None:
-        """Put the meta networks into the model and make their optimiser."""
         s = self.settings
         if self.model.task == "segmentation":
             add_to_segformer(self.model, self.generator, s.as_released)
@@ -250,7 +247,6 @@ class Ecotta(AddedLayersAdapter):
 
     @property
     def _released(self) -> bool:
-        """Whether this is the released baseline, which is for maps."""
         return self.settings.as_released and self.model.task == "segmentation"
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -260,8 +256,8 @@ class Ecotta(AddedLayersAdapter):
         more = {"momentum": 0.9} if s.optimizer == "momentum" else {}
         optimizer = optimizers[s.optimizer](self.learner.parameters_, s.warm_up_learning_rate, **more)
         metas = added_layers(self.model).train()
-        ours: dict[str, Any] = {"clip": 1.0, "begin": partial(begin_as_identity, self.model)}
-        train_on_source(supervised(self.infer), optimizer, batches, s.source_images, **({} if self._released else ours))
+        clip, begin = (None, None) if self._released else (1.0, partial(begin_as_identity, self.model))
+        train_on_source(supervised(self.infer), optimizer, batches, s.source_images, clip=clip, begin=begin)
         metas.train(self._of_batch)
 
     def step(self, images: Tensor) -> Tensor:

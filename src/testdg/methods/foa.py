@@ -8,11 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from testdg.methods import PlainState, Search, Settings, option, register
+from testdg.methods import PlainState, Presets, Search, Settings, option, register
 from testdg.methods.parts.blocks import class_tokens, transformer_blocks
 from testdg.methods.parts.entropy import entropy
+from testdg.methods.parts.prompted import PromptedAdapter, draw_prompts, moments, prompted
 from testdg.methods.parts.waiting import Waiting
-from testdg.methods.prompted import PromptedAdapter, draw_prompts, moments, prompted
 from testdg.models import Output, VisionModel
 from testdg.models.blocks import watching
 
@@ -126,7 +126,7 @@ class Evolution(PlainState):
         self.path.copy_(path)
 
 
-class Seen(NamedTuple):
+class TokenOutput(NamedTuple):
     """Logits, features (N, D) and all class tokens of a pass, (N, ...)."""
 
     logits: Tensor
@@ -134,7 +134,7 @@ class Seen(NamedTuple):
     tokens: Tensor
 
 
-def see_class_tokens(model: VisionModel, images: Tensor) -> Seen:
+def see_class_tokens(model: VisionModel, images: Tensor) -> TokenOutput:
     """Run a model; class tokens are those that the first LayerNorm of each block but one gives, then the features."""
     class_tokens: dict[nn.Module, Tensor] = {}
 
@@ -146,10 +146,12 @@ def see_class_tokens(model: VisionModel, images: Tensor) -> Seen:
     with watching(*norms, note=note):
         output: Output = model(images)
     features = output.features.float()
-    return Seen(output.logits.float(), features, torch.cat([*(class_tokens[norm] for norm in norms), features], 1))
+    return TokenOutput(
+        output.logits.float(), features, torch.cat([*(class_tokens[norm] for norm in norms), features], 1)
+    )
 
 
-def fitness(seen: Seen, source: Tensor, weight: float) -> Tensor:
+def fitness(seen: TokenOutput, source: Tensor, weight: float) -> Tensor:
     """Sum of entropies, and squared distances of mean and deviation over images to the source's; small is good."""
     distance = (moments(seen.tokens) - source).square().sum()
     return entropy(seen.logits).sum() + weight * len(seen.logits) / USUAL_BATCH * distance
@@ -169,7 +171,7 @@ class FOA(PromptedAdapter):
     Settings = FOASettings
     settings: FOASettings
     search = Search(values={"statistics_weight": (0.1, 0.4, 1.0, 4.0), "shift": (0.0, 0.5, 1.0)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"imagenet-c": {"statistics_weight": 0.4}}
+    presets: ClassVar[Presets] = {"imagenet-c": {"statistics_weight": 0.4}}
 
     @torch.no_grad()
     def build(self) -> None:
@@ -185,7 +187,6 @@ class FOA(PromptedAdapter):
 
     @torch.no_grad()
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Measure mean and deviation of class tokens without prompts."""
         tokens = torch.cat([see_class_tokens(self.model, images).tokens for images, _ in batches])
         self.source.copy_(moments(tokens))
 
@@ -209,7 +210,7 @@ class FOA(PromptedAdapter):
         self.usual.copy_(torch.where(self.begun, self.usual.lerp(mean, self.settings.shift_share), mean))
         self.begun.fill_(True)
 
-    def _see(self, images: Tensor, prompts: Tensor) -> Seen:
+    def _see(self, images: Tensor, prompts: Tensor) -> TokenOutput:
         with prompted(self.model, prompts, self.others):
             return see_class_tokens(self.model, images)
 
@@ -221,5 +222,4 @@ class FOA(PromptedAdapter):
             return torch.where(self.begun, self.settings.shift * (weight @ gap), 0.0)
 
     def infer(self, images: Tensor) -> Tensor:
-        """Predict with the last winner and the shift."""
         return self._see(images, self.best).logits + self._shift()

@@ -49,7 +49,6 @@ class NEO(Adapter):
 
     @torch.no_grad()
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Take the mean of the source's features."""
         features = torch.cat([self.model(images).features.float() for images, _ in batches])
         self.home.copy_(features.mean(0))
 
@@ -64,7 +63,6 @@ class NEO(Adapter):
         return output.logits - self._shift()
 
     def infer(self, images: Tensor) -> Tensor:
-        """Predict with the current mean."""
         return self.model(images).logits - self._shift()  # type: ignore[no-any-return]
 
     def _shift(self) -> Tensor:
@@ -75,13 +73,11 @@ class NEO(Adapter):
             return torch.where(begun, weight.float() @ (self.mean - self.home), 0.0)
 
     def why_not_exportable(self) -> str | None:
-        """The shift goes into the bias of the classifier."""
         bias = self.model.head_layer.bias
         return super().why_not_exportable() if isinstance(bias, Tensor) else "its classifier has no bias for the shift"
 
     @torch.no_grad()
     def predicting_model(self) -> VisionModel:
-        """The model with the shift in the bias of its classifier."""
         model = frozen_copy(self.model)
         bias = model.head_layer.bias
         if isinstance(bias, Tensor):

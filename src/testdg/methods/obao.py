@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from testdg.core.weights import Anchor, ema_update, frozen_copy, restore, weights_and_biases
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
-from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
+from testdg.methods import Learner, Presets, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.blocks import run_to_head
 from testdg.methods.parts.entropy import entropy, largest_entropy, masked_mean, symmetric_cross_entropy
 from testdg.methods.parts.normalisation import batch_norms, use_batch_statistics
@@ -94,7 +94,6 @@ class CertainMemory(nn.Module):
             )
 
     def filled(self) -> Tensor:
-        """Number of stored images."""
         return self.entropies.isfinite().sum()
 
     @torch.no_grad()
@@ -138,7 +137,7 @@ class Obao(TeacherAdapter):
     Settings = ObaoSettings
     settings: ObaoSettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"margin": (0.05, 0.1, 0.2)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"learning_rate": 1e-3, "flip": False},
         "cifar10-c": {"graph": "prototypes", "as_released": True},
         "cifar100-c": {"capacity": 200, "relation": 200.0, "graph": "prototypes", "as_released": True},
@@ -156,7 +155,6 @@ class Obao(TeacherAdapter):
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """Views, or batch statistics, change the prediction even without learning."""
         if model.task == "segmentation":
             return {"learning rate 0 is the source": "an unsure pixel is a mean over views"}
         if batch_norms(model):
@@ -164,7 +162,6 @@ class Obao(TeacherAdapter):
         return {}
 
     def build(self) -> None:
-        """Make the teacher, the buffer (for maps, the anchor), the source graph and the optimiser."""
         s, model = self.settings, self.model
         self.dense = model.task == "segmentation"
         self.teacher, self.anchor = frozen_copy(model), frozen_copy(model) if self.dense else None
@@ -186,7 +183,6 @@ class Obao(TeacherAdapter):
 
     @torch.no_grad()
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Average the features of each class."""
         total = count = torch.zeros((), device=self.model.device)
         for images, labels in batches:
             features = self.model(images).features.float()
@@ -252,5 +248,4 @@ class Obao(TeacherAdapter):
         return taught if self.dense else (self.model(images).logits.float() + taught.float()) / 2
 
     def why_not_exportable(self) -> str | None:
-        """Images are predicted by two networks."""
         return super().why_not_exportable() if self.dense else "it predicts by the mean of teacher and student"

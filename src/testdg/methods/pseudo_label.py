@@ -1,13 +1,13 @@
 """Pseudo-label: the model's own classes as labels, one step a batch (Lee, ICML 2013 workshop)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.methods import Search, option, register
-from testdg.methods.affine import TENT_PRESETS, AffineAdapter, AffineSettings
+from testdg.methods import Presets, Search, option, register
+from testdg.methods.parts.affine import TENT_PRESETS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, masked_mean
 
 
@@ -36,7 +36,7 @@ class PseudoLabel(AffineAdapter):
     Settings = PseudoLabelSettings
     settings: PseudoLabelSettings
     search = Search(rates=(1e-3, 0.01, 0.1, 1), values={"confidence": (0.0, 0.5, 0.9)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         **TENT_PRESETS,
         "acdc": {"learning_rate": 7.5e-6, "batch_statistics": False},
     }

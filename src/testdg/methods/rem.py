@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from testdg.errors import UserError
-from testdg.methods import Search, option, register
-from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
+from testdg.methods import Presets, Search, option, register
+from testdg.methods.parts.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings
 from testdg.methods.parts.blocks import class_tokens, entering, final_norm, pass_empty_image
 from testdg.methods.parts.entropy import entropy, largest_entropy, soft_cross_entropy
 from testdg.methods.parts.normalisation import affine_parameters
@@ -45,7 +45,6 @@ class LastAttention(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call a function of torch, and look at it."""
         kwargs = kwargs or {}
         output = function(*args, **kwargs)
         if function is F.scaled_dot_product_attention:
@@ -56,17 +55,17 @@ class LastAttention(TorchFunctionMode):
 
     @torch.no_grad()
     def of_class_token(self, others: int) -> Tensor | None:
-        """Mean over heads of what the first token gives each patch, (N, T), without the tokens before the patches."""
+        """Attention of the first token to each patch, (N, T), mean over heads."""
         return None if self.row is None else self.row().float().mean(1)[:, 0, others:]
 
 
 def _first_row(query: Tensor, key: Tensor, *_: Any, scale: float | None = None, **__: Any) -> Tensor:
-    """What the first token attends to, (N, heads, 1, T)."""
+    """Attention of the first token, (N, heads, 1, T)."""
     return (query[..., :1, :] @ key.mT * (scale or query.shape[-1] ** -0.5)).softmax(-1)
 
 
 def least_attended(scores: Tensor, share: float) -> Tensor:
-    """Of the patches, (N, T), the indices of those that stay when a share is left out: the most attended ones."""
+    """Indices of the patches, (N, T), that stay when the most attended share is left out."""
     count = scores.shape[1]
     stay = int(count * (1 - share) + 1e-9)  # a hair, since 10 (1 - 0.3) is less than 7 in floats
     return scores.topk(max(stay, 1), 1, largest=False).indices
@@ -85,7 +84,7 @@ def consistency(views: Sequence[Tensor]) -> Tensor:
 
 
 def ranking(views: Sequence[Tensor], margin: float) -> Tensor:
-    """By how much an easier view has more entropy than a harder one, which has no gradients, minus a margin."""
+    """Hinge loss: an easier view should have less entropy, by a margin, than a harder one, which has no gradients."""
     entropies = [entropy(logits) for logits in views]
     losses = [(easy - hard.detach() + margin).clamp(min=0).mean() for easy, hard in combinations(entropies, 2)]
     return torch.stack(losses).sum()
@@ -103,14 +102,13 @@ class REM(EarlierAffineAdapter):
     Settings = REMSettings
     settings: REMSettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"mask_step": (0.05, 0.1, 0.2)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"mask_step": 0.02},
         **{name: {"learning_rate": 1e-3} for name in ("cifar10-c", "cifar100-c", "imagenet-c")},
     }
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Patches are chosen by the attention of a class token."""
         if not class_tokens(model):
             return "it has no class token that attends to patches (a vision transformer has)"
         with LastAttention() as attention:

@@ -1,7 +1,7 @@
 """ROID: certain and diverse predictions, weight ensembling and prior correction (Marsden et al., WACV 2024)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from testdg.core.weights import Anchor
 from testdg.data.augmentation import Augmentation
-from testdg.methods import Search, option, register
-from testdg.methods.affine import OPTIMIZERS, AffineAdapter, AffineSettings
+from testdg.methods import Presets, Search, option, register
+from testdg.methods.parts.affine import OPTIMIZERS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import entropy, symmetric_cross_entropy
 
 
@@ -75,7 +75,7 @@ class Roid(AffineAdapter):
         values={"source_share": (0.001, 0.01, 0.1)},
         variants={"uncorrected": {"prior_correction": False}},
     )
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"learning_rate": 1e-3, "optimizer": "adam", "flip": False},
         "cifar10-c": {"learning_rate": 1e-3, "optimizer": "adam"},
         "cifar100-c": {"learning_rate": 1e-3, "optimizer": "adam"},
@@ -90,11 +90,9 @@ class Roid(AffineAdapter):
         self.augment = Augmentation(noise=0.0, blur=0.0, flip=self.settings.flip)
 
     def infer(self, images: Tensor) -> Tensor:
-        """Predict, with the correction."""
         return self._correct(self.model(images).logits)
 
     def why_not_exportable(self) -> str | None:
-        """The correction looks at all predictions of a batch."""
         if self.settings.prior_correction:
             return "it corrects predictions by the batch at hand"
         return super().why_not_exportable()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from testdg.core.weights import frozen_copy
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
-from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
+from testdg.methods import Learner, Presets, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.entropy import entropy, soft_cross_entropy
 from testdg.methods.parts.normalisation import (
     SlowBatchNorm,
@@ -83,7 +83,6 @@ class BalancedMemory(nn.Module):
 
     @torch.no_grad()
     def write(self) -> None:
-        """Store the new images."""
         for place, image in self.new.items():
             if not len(self.images):
                 self.images = torch.zeros(self.capacity, *image.shape, device=image.device)
@@ -135,7 +134,7 @@ class Rotta(TeacherAdapter):
     Settings = RottaSettings
     settings: RottaSettings
     search = Search(rates=(0.01, 0.1, 1, 10), values={"momentum": (0.99, 0.997, 0.999)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"flip": False, "momentum": 0.99, "update_every": 20, "capacity": 40},
         **{name: {"learning_rate": 1e-3} for name in ("cifar10-c", "cifar100-c", "imagenet-c")},
     }
@@ -143,12 +142,10 @@ class Rotta(TeacherAdapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """A model needs affine normalisation layers."""
         return lacks_affine(model)
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> dict[str, str]:
-        """Statistics follow the stream even without learning."""
         return {"learning rate 0 is the source": "BatchNorm statistics follow the stream"} if batch_norms(model) else {}
 
     def build(self) -> None:

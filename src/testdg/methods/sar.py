@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from testdg.core.weights import Anchor
-from testdg.methods import Search, option, register
-from testdg.methods.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings, ReliableSettings
+from testdg.methods import Presets, Search, option, register
+from testdg.methods.parts.affine import OPTIMIZERS, EarlierAffineAdapter, EarlierAffineSettings, ReliableSettings
 from testdg.methods.parts.entropy import masked_mean
 
 
@@ -56,7 +56,7 @@ class Sar(EarlierAffineAdapter):
     search = Search(
         rates=(0.3, 0.625, 1, 3, 10, 30), values={"margin": (0.2, 0.4)}, variants={"come": {"loss": "come"}}
     )
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"learning_rate": 1e-3, "optimizer": "adam"},
         "imagenet-c": {"learning_rate": 1e-3},
     }

@@ -1,14 +1,14 @@
 """SVDP: prompts on the few pixels that are most uncertain, on top of CoTTA (Yang et al., AAAI 2024)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from testdg.core.weights import ema_update, frozen_copy, restore, weights_and_biases
-from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
+from testdg.methods import Learner, Presets, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.blocks import run_to_head
 from testdg.methods.parts.views import choose_pixels, following_loss, multiscale_probabilities, sure_pixels
 from testdg.models import Output, VisionModel
@@ -73,7 +73,7 @@ class Svdp(TeacherAdapter):
 
     Examples:
         >>> import testdg
-        >>> from testdg.models.tiny import tiny_segformer
+        >>> from testdg.models.segformer import tiny_segformer
         >>> streets = testdg.load_benchmark("streets", images=2, domains=["fog"])
         >>> adapter = testdg.adapt(tiny_segformer(9), "svdp", prompts=15, preprocessing=testdg.Preprocessing())
         >>> for batch in streets.stream(batch_size=2):
@@ -89,7 +89,7 @@ class Svdp(TeacherAdapter):
     Settings = SvdpSettings
     settings: SvdpSettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"restore": (0.001, 0.01, 0.1)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "acdc": {"prompts": 51, "learning_rate": 3e-4, "prompt_learning_rate": 1e-2, "scale": 0.01, "as_released": True}
     }
 
@@ -149,5 +149,4 @@ class Svdp(TeacherAdapter):
         return super().infer(self.teacher_prompts(images, unsure, self.model.std))
 
     def why_not_exportable(self) -> str | None:
-        """The prompts are added to the images."""
         return "it learns pixels, too" if bool(self.teacher_prompts.offsets.any()) else super().why_not_exportable()

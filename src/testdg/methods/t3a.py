@@ -1,14 +1,14 @@
 """T3A: class templates from confident features take the place of the classifier (Iwasawa and Matsuo, NeurIPS 2021)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.core.weights import frozen_copy
-from testdg.methods import Adapter, Search, Settings, option, register
+from testdg.methods import Adapter, Presets, Search, Settings, option, register
 from testdg.methods.parts.entropy import entropy
 from testdg.models import Output, VisionModel
 
@@ -36,7 +36,7 @@ class T3A(Adapter):
     Settings = T3ASettings
     settings: T3ASettings
     search = Search(values={"supports": (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"supports": 100},
         "cifar10-c": {"supports": 100},
         "cifar100-c": {"supports": 50},
@@ -46,7 +46,6 @@ class T3A(Adapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Templates take the place of a classifier whose output is the prediction."""
         return None if model.exact else f"what leaves its classifier {model.head!r} is changed before it is returned"
 
     @torch.no_grad()
@@ -70,7 +69,6 @@ class T3A(Adapter):
         return self._score(output)
 
     def infer(self, images: Tensor) -> Tensor:
-        """Predict with the current templates."""
         return self._score(self.model(images))
 
     def templates(self) -> Tensor:
@@ -80,7 +78,6 @@ class T3A(Adapter):
         return F.normalize(torch.where(total.any(1, keepdim=True), total, rows))
 
     def predicting_model(self) -> VisionModel:
-        """The model with the templates in its classifier."""
         model = frozen_copy(self.model)
         head = model.head_layer
         model.head_weight.copy_(self.templates())  # a view of the head's own

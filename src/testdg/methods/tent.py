@@ -1,13 +1,13 @@
 """TENT: entropy minimisation on the affine parameters of normalisation layers (Wang et al., ICLR 2021)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from testdg.methods import Search, option, register
-from testdg.methods.affine import TENT_PRESETS, AffineAdapter, AffineSettings
+from testdg.methods import Presets, Search, option, register
+from testdg.methods.parts.affine import TENT_PRESETS, AffineAdapter, AffineSettings
 from testdg.methods.parts.entropy import LOSSES
 
 
@@ -37,7 +37,7 @@ class Tent(AffineAdapter):
         values={"optimizer": ("adam", "momentum")},
         variants={"come": {"loss": "come"}},
     )
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         **TENT_PRESETS,
         "acdc": {"learning_rate": 7.5e-6, "loss": "hard", "batch_statistics": False},
         "streets": {"learning_rate": 1e-4},

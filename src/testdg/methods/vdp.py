@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from testdg.core.weights import ema_update, frozen_copy
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
-from testdg.methods import Adapter, Learner, PlainState, Search, Settings, option, register
+from testdg.methods import Adapter, Learner, PlainState, Presets, Search, Settings, option, register
 from testdg.methods.parts.views import following_loss
 
 
@@ -51,7 +51,7 @@ class Prompts(nn.Module):
 
 
 class JumpDetector(PlainState):
-    """Say that the domain changed when the confidence jumps.
+    """Detect a new domain by a jump of the confidence.
 
     A batch is compared with each of the `history` before it. With `significance` above zero, the mean of the `recent`
     batches is compared with the mean of the `history` before them, and the gap must also be that many standard errors
@@ -132,7 +132,7 @@ class VDP(Adapter):
     Settings = VDPSettings
     settings: VDPSettings
     search = Search(rates=(0.01, 0.1, 1, 10), values={"homeostasis": (0.1, 1.0, 10.0)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"momentum": 0.99, "flip": False},
         "cifar10-c": {},
         "cifar100-c": {},
@@ -186,10 +186,8 @@ class VDP(Adapter):
         self.diagnostics.update(loss=loss.detach(), penalty=penalty)
 
     def infer(self, images: Tensor) -> Tensor:
-        """Predict images decorated with the teacher's prompts."""
         return self.model(self.teacher(images)).logits  # type: ignore[no-any-return]
 
     def why_not_exportable(self) -> str | None:
-        """The prompt is added to the images."""
         prompted = any(bool(prompt.any()) for prompt in self.teacher.parameters())
         return "it learns pixels, not weights" if prompted else super().why_not_exportable()

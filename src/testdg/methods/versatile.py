@@ -1,7 +1,7 @@
 """Versatile: filtered, corrected and weighted labels, near the source (Yang et al., CVPR 2024). A reconstruction."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from testdg.core.weights import Anchor, ema_update, frozen_copy
 from testdg.data.augmentation import Augmentation
 from testdg.errors import UserError
-from testdg.methods import Learner, Search, Settings, TeacherAdapter, option, register
+from testdg.methods import Learner, Presets, Search, Settings, TeacherAdapter, option, register
 from testdg.methods.parts.normalisation import affine_parameters
 
 
@@ -104,7 +104,7 @@ class Versatile(TeacherAdapter):
     search = Search(
         rates=(0.01, 0.1, 1, 10), values={"alignment": (0.001, 0.01, 0.1)}, variants={"all": {"trained": "all"}}
     )
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"learning_rate": 1e-3, "momentum": 0.99, "flip": False},
         "cifar10-c": {},
         "cifar100-c": {},

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
 from testdg.core.weights import Anchor, ema_update, frozen_copy, restore
 from testdg.data.augmentation import Augmentation
-from testdg.methods import Adapter, Learner, Search, Settings, option, register
+from testdg.methods import Adapter, Learner, Presets, Search, Settings, option, register
 from testdg.methods.parts.bottleneck import Bottleneck
 from testdg.methods.parts.views import following_loss, over_views
 from testdg.methods.parts.warm_up import supervised, train_on_source
@@ -94,7 +94,7 @@ class ViDA(Adapter):
     Settings = ViDASettings
     settings: ViDASettings
     search = Search(rates=(0.01, 0.1, 0.3, 1), values={"restore": (0.0, 0.01, 0.1)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"loss": "symmetric", "learning_rate": 1e-3, "flip": False, "source_images": 0},
         "cifar10-c": {"threshold": 0.05, "restore": 0.1, "as_released": True},
         "cifar100-c": {
@@ -117,7 +117,6 @@ class ViDA(Adapter):
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Adapters need an attention or a convolution."""
         return None if model.attention_linears() or model.convolutions() else "it has no attention and no convolution"
 
     def build(self) -> None:

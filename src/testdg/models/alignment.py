@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from testdg.errors import UserError
-from testdg.models.blocks import holding, width_of
+from testdg.models.blocks import holding, save_tensors, tensors_of, width_of
 from testdg.models.sites import RECENT, NormSite, Site, Statistics
 from testdg.models.untrusted import first_line
 
@@ -36,6 +35,7 @@ PASSES = 2
 """Passes with the statistics of a new domain: those of later sites are exact only after earlier sites are aligned."""
 FILE = "alignment.safetensors"
 Reads = Literal["memory", "batch", "image"]
+_SETTINGS = ["blocks", "prefix", "class_token", "memory", "threshold", "reads", "norms", "norm_memory", "norm_source"]
 
 
 class Alignment(nn.Module):
@@ -197,7 +197,7 @@ class Alignment(nn.Module):
 
     def stream(self) -> list[Statistics]:
         """A copy of the memory, site by site."""
-        return [Statistics(*(value.clone() for value in site.read("stream"))) for site in self._each()]
+        return [Statistics(*map(torch.clone, site.read("stream"))) for site in self._each()]
 
     @torch.no_grad()
     def move(self, before: list[Statistics], after: list[Statistics]) -> None:
@@ -209,20 +209,8 @@ class Alignment(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write it next to the weights of its model."""
-        names = [
-            "blocks",
-            "prefix",
-            "class_token",
-            "memory",
-            "threshold",
-            "reads",
-            "norms",
-            "norm_memory",
-            "norm_source",
-        ]
-        about = {name: getattr(self, name) for name in names}
-        tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
-        save_file(tensors, folder / FILE, {"alignment": json.dumps(about)})
+        about = {name: getattr(self, name) for name in _SETTINGS}
+        save_tensors(tensors_of(self), folder / FILE, {"alignment": json.dumps(about)})
 
 
 def load_alignment(model: VisionModel, folder: Path) -> None:

@@ -1,10 +1,12 @@
-"""Inputs and outputs of networks, their blocks and layers, whatever library they are from."""
+"""Inputs, outputs, blocks, layers and tensors of networks, whatever library they are from."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from testdg.errors import UserError
@@ -21,22 +23,48 @@ def is_attention(module: nn.Module) -> bool:
     return any(word in type(module).__name__ for word in ("Attention", "Attn"))
 
 
-def first(output: Any) -> Tensor:
+def config_of(network: nn.Module) -> Any:
+    """The configuration of a network: a dict for networks of this package, an object of transformers, or None."""
+    return getattr(network, "config", None)
+
+
+def name_classes(network: Any, classes: Sequence[str]) -> None:
+    """Write the classes to the network's configuration."""
+    config = config_of(network)
+    if isinstance(config, dict):
+        config["classes"] = len(classes)
+    elif hasattr(config, "id2label"):
+        config.id2label = dict(enumerate(classes))
+        config.label2id = {name: number for number, name in enumerate(classes)}
+        network.num_labels = len(classes)
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name, without extra state."""
+    return {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write tensors of any device, layout and storage to a safetensors file."""
+    copies = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    save_file(copies, path, metadata)
+
+
+def first(output: Tensor | tuple[Tensor, ...]) -> Tensor:
     """The tensor that a block returns, alone or as the first of several."""
-    return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]
+    return output[0] if isinstance(output, tuple) else output
 
 
-def with_first(output: Any, value: Tensor) -> Any:
+def with_first(output: Tensor | tuple[Tensor, ...], value: Tensor) -> Tensor | tuple[Tensor, ...]:
     """The output of a block, with another first tensor."""
     return (value, *output[1:]) if isinstance(output, tuple) else value
 
 
-def find_logits(output: Any) -> Tensor:
+def find_logits(output: object) -> Tensor:
     """The logits in the output of a network."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(getattr(output, "logits", None), Tensor):
-        return output.logits  # type: ignore[no-any-return]
+    logits = getattr(output, "logits", output)
+    if isinstance(logits, Tensor):
+        return logits
     found = type(output).__name__
     raise UserError(f"the network must return a tensor of logits; it returned {found}", code="bad-network")
 
@@ -45,7 +73,9 @@ def pooled(values: Tensor, layer: nn.Module) -> Tensor:
     """Inputs or outputs of a layer as one row per image: averaged over the places of a map, or over tokens."""
     if values.ndim <= 2:
         return values
-    return values.flatten(2).mean(2) if isinstance(layer, nn.Conv2d) else values.flatten(1, -2).mean(1)
+    if isinstance(layer, nn.Conv2d):
+        return values.flatten(2).mean(2)
+    return values.flatten(1, -2).mean(1)
 
 
 @contextmanager
@@ -53,11 +83,12 @@ def watching(*layers: nn.Module, note: Callable[[nn.Module, Tensor, Any], None])
     """Context that calls `note` with the inputs and outputs of layers; passes in other threads are ignored."""
     own = threading.get_ident()
 
-    def hook(layer: nn.Module, inputs: tuple[Any, ...], *rest: Any) -> None:
+    def hook(layer: nn.Module, inputs: tuple[object, ...], *rest: Any) -> None:
         if threading.get_ident() != own:  # it may see the hook half removed, with fewer arguments
             return
         named, output = rest
-        note(layer, next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor)), output)
+        given = next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor))
+        note(layer, given, output)
 
     with ExitStack() as hooks:
         for layer in layers:
@@ -66,7 +97,7 @@ def watching(*layers: nn.Module, note: Callable[[nn.Module, Tensor, Any], None])
 
 
 @contextmanager
-def holding(modules: Iterable[nn.Module], name: str, value: Any, usual: Any) -> Iterator[None]:
+def holding(modules: Iterable[nn.Module], name: str, value: object, usual: object) -> Iterator[None]:
     """Context in which an attribute of some modules has another value than usual."""
     modules = list(modules)
     for module in modules:

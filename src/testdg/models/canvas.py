@@ -75,5 +75,6 @@ def _stacked(images: Sequence[Tensor]) -> Tensor:
 
 def _cut(image: Tensor, side: int, crop: tuple[int, int]) -> Tensor:
     """The square in the middle, placed so that its own middle is the one that the model would have cut out."""
-    top, left = ((have - want) // 2 - (side - want) // 2 for have, want in zip(image.shape[-2:], crop, strict=True))
+    sizes = zip(image.shape[-2:], crop, strict=True)
+    top, left = ((have - want) // 2 - (side - want) // 2 for have, want in sizes)
     return image[..., top : top + side, left : left + side]

@@ -5,7 +5,7 @@ import pickle
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zipfile import BadZipFile
 
 import torch
@@ -18,6 +18,7 @@ from testdg.models import timm_models
 from testdg.models.heads import wrap
 from testdg.models.model import VisionModel
 from testdg.models.preprocessing import Preprocessing, identity_with_warning, read_preprocessor
+from testdg.models.resnet import CifarResNet
 from testdg.models.transfer import with_classes
 from testdg.models.untrusted import CONFIG, budget_of, find_weights, first_line, read_config
 
@@ -57,7 +58,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _tensors(content: Any) -> dict[str, Tensor]:
+def _tensors(content: object) -> dict[str, Tensor]:
     """The tensors by name, in any of the places where training scripts store them."""
     if not isinstance(content, Mapping):
         return {}
@@ -107,8 +108,8 @@ def _layer_of(name: str, expected: Mapping[str, Tensor]) -> str | None:
 def load_fitting(given: Mapping[str, Tensor], network: nn.Module, place: str, name: str) -> Fitted:
     """Load tensors into a network; missing tensors and other shapes are refused."""
     fitted, expected = fit_weights(given, network), network.state_dict()
-    missing = [own for own in expected if own not in fitted.weights and not own.endswith("num_batches_tracked")]
-    if missing:
+    required = [own for own in expected if not own.endswith("num_batches_tracked")]
+    if missing := [own for own in required if own not in fitted.weights]:
         unknown = f" and has the unknown {fitted.unknown[0]}" if fitted.unknown else ""
         raise UserError(f"{place} does not fit {name}: it lacks {_some(missing)}{unknown}", code="wrong-weights")
     wrong = [own for own, value in fitted.weights.items() if value.shape != expected[own].shape]
@@ -125,6 +126,25 @@ def _some(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
+def load_strictly(given: Mapping[str, Tensor], network: nn.Module, place: str, name: str) -> None:
+    """Load tensors into a network that has exactly these, whatever wrapped it when they were saved."""
+    fitted = load_fitting(given, network, place, name)
+    if more := [*fitted.unknown, *fitted.branches]:
+        unknown = f"{len(more)} tensors that {type(network).__name__} does not have, first {more[0]}"
+        raise UserError(f"{place} has {unknown}", code="wrong-weights")
+
+
+def resnet_from_weights(weights: Mapping[str, Tensor], place: str) -> CifarResNet:
+    """Make the CIFAR ResNet of some weights; depth, width and classes are read from them."""
+    if not {"conv1.weight", "layer1.0.conv1.weight", "linear.weight"} <= weights.keys():
+        problem = f"{place} is not a CIFAR ResNet (conv1, bn1, layer1 to layer3, linear)"
+        raise UserError(f"{problem}: other models need a folder with config.json", code="no-network")
+    blocks = len({name.split(".")[1] for name in weights if name.startswith("layer1.")})
+    network = CifarResNet(weights["linear.weight"].shape[0], 6 * blocks + 2, weights["conv1.weight"].shape[0])
+    load_strictly(weights, network, place, "a CIFAR ResNet")
+    return network
+
+
 def load_into(
     module: nn.Module | str, place: Path, preprocessing: Preprocessing | None, head: str | None
 ) -> VisionModel:
@@ -132,17 +152,14 @@ def load_into(
     config = read_config(place) if (place / CONFIG).is_file() else {}
     weights = find_weights(place)[0] if place.is_dir() else place
     given = read_checkpoint(weights)
-    network = copy.deepcopy(module).float() if isinstance(module, nn.Module) else timm_network(module, given).network
-    fitted = load_fitting(given, network, str(weights), type(network).__name__)
-    if fitted.unknown or fitted.branches:
-        first, count = [*fitted.unknown, *fitted.branches][0], len(fitted.unknown) + len(fitted.branches)
-        unknown = f"{count} tensors that {type(network).__name__} does not have, first {first}"
-        raise UserError(f"{weights} has {unknown}", code="wrong-weights")
+    own = module if isinstance(module, nn.Module) else timm_network(module, given).network
+    network = copy.deepcopy(own).float()
+    load_strictly(given, network, str(weights), type(network).__name__)
     name, folder = (place.name, place) if place.is_dir() else (place.stem, place.parent)
     preprocessing = preprocessing or read_preprocessor(folder)
-    if preprocessing is None:
-        known = hasattr(network, "pretrained_cfg")  # of timm
-        preprocessing = timm_models.preprocessing_of(network) if known else identity_with_warning(name, stacklevel=5)
+    if preprocessing is None and hasattr(network, "pretrained_cfg"):
+        preprocessing = timm_models.preprocessing_of(network)
+    preprocessing = preprocessing or identity_with_warning(name, stacklevel=5)
     model = wrap(network, preprocessing, head or config.get("head"), name)
     if isinstance(config.get("classes"), list):
         model.name_classes([str(label) for label in config["classes"]])
@@ -164,17 +181,7 @@ def with_classes_of(weights: Mapping[str, Tensor], model: VisionModel) -> Vision
     return with_classes(model, [str(number) for number in range(len(rows))]).eval()
 
 
-def without_network(path: Path) -> UserError:
-    """The error for a file of tensors, with the ways to use it."""
-    if not path.is_file():
-        return UserError(f"{path} does not exist", code="no-such-file")
-    own = f"load_model({str(path)!r}, module=...) in Python, or in a --plugin FILE.py for commands"
-    ways = f"testdg convert {path} --timm NAME --out FOLDER, or {own}"
-    return UserError(f"{path} has weights without their network: {ways}", code="no-network")
-
-
-def of_a_module(folder: Path, config: dict[str, Any]) -> UserError:
-    """The error for a folder with the weights of a user's own module, with the way to use it."""
-    name = config.get("module") if str(config.get("module")).isidentifier() else "Module"
-    remedy = f"load_model({str(folder)!r}, module={name}()) in Python, or in a --plugin FILE.py for commands"
-    return UserError(f"{folder} has the weights of {name}, which only its code can make: {remedy}", code="no-network")
+def without_network(place: Path, problem: str, module: str = "...", also: str = "") -> UserError:
+    """The error for weights whose network is unknown, with the ways to use them."""
+    own = f"load_model({str(place)!r}, module={module}) in Python, or in a --plugin FILE.py for commands"
+    return UserError(f"{place} has {problem}: {also}{own}", code="no-network")

@@ -66,10 +66,11 @@ def _try(network: nn.Module, preprocessing: Preprocessing, seen: dict[str, Tenso
     """The logits of an image of noise, of the model's own size or of the first accepted one; or the first error."""
     first = next(network.parameters(), torch.empty(0, device="cpu"))
     reasons: list[Exception] = []
-    for side in (preprocessing.input_size,) if preprocessing.input_size else [(s, s) for s in _SIDES]:
+    sizes = [preprocessing.input_size] if preprocessing.input_size else [(side, side) for side in _SIDES]
+    for size in sizes:
         seen.clear()
         generator = torch.Generator("cpu").manual_seed(0)
-        noise = torch.rand(1, len(preprocessing.mean), *side, generator=generator, device="cpu")
+        noise = torch.rand(1, len(preprocessing.mean), *size, generator=generator, device="cpu")
         try:
             return find_logits(network(noise.to(first)))
         except UserError:
@@ -81,16 +82,18 @@ def _try(network: nn.Module, preprocessing: Preprocessing, seen: dict[str, Tenso
 
 def _unseen(layers: dict[nn.Module, str], name: str, head: str | None, reason: str) -> Head:
     """The named layer, or a guess, of a network that accepted no image."""
-    possible = [(layer, own) for layer, own in layers.items() if own == head or isinstance(layer, nn.Linear)]
-    remedy = "give its size with preprocessing=Preprocessing((height, width)), or name the classifier with head=..."
-    if not possible:
+    linear = [own for layer, own in layers.items() if isinstance(layer, nn.Linear)]
+    size = "give its size with preprocessing=Preprocessing((height, width))"
+    remedy = f"{size}, or name the classifier with head=..."
+    chosen = head or next(reversed(linear), None)
+    if chosen is None:
         problem = f"{name} has no linear classifier, and accepts no image ({reason})"
         raise UserError(f"{problem}: {remedy}", code="bad-network")
-    layer, own = next(((layer, own) for layer, own in possible if own == head), possible[-1])
     if head is None:
-        guess = f"{own!r} is assumed to be the head of {name}, which accepts no image ({reason})"
+        guess = f"{chosen!r} is assumed to be the head of {name}, which accepts no image ({reason})"
         warnings.warn(f"{guess}: {remedy}", stacklevel=5)
-    return Head(own, True, layer.get_parameter("weight").shape[0])
+    (classes,) = (layer.get_parameter("weight").shape[0] for layer, own in layers.items() if own == chosen)
+    return Head(chosen, True, classes)
 
 
 def wrap(network: nn.Module, preprocessing: Preprocessing, head: str | None, name: str) -> VisionModel:

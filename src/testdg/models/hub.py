@@ -1,4 +1,4 @@
-"""Models by their names on the hub: whether a name is valid, whether the hub answers, and downloads."""
+"""Models by their names on the hub: whether the hub answers, and downloads."""
 
 import os
 import socket
@@ -12,21 +12,20 @@ from testdg.errors import UserError
 from testdg.models.untrusted import CONFIG, WEIGHTS, first_line
 
 PATIENCE = 2.0
-"""Seconds to wait for an answer of the hub; after that it is not asked again."""
-
-
-def check_name(name: str) -> None:
-    """Refuse the name of a folder that does not exist, recognised by its form or by an existing parent folder."""
-    path = Path(name).expanduser()
-    parent = path.parent
-    by_form = name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith("/")
-    if by_form or (parent != Path() and parent.is_dir()):
-        raise UserError(f"folder {name} does not exist", code="no-such-file")
+"""Seconds to wait for an answer of the hub; then it counts as unreachable."""
 
 
 def fetch(name: str) -> Path:
-    """Download the configuration, the preprocessor and the weights of a model; return their folder."""
+    """Download the configuration, the preprocessor and the weights of a model; return their folder.
+
+    The name of a folder that does not exist is recognised by its form, or by an existing parent folder.
+    """
     from transformers.utils import cached_file
+
+    parent = Path(name).expanduser().parent
+    by_form = name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith("/")
+    if by_form or (parent != Path() and parent.is_dir()):
+        raise UserError(f"folder {name} does not exist", code="no-such-file")
 
     here = not reachable()
     try:

@@ -1,19 +1,31 @@
-"""`load_model`: a hub id, a folder, a timm name or a module becomes a `VisionModel`."""
+"""`load_model`: a hub id, a folder, a timm name or a module becomes a `VisionModel`; `convert` writes folders."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
-from testdg.errors import UserError
+from testdg.errors import UserError, unknown
+from testdg.files import writing
 from testdg.models import hub, resnet, timm_models
 from testdg.models.alignment import FILE, load_alignment
-from testdg.models.checkpoints import PICKLED, load_into, of_a_module, read_checkpoint, without_network
+from testdg.models.blocks import save_tensors
+from testdg.models.checkpoints import (
+    PICKLED,
+    Fitted,
+    load_fitting,
+    load_into,
+    load_strictly,
+    read_checkpoint,
+    resnet_from_weights,
+    timm_network,
+    with_classes_of,
+    without_network,
+)
 from testdg.models.heads import wrap
 from testdg.models.model import ARCHITECTURES, MODEL_TYPE, VisionModel
 from testdg.models.preprocessing import Preprocessing, identity_with_warning, read_preprocessor
@@ -24,19 +36,19 @@ from testdg.models.untrusted import (
     WEIGHTS,
     Budget,
     budget_of,
-    check_sketch,
+    check_network,
     find_weights,
     first_line,
     read_config,
     require_finite,
-    sketch,
 )
 from testdg.registry import load_plugins
 
 Make = Callable[[], nn.Module]
 F = TypeVar("F", bound=Make)
 _MODELS: dict[str, Make] = {}
-_ANY_SIDE = 64  # of an image for networks that take any size
+BRANCHES = "branches.safetensors"
+DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def register_model(name: str) -> Callable[[F], F]:
@@ -109,6 +121,18 @@ def load_model(
     return model
 
 
+def find_device(name: str) -> torch.device:
+    """The device of a name; `auto` is an accelerator if there is one."""
+    if name not in DEVICES:
+        raise unknown("device", name, DEVICES)
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind in available if available[kind]))
+    if not available[name]:
+        raise UserError(f"device {name!r} is not available on this machine: use --device auto or cpu", code="no-device")
+    return torch.device(name)
+
+
 def _from_place(
     source: str, module: nn.Module | str | None, preprocessing: Preprocessing | None, head: str | None
 ) -> VisionModel:
@@ -124,15 +148,20 @@ def _from_place(
         network = timm_models.make_network(source, pretrained=True)
         model = wrap(network, preprocessing or timm_models.preprocessing_of(network), head, source)
     elif path.suffix in PICKLED and not path.is_dir():
-        raise without_network(path)
+        if not path.is_file():
+            raise UserError(f"{path} does not exist", code="no-such-file")
+        also = f"testdg convert {path} --timm NAME --out FOLDER, or "
+        raise without_network(path, "weights without their network", also=also)
     elif weights is not None:
-        network = resnet.resnet_from_weights(read_checkpoint(weights), str(weights))
+        network = resnet_from_weights(read_checkpoint(weights), str(weights))
         preprocessing = preprocessing or read_preprocessor(weights.parent) or resnet.PREPROCESSING
         model = wrap(network, preprocessing, head, weights.stem)
     elif path.is_dir():
-        model = _from_folder(path, preprocessing, head)
+        model = _from_folder(path, path.name, str(path), preprocessing, head)
     else:
-        model = _from_hub(source, preprocessing, head)
+        folder = hub.fetch(source)
+        place = str(folder) if any(folder.glob("*.safetensors")) else source
+        model = _from_folder(folder, source, place, preprocessing, head)
     if (path / FILE).is_file():
         load_alignment(model, path)
     model = model.float().eval()
@@ -140,87 +169,94 @@ def _from_place(
     return model
 
 
-def _from_folder(folder: Path, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
-    budget = budget_of(find_weights(folder))
+def _from_folder(
+    folder: Path, name: str, place: str, preprocessing: Preprocessing | None, head: str | None
+) -> VisionModel:
+    """A model of a folder with a configuration; `place` is the hub id if the weights must still be downloaded."""
+    budget = budget_of(find_weights(folder)) if place == str(folder) else UNKNOWN
     config = read_config(folder)
-    preprocessing = preprocessing or read_preprocessor(folder, dense=_is_segmentation(config))
-    if config.get("model_type") == MODEL_TYPE:
-        raise of_a_module(folder, config)
-    if config.get("model_type") == timm_models.MODEL_TYPE:
+    segmentation = any("SemanticSegmentation" in one for one in config.get("architectures") or [])
+    preprocessing = preprocessing or read_preprocessor(folder, dense=segmentation)
+    kind = config.get("model_type")
+    if kind == MODEL_TYPE:
+        own = config.get("module") if str(config.get("module")).isidentifier() else "Module"
+        raise without_network(folder, f"the weights of {own}, which only its code can make", f"{own}()")
+    if kind == timm_models.MODEL_TYPE:
         return load_into(timm_models.network_of(folder, config), folder, preprocessing, head)
-    if config.get("model_type") in ARCHITECTURES:
+    if kind in ARCHITECTURES:
         preprocessing = preprocessing or Preprocessing()
-        return wrap(_load_tiny(folder, config, preprocessing, budget), preprocessing, head, folder.name)
-    return wrap(*_from_transformers(str(folder), config, preprocessing, budget), head, folder.name)
+        return wrap(_load_own(folder, config, preprocessing, budget), preprocessing, head, name)
+    if segmentation and kind != "segformer":
+        first = config["architectures"][0]
+        raise UserError(f"{place} is a {first}: only SegFormers are supported for segmentation", code="wrong-task")
+    return wrap(*_from_transformers(place, segmentation, preprocessing, budget), head, name)
 
 
-def _load_tiny(folder: Path, config: dict[str, Any], preprocessing: Preprocessing, budget: Budget) -> nn.Module:
+def _load_own(folder: Path, config: Mapping[str, Any], preprocessing: Preprocessing, budget: Budget) -> nn.Module:
+    """A network of this package."""
     network_class = ARCHITECTURES[config["model_type"]]
-    values = {key: value for key, value in config.items() if key != "model_type"}
+    make = partial(network_class, **{key: value for key, value in config.items() if key != "model_type"})
     try:
-        empty = sketch(lambda: network_class(**values), budget, str(folder))
-        check_sketch(empty, preprocessing, getattr(empty, "config", {}).get("size", _ANY_SIDE), str(folder))
-        network = network_class(**values)
+        check_network(make, preprocessing, budget, str(folder))
+        network = make()
     except UserError:
         raise
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         problem = f"{folder / CONFIG} does not describe a {network_class.__name__}: {first_line(error)}"
         raise UserError(problem, code="bad-config") from error
-    try:
-        network.load_state_dict(load_file(folder / WEIGHTS))
-    except (SafetensorError, OSError, RuntimeError) as error:
-        problem = f"{folder / WEIGHTS} does not fit config.json: {first_line(error)}"
-        raise UserError(problem, code="wrong-weights") from error
+    load_strictly(read_checkpoint(folder / WEIGHTS), network, str(folder / WEIGHTS), CONFIG)
     return network
 
 
-def _is_segmentation(config: dict[str, Any]) -> bool:
-    return any("SemanticSegmentation" in name for name in config.get("architectures") or [])
-
-
-def _from_hub(name: str, preprocessing: Preprocessing | None, head: str | None) -> VisionModel:
-    """Load a model by its name on the hub; its configuration is downloaded and checked first."""
-    hub.check_name(name)
-    folder = hub.fetch(name)
-    config = read_config(folder)
-    preprocessing = preprocessing or read_preprocessor(folder, dense=_is_segmentation(config))
-    weights = folder if any(folder.glob("*.safetensors")) else None
-    budget = UNKNOWN if weights is None else budget_of(find_weights(folder))
-    return wrap(*_from_transformers(str(weights or name), config, preprocessing, budget), head, name)
-
-
 def _from_transformers(
-    source: str, config: dict[str, Any], preprocessing: Preprocessing | None, budget: Budget
+    place: str, segmentation: bool, preprocessing: Preprocessing | None, budget: Budget
 ) -> tuple[nn.Module, Preprocessing]:
     """A network of transformers, and its preprocessing, by default the usual one of such networks."""
-    segmentation = _is_segmentation(config)
-    if segmentation and config.get("model_type") != "segformer":
-        first = config["architectures"][0]
-        raise UserError(f"{source} is a {first}: only SegFormers are supported for segmentation", code="wrong-task")
     import transformers
 
-    auto = (
-        transformers.AutoModelForSemanticSegmentation if segmentation else transformers.AutoModelForImageClassification
-    )
+    auto = transformers.AutoModelForImageClassification
+    if segmentation:
+        auto = transformers.AutoModelForSemanticSegmentation
     try:
-        about = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-        empty = sketch(lambda: auto.from_config(about, trust_remote_code=False), budget, source)
+        about = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
         if preprocessing is None:
             size = about.image_size if isinstance(getattr(about, "image_size", None), int) else 224
             preprocessing = IMAGENET if segmentation else Preprocessing((size, size), mean=(0.5,) * 3, std=(0.5,) * 3)
-        check_sketch(empty, preprocessing, getattr(about, "image_size", _ANY_SIDE), source)
+        check_network(lambda: auto.from_config(about, trust_remote_code=False), preprocessing, budget, place)
         network, info = auto.from_pretrained(
-            source, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
+            place, use_safetensors=True, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
         )
     except UserError:
         raise
     except Exception as error:  # an impossible configuration raises nearly anything
-        raise UserError(f"transformers could not load {source}: {first_line(error)}", code="bad-config") from error
+        raise UserError(f"transformers could not load {place}: {first_line(error)}", code="bad-config") from error
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info.get(problem):
             first = sorted(map(str, info[problem]))[0]
             count = f"{len(info[problem])} {problem.replace('_', ' ')}"
-            raise UserError(f"{source}: {count}, first {first}", code="wrong-weights")
+            raise UserError(f"{place}: {count}, first {first}", code="wrong-weights")
     if segmentation:
         set_epsilon(network)
     return network, preprocessing
+
+
+def convert(file: Path, out: Path, *, timm: str | None = None, like: str | None = None) -> tuple[VisionModel, Fitted]:
+    """Write the weights of a checkpoint as a model folder; branches parallel to layers get their own file.
+
+    The network is one of timm by its name, or of the kind of another model, folder or hub id. Returns the model, and
+    where each tensor of the checkpoint was put.
+    """
+    if (timm is None) == (like is None):
+        raise UserError("name the network: either --timm NAME, or --like FOLDER", code="option-conflict")
+    if out.exists() and any(out.iterdir()):
+        raise UserError(f"{out} exists already: choose another --out, or delete it", code="folder-exists")
+    if not file.is_file():
+        raise UserError(f"{file} does not exist", code="no-such-file")
+    given = read_checkpoint(file)
+    model = with_classes_of(given, load_model(like)) if like is not None else timm_network(str(timm), given)
+    fitted = load_fitting(given, model.network, str(file), model.name)
+    with writing(out):
+        model.save(out)
+        if fitted.branches:
+            save_tensors(fitted.branches, out / BRANCHES)
+    return model, fitted

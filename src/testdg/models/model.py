@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.models import timm_models
 from testdg.models.alignment import Alignment
-from testdg.models.blocks import find_logits, is_attention, pooled, watching
+from testdg.models.blocks import config_of, find_logits, is_attention, pooled, save_tensors, tensors_of, watching
 from testdg.models.preprocessing import Preprocessing, require_dense, write_preprocessor
 from testdg.models.resnet import CifarResNet
 from testdg.models.tiny import TinyCNN, TinyViT
@@ -89,7 +88,8 @@ class VisionModel(nn.Module):
             last = images.ndim == 4 and images.shape[3] == self.channels
             remedy = ": the channels are last, so call images.permute(0, 3, 1, 2)" * last
             shape = tuple(images.shape)
-            raise UserError(f"images must be (N, {self.channels}, H, W); got {shape}{remedy}", code="image-shape")
+            expected = f"(N, {self.channels}, H, W)"
+            raise UserError(f"images must be {expected}; got {shape}{remedy}", code="image-shape")
         if images.numel() == 0:
             raise UserError(f"the batch is empty: shape {tuple(images.shape)}", code="image-shape")
         return images.to(self.device, torch.float32, non_blocking=True)
@@ -115,7 +115,6 @@ class VisionModel(nn.Module):
         return self.preprocessing.resize(images)
 
     def normalise(self, prepared: Tensor) -> Tensor:
-        """Subtract the mean and divide by the standard deviation, channel by channel."""
         return (prepared - self.mean) / self.std
 
     def forward(self, prepared: Tensor) -> Output:
@@ -123,7 +122,9 @@ class VisionModel(nn.Module):
         require_dense(prepared)
         if prepared.is_meta and not self.mean.is_meta:
             raise UserError("images must have pixels; got a tensor on the meta device", code="image-type")
-        return self.run(prepared) if self.alignment is None else self.alignment.look(self.run, prepared)
+        if self.alignment is None:
+            return self.run(prepared)
+        return self.alignment.look(self.run, prepared)
 
     def run(self, prepared: Tensor) -> Output:
         """Normalise prepared images and run the network once."""
@@ -144,11 +145,10 @@ class VisionModel(nn.Module):
             reason = "passes a batch again if it is of another domain, which a fixed graph cannot do"
             remedy = "adapt with sites=0, or deploy the folder with load_model"
             raise UserError(f"{self.name} {reason}: {remedy}", code="not-exportable")
-        return Plain(self).eval()
+        return LogitsModule(self).eval()
 
     @property
     def head_layer(self) -> nn.Module:
-        """The layer of the logits."""
         if self.head is None:
             raise UserError(f"the head of {self.name} is unknown: name it with head=...", code="no-head")
         return self.network.get_submodule(self.head)
@@ -160,20 +160,19 @@ class VisionModel(nn.Module):
 
     @property
     def feature_size(self) -> int:
-        """Width of the features."""
         return 0 if self.head is None else self.head_weight.shape[1]
 
     @property
     def classes(self) -> int:
-        """Number of classes."""
         return self._classes if self._classes is not None else self.head_weight.shape[0]
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes: given, from the network's configuration, or numbers."""
-        labels = getattr(getattr(self.network, "config", None), "id2label", None) or {}
+        labels = getattr(config_of(self.network), "id2label", None) or {}
         own = tuple(str(labels[number]) for number in sorted(labels))
-        return self._class_names or (own if len(own) == self.classes else tuple(map(str, range(self.classes))))
+        numbers = tuple(map(str, range(self.classes)))
+        return self._class_names or (own if len(own) == self.classes else numbers)
 
     def name_classes(self, names: Sequence[str]) -> None:
         if isinstance(names, str) or len(names) != self.classes:
@@ -204,12 +203,8 @@ class VisionModel(nn.Module):
         Query, key and value of one attention read the same tensor, so they form one group, whether the
         implementation fuses them into one layer or keeps them apart.
         """
-        inside = [name for name, module in self.named_modules() if is_attention(module)]
-        linears = {
-            name: module
-            for name, module in self.named_modules()
-            if isinstance(module, nn.Linear) and any(name.startswith(parent + ".") for parent in inside)
-        }
+        inside = tuple(f"{name}." for name, module in self.named_modules() if is_attention(module))
+        linears = {n: m for n, m in self.named_modules() if isinstance(m, nn.Linear) and n.startswith(inside)}
         return self._grouped_by_input(linears)
 
     def convolutions(self) -> list[list[str]]:
@@ -223,7 +218,7 @@ class VisionModel(nn.Module):
         groups: dict[int, list[str]] = {}
         alive: list[Tensor] = []  # an id may be used again once its tensor is freed
 
-        def note(layer: nn.Module, given: Tensor, _: Any) -> None:
+        def note(layer: nn.Module, given: Tensor, _: object) -> None:
             alive.append(given)
             groups.setdefault(id(given), []).append(names[layer])
 
@@ -249,20 +244,17 @@ class VisionModel(nn.Module):
         """Write a checkpoint folder: configuration, safetensors weights, preprocessor."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if hasattr(self.network, "save_pretrained"):
-            network: Any = self.network
+        network: Any = self.network
+        if hasattr(network, "save_pretrained"):
             network.save_pretrained(folder)
         else:
-            state = self.network.state_dict()
-            weights = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-            weights = {name: value.cpu().clone().contiguous() for name, value in weights.items()}
-            save_file(weights, folder / "model.safetensors")
+            save_tensors(tensors_of(network), folder / "model.safetensors")
             (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n")
         write_preprocessor(self.preprocessing, folder)
         if self.alignment is not None:
             self.alignment.save(folder)
 
-    def _config(self) -> dict[str, Any]:
+    def _config(self) -> dict[str, object]:
         """What is needed to make the network again; of a user's own module, its name."""
         for name, kind in ARCHITECTURES.items():
             if type(self.network) is kind:
@@ -276,8 +268,8 @@ def tensor_bytes(value: Tensor) -> bytes:
     return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
-class Plain(nn.Module):
-    """A copy of a network with its normalisation before it."""
+class LogitsModule(nn.Module):
+    """A copy of the network of a model, with the normalisation before it."""
 
     mean: Tensor
     std: Tensor

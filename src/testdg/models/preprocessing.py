@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from testdg.bounds import MOST_PIXELS, MOST_RATIO, MOST_SIDE, read_json
 from testdg.errors import UserError
+from testdg.schema import is_number
 
 Resample = Literal["nearest", "bilinear", "bicubic"]
 _PIL_RESAMPLE: dict[int, Resample] = {0: "nearest", 2: "bilinear", 3: "bicubic"}
@@ -34,13 +36,14 @@ class Preprocessing:
     def __post_init__(self) -> None:
         for name, size in (("size", self.size), ("crop", self.crop)):
             sides = size if isinstance(size, tuple) and len(size) == 2 else (size,)
-            if size is not None and not all(type(side) is int and 1 <= side <= MOST_SIDE for side in sides):
+            valid = all(type(side) is int and 1 <= side <= MOST_SIDE for side in sides)
+            if size is not None and not valid:
                 raise _wrong(f"{name} must be sides of 1 to {MOST_SIDE} px", size)
         if self.resample not in _TO_PIL:
             raise _wrong(f"resample must be one of {', '.join(_TO_PIL)}", self.resample)
         for name, values in (("mean", self.mean), ("std", self.std)):
-            numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-            if not values or len(numbers) < len(values) or not all(abs(number) < _MOST_LEVEL for number in numbers):
+            valid = all(is_number(value) and abs(value) < _MOST_LEVEL for value in values)
+            if not values or not valid:
                 raise _wrong(f"{name} must be finite numbers, one for each channel", values)
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
             raise _wrong(f"std must be {len(self.mean)} numbers above 0, as many as mean", self.std)
@@ -76,17 +79,13 @@ class Preprocessing:
             raise UserError(f"{problem} to a short side of {self.size} px: {limit}", code="image-shape")
         return (self.size, longest) if height <= width else (longest, self.size)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """The values as plain JSON, for records and saved states."""
         return asdict(self)
 
 
 def _wrong(rule: str, value: object) -> UserError:
-    try:
-        text = repr(value)[:60]
-    except ValueError:  # a number of thousands of digits has no text
-        text = "a number without end"
-    return UserError(f"{rule}; got {text}", code="preprocessing")
+    return UserError(f"{rule}; got {repr(value)[:60]}", code="preprocessing")
 
 
 def require_dense(images: Tensor) -> None:
@@ -138,7 +137,7 @@ def read_preprocessor(folder: Path, *, dense: bool = False) -> Preprocessing | N
         raise UserError(f"{path} is not a preprocessor configuration: {error}", code="preprocessing") from error
 
 
-def from_preprocessor_config(config: dict[str, Any], *, dense: bool = False) -> Preprocessing:
+def from_preprocessor_config(config: Mapping[str, Any], *, dense: bool = False) -> Preprocessing:
     """Translate the fields of a Hugging Face image processor.
 
     A `dense` model, which predicts pixels, takes images of any size: the size that transformers writes for such a model

@@ -1,8 +1,5 @@
 """The residual networks for CIFAR of He et al. (2016), section 4.2, with shortcuts that have no parameters."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -45,7 +42,7 @@ class CifarResNet(nn.Module):
         if depth < 8 or (depth - 2) % 6:
             wrong = f"the depth of a CIFAR ResNet must be 6 n + 2 (20, 32, 44, 56 ...); got {depth}"
             raise UserError(wrong, code="network-depth")
-        self.config: dict[str, Any] = {"classes": classes, "depth": depth, "width": width}
+        self.config = {"classes": classes, "depth": depth, "width": width}
         self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.layer1 = _stage(width, width, (depth - 2) // 6, 1)
@@ -62,24 +59,3 @@ class CifarResNet(nn.Module):
 def _stage(inputs: int, outputs: int, blocks: int, stride: int) -> nn.Sequential:
     first = BasicBlock(inputs, outputs, stride)
     return nn.Sequential(first, *(BasicBlock(outputs, outputs, 1) for _ in range(blocks - 1)))
-
-
-def resnet_from_weights(weights: Mapping[str, Tensor], place: str) -> CifarResNet:
-    """Make the network of some weights; depth, width and classes are read from them."""
-    if not {"conv1.weight", "layer1.0.conv1.weight", "linear.weight"} <= weights.keys():
-        problem = f"{place} is not a CIFAR ResNet (conv1, bn1, layer1 to layer3, linear)"
-        raise UserError(f"{problem}: other models need a folder with config.json", code="no-network")
-    blocks = len({name.split(".")[1] for name in weights if name.startswith("layer1.")})
-    network = CifarResNet(weights["linear.weight"].shape[0], 6 * blocks + 2, weights["conv1.weight"].shape[0])
-    expected = network.state_dict().keys()
-    counters = {name for name in expected if name.endswith("num_batches_tracked")}  # which are not used
-    missing = expected - weights.keys() - counters
-    for problem, names in (("missing", missing), ("unexpected", weights.keys() - expected)):
-        if names:
-            raise UserError(f"{place}: {len(names)} {problem} keys, first {min(names)}", code="wrong-weights")
-    try:
-        network.load_state_dict(weights, strict=False)
-    except RuntimeError as error:  # a shape: the names are right
-        reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"{place} does not fit a CIFAR ResNet: {reason}", code="wrong-weights") from error
-    return network

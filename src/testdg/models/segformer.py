@@ -1,7 +1,9 @@
 """SegFormers of transformers, B0 to B5: differences from a classifier, and from the published network."""
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -9,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from testdg.errors import UserError
+from testdg.models.blocks import config_of, name_classes
 from testdg.models.model import Output, VisionModel
 from testdg.models.preprocessing import Preprocessing
-from testdg.models.tiny import tiny_segformer
 
 IMAGENET = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 """Default preprocessing of SegFormers: normalised, not resized."""
@@ -56,8 +58,8 @@ class SegmentationModel(VisionModel):
     def smallest(self) -> int:
         """Side of the smallest input: every stage reduces its keys and values by a ratio that its map must have."""
         config = self.network.config
-        steps = [math.prod(config.strides[: number + 1]) for number in range(len(config.strides))]
-        return int(max((ratio - 1) * step + 1 for ratio, step in zip(config.sr_ratios, steps, strict=True)))
+        steps: Iterable[int] = accumulate(config.strides, operator.mul)
+        return max(int(ratio - 1) * step + 1 for ratio, step in zip(config.sr_ratios, steps, strict=True))
 
     @property
     def feature_size(self) -> int:
@@ -65,13 +67,27 @@ class SegmentationModel(VisionModel):
         return int(self.network.config.hidden_sizes[-1])
 
 
-def make_segformer(classes: int, **options: Any) -> nn.Module:
+def make_segformer(classes: int, **options: object) -> nn.Module:
     """A SegFormer of transformers, with the LayerNorms of the published network."""
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
     network: nn.Module = SegformerForSemanticSegmentation(SegformerConfig(num_labels=classes, **options))
     set_epsilon(network)
     return network
+
+
+def tiny_segformer(classes: int) -> nn.Module:
+    """A SegFormer of two hundred thousand parameters: one block a stage, logits at a quarter of the input's size."""
+    return make_segformer(
+        classes,
+        depths=[1] * 4,
+        hidden_sizes=[16, 32, 48, 64],
+        num_attention_heads=[1, 2, 3, 4],
+        mlp_ratios=[2] * 4,
+        decoder_hidden_size=64,
+        drop_path_rate=0.0,
+        classifier_dropout_prob=0.0,
+    )
 
 
 def random_segformer(name: str, classes: Sequence[str], seed: int = 0) -> SegmentationModel:
@@ -84,9 +100,7 @@ def random_segformer(name: str, classes: Sequence[str], seed: int = 0) -> Segmen
             widths, depths, decoder = SEGFORMERS[name]
             network = make_segformer(len(classes), hidden_sizes=widths, depths=depths, decoder_hidden_size=decoder)
         draw_weights(network)
-    config: Any = network.config
-    config.id2label = dict(enumerate(classes))
-    config.label2id = {label: number for number, label in enumerate(classes)}
+    name_classes(network, classes)
     return SegmentationModel(network, "decode_head.classifier", IMAGENET, name).eval()
 
 
@@ -113,11 +127,10 @@ def set_epsilon(network: nn.Module) -> None:
     Transformers leaves them at 1e-5. Norms behind a convolution (patch embedding, reduction of keys and values) have
     1e-5 in both.
     """
-    config: Any = network.config
     for parent in network.modules():
         children = list(parent.children())
         if any(isinstance(child, nn.Conv2d) for child in children):
             continue
         for child in children:
             if isinstance(child, nn.LayerNorm):
-                child.eps = config.layer_norm_eps
+                child.eps = config_of(network).layer_norm_eps

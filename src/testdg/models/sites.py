@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +81,7 @@ class Site(StatisticsModule):
         self.seen: tuple[Tensor, Tensor] | None = None  # mean and variance in each image of the last pass
         self.batch = self.coming = self.read("stream")
 
-    def after(self, _: nn.Module, __: Any, output: Any) -> Any:
+    def after(self, _: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
         """Look at what a block gives, and align it: the hook."""
         tokens = first(output)
         self.seen = self._look(tokens.detach())
@@ -151,7 +151,9 @@ class Site(StatisticsModule):
 
     def remember(self, changed: bool) -> None:
         """Add what was proposed to the memory; in a new domain it is all there is."""
-        stream = self.coming if changed else self.read("stream").with_(self.batch, self.owner.memory)
+        stream = self.coming
+        if not changed:
+            stream = self.read("stream").with_(self.batch, self.owner.memory)
         self.write("stream", stream._replace(images=stream.images.clamp(max=self.owner.memory)))
         self.write("recent", self.coming)
 
@@ -214,7 +216,7 @@ class NormSite(StatisticsModule):
         return type(layer).forward(layer, images)
 
     def _statistics(self, images: Tensor, source: Statistics) -> tuple[Tensor, Tensor]:
-        """Mean and variance to normalise by: (C,), or (N, C) where each image is predicted by itself."""
+        """Mean and variance to normalise by: (C,), or (N, C) where each image is predicted alone."""
         within, means = torch.var_mean(images, (2, 3), correction=0)
         one = means.new_ones(())
         if self.owner.reads == "image":
@@ -241,6 +243,7 @@ class NormSite(StatisticsModule):
         evidence = pixels._replace(images=pixels.images * ~left).with_(batch, torch.inf)
         self.write("pixels", evidence._replace(images=evidence.images.clamp(max=self.memory)))
         begins = left | (known.images == 0)
-        known = known._replace(mean=torch.where(begins, looks.mean, known.mean), images=known.images.clamp(min=KNOWN))
+        mean = torch.where(begins, looks.mean, known.mean)
+        known = known._replace(mean=mean, images=known.images.clamp(min=KNOWN))
         self.write("images", known.with_(looks, max(self.memory, KNOWN)))
         return evidence

@@ -1,5 +1,6 @@
 """Models of timm: by name, with published weights or with the weights of a folder."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ MODEL_TYPE = "testdg-timm"
 """Their type in `config.json`."""
 
 
-def make_network(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
+def make_network(name: str, *, pretrained: bool, **options: object) -> nn.Module:
     """A network of timm, with published weights or random ones."""
     try:
         import timm
@@ -54,7 +55,7 @@ def preprocessing_of(network: nn.Module) -> Preprocessing:
     )
 
 
-def describe(network: nn.Module, classes: int) -> dict[str, Any] | None:
+def describe(network: nn.Module, classes: int) -> dict[str, object] | None:
     """What `config.json` needs to make a network of timm again; None for other networks."""
     config: Any = getattr(network, "pretrained_cfg", None)
     if not type(network).__module__.startswith("timm.") or not config:
@@ -64,7 +65,7 @@ def describe(network: nn.Module, classes: int) -> dict[str, Any] | None:
     return {"model_type": MODEL_TYPE, "architecture": config["architecture"], "num_classes": classes, **size}
 
 
-def network_of(folder: Path, config: dict[str, Any]) -> nn.Module:
+def network_of(folder: Path, config: Mapping[str, object]) -> nn.Module:
     """The network of a folder, with random weights."""
     name, classes, size = (config.get(key) for key in ("architecture", "num_classes", "img_size"))
     if not isinstance(name, str) or not name.isidentifier() or type(classes) is not int:

@@ -1,7 +1,6 @@
 """Tiny networks for tests and the demonstration: a ViT and a BatchNorm CNN of about a hundred thousand parameters."""
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +23,7 @@ class Attention(nn.Module):
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, d))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Pre-norm transformer block."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -46,13 +45,13 @@ class TinyViT(nn.Module):
         self, classes: int = 10, size: int = 32, patch: int = 4, width: int = 64, depth: int = 4, heads: int = 4
     ) -> None:
         super().__init__()
-        self.config: dict[str, Any] = {
+        self.config = {
             "classes": classes, "size": size, "patch": patch, "width": width, "depth": depth, "heads": heads,
         }  # fmt: skip
         self.patches = nn.Conv2d(3, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.position = nn.Parameter(torch.randn(1, 1 + (size // patch) ** 2, width) * 0.02)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
 
@@ -68,7 +67,7 @@ class TinyCNN(nn.Module):
 
     def __init__(self, classes: int = 10, width: int = 16) -> None:
         super().__init__()
-        self.config: dict[str, Any] = {"classes": classes, "width": width}
+        self.config = {"classes": classes, "width": width}
         widths = [3, width, 2 * width, 4 * width]
         stages = [
             nn.Sequential(nn.Conv2d(a, b, 3, 1 if a == 3 else 2, 1, bias=False), nn.BatchNorm2d(b), nn.ReLU())
@@ -80,19 +79,3 @@ class TinyCNN(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to logits."""
         return self.head(self.stages(images).mean((2, 3)))  # type: ignore[no-any-return]
-
-
-def tiny_segformer(classes: int) -> nn.Module:
-    """A SegFormer of two hundred thousand parameters: one block a stage, logits at a quarter of the input's size."""
-    from testdg.models.segformer import make_segformer
-
-    return make_segformer(
-        classes,
-        depths=[1] * 4,
-        hidden_sizes=[16, 32, 48, 64],
-        num_attention_heads=[1, 2, 3, 4],
-        mlp_ratios=[2] * 4,
-        decoder_hidden_size=64,
-        drop_path_rate=0.0,
-        classifier_dropout_prob=0.0,
-    )

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from math import isqrt
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 from testdg.models import timm_models
+from testdg.models.blocks import config_of, name_classes
 from testdg.models.model import VisionModel
 from testdg.models.tiny import TinyViT
 
@@ -35,19 +35,8 @@ def with_classes(model: VisionModel, classes: Sequence[str], seed: int = 0) -> V
     weights = torch.randn(fresh.weight.shape, generator=generator, device="cpu") * 0.02
     fresh.load_state_dict({"weight": weights, "bias": torch.zeros(len(classes), device="cpu")})
     setattr(network.get_submodule(parent), leaf, fresh)
-    _name_classes(network, classes)
+    name_classes(network, classes)
     return type(model)(network, model.head, model.preprocessing, model.name, exact=model.exact)
-
-
-def _name_classes(network: Any, classes: Sequence[str]) -> None:
-    """Write the classes to the network's configuration."""
-    config: Any = getattr(network, "config", None)
-    if isinstance(config, dict):
-        config["classes"] = len(classes)
-    elif hasattr(config, "id2label"):
-        config.id2label = dict(enumerate(classes))
-        config.label2id = {name: number for number, name in enumerate(classes)}
-        network.num_labels = len(classes)
 
 
 def with_size(model: VisionModel, size: int) -> VisionModel:
@@ -58,18 +47,13 @@ def with_size(model: VisionModel, size: int) -> VisionModel:
     for name, value in fresh.state_dict().items():
         if "pos" in name and value.ndim == 3 and value.shape != weights[name].shape:
             weights[name] = _interpolate(weights[name], value.shape[1])
-    try:
-        fresh.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        problem = f"model {model.name} cannot take images of {size} x {size}: {reason}"
-        raise UserError(problem, code="image-size") from error
     changed = VisionModel(fresh, model.head, preprocessing, model.name, classes=model.classes, exact=model.exact)
     try:
+        fresh.load_state_dict(weights)
         with torch.no_grad():
             changed.eval()(changed.empty_image())
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[-1].strip()
         problem = f"model {model.name} cannot take images of {size} x {size}: {reason}"
         raise UserError(problem, code="image-size") from error
     return changed.train(model.training)
@@ -77,15 +61,14 @@ def with_size(model: VisionModel, size: int) -> VisionModel:
 
 def _empty_copy(network: nn.Module, size: int) -> nn.Module:
     """Make a network of the same kind for another image size; a network without an image size is copied."""
-    config: Any = getattr(network, "config", None)
+    config = config_of(network)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         if isinstance(network, TinyViT):
             return TinyViT(**{**config, "size": size})
         if isinstance(getattr(config, "image_size", None), int):
             config = copy.deepcopy(config)
             config.image_size = size
-            network_class: Any = type(network)
-            return network_class(config)  # type: ignore[no-any-return]
+            return type(network)(config)
     return copy.deepcopy(network)
 
 

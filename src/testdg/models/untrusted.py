@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from testdg.bounds import check_file, read_json
 from testdg.errors import UserError
+from testdg.models.blocks import config_of, tensors_of
 from testdg.models.preprocessing import Preprocessing
 
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
@@ -29,6 +30,7 @@ _ADAPTER = "adapter_config.json"  # of peft: it names another model, which would
 _SHARDED = "shard-*.safetensors"  # of a distributed checkpoint
 _ELSEWHERE = ("quantization_config", "transformers_weights", "configuration_files", "kernel_config")
 _ATTENTION = (None, "eager", "sdpa")  # others are code that is fetched
+_ANY_SIDE = 64  # of an image for networks that take any size
 
 
 class Budget(NamedTuple):
@@ -54,25 +56,25 @@ def read_config(folder: Path) -> dict[str, Any]:
         problem = f"{folder} has no readable config.json{reason}, so its architecture is unknown"
         remedy = "build the module yourself and pass it, or add a config.json"
         raise UserError(f"{problem}: {remedy}", code="no-config") from error
-    if not isinstance(config.get("model_type", ""), str):
-        raise _refused(path, "model_type must be a text; got", config["model_type"])
-    names = config.get("architectures")
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise _refused(path, "architectures must be a list of texts; got", names)
     try:
+        if not isinstance(config.get("model_type", ""), str):
+            raise _refused(path, "model_type must be a text; got", config["model_type"])
+        names = config.get("architectures") or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise _refused(path, "architectures must be a list of texts; got", names)
         _check_value("", config, MOST_NUMBER, path)
     except RecursionError:
         raise UserError(f"{path} is nested too deeply: write it again", code="bad-config") from None
     return config
 
 
-def _check_value(key: str, value: Any, most: int, path: Path) -> None:
+def _check_value(key: str, value: object, most: int, path: Path) -> None:
     """Check one entry of a configuration and, of a table or a list, everything in it."""
     if isinstance(value, Mapping):
         for name, one in value.items():
             if name in _ELSEWHERE and one is not None:
                 raise _refused(path, "save the plain model: not supported is", name)
-            if "attn_implementation" in name and (not isinstance(one, str | None) or one not in _ATTENTION):
+            if "attn_implementation" in name and one not in _ATTENTION:
                 raise _refused(path, f"leave {name} out: not supported is the attention", one)
             _check_value(name, one, MOST_NUMBER, path)
         return
@@ -89,15 +91,7 @@ def _check_value(key: str, value: Any, most: int, path: Path) -> None:
 
 
 def _refused(path: Path, rule: str, value: object) -> UserError:
-    return UserError(f"{path}: {rule} {_short(value)}", code="bad-config")
-
-
-def _short(value: object) -> str:
-    """The first characters of a value from a file; numbers of thousands of digits have no text."""
-    try:
-        return ascii(value)[:60]
-    except (ValueError, RecursionError):
-        return "a value without end"
+    return UserError(f"{path}: {rule} {ascii(value)[:60]}", code="bad-config")
 
 
 def find_weights(folder: Path) -> list[Path]:
@@ -112,7 +106,7 @@ def find_weights(folder: Path) -> list[Path]:
         return [folder / WEIGHTS]
     if (folder / INDEX).exists():
         return _indexed(folder)
-    pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".ckpt"))
     if pickles:
         pickled = f"{folder} has its weights only as a pickle ({pickles[0]}), which can execute code"
         raise UserError(f"{pickled}: convert it to model.safetensors first", code="pickled-weights")
@@ -128,7 +122,7 @@ def _indexed(folder: Path) -> list[Path]:
         raise UserError(f"{folder / INDEX} is damaged ({reason})", code="damaged-model") from error
     for name in files:
         if not isinstance(name, str) or not name.endswith(".safetensors") or Path(name).name != name:
-            wrong = f"{folder / INDEX} names {_short(name)}"
+            wrong = f"{folder / INDEX} names {ascii(name)[:60]}"
             raise UserError(f"{wrong}: expected safetensors files of the same folder", code="damaged-model")
         if not (folder / name).is_file():
             raise UserError(f"{folder / name} is missing: {INDEX} names it", code="no-weights")
@@ -144,8 +138,8 @@ def budget_of(files: list[Path]) -> Budget:
         try:
             check_file(path)
             with safe_open(path, "pt") as file:
-                for name in file.keys():  # noqa: SIM118
-                    tensors, elements = tensors + 1, elements + math.prod(file.get_slice(name).get_shape())
+                sizes = [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
+            tensors, elements = tensors + len(sizes), elements + sum(sizes)
         except (OSError, ValueError, SafetensorError) as error:
             raise UserError(f"{path} cannot be read: {first_line(error)}", code="damaged-model") from error
     return Budget(2 * tensors + 100, 2 * elements + 1_000_000)
@@ -155,11 +149,12 @@ class _TooLarge(Exception):
     """A network grows beyond its budget."""
 
 
-def sketch(make: Callable[[], nn.Module], budget: Budget, place: str) -> nn.Module | None:
-    """A network without memory for its weights; None where it cannot be made on the meta device, which is harmless.
+def check_network(make: Callable[[], nn.Module], preprocessing: Preprocessing, budget: Budget, place: str) -> None:
+    """Make a network without memory for its weights, and pass an image without pixels through it.
 
     Parameters are counted as they are registered, so that a network beyond its budget is refused while it grows: even
-    without memory for weights, a million layers would take minutes and gigabytes.
+    without memory for weights, a million layers would take minutes and gigabytes. An image that the network does not
+    accept is refused, too. A network that does not run on the meta device is harmless; so is one of unknown size.
     """
     thread, tensors, elements = threading.get_ident(), 0, 0
 
@@ -172,36 +167,42 @@ def sketch(make: Callable[[], nn.Module], budget: Budget, place: str) -> nn.Modu
 
     try:
         with torch.device("meta"), nn.modules.module.register_module_parameter_registration_hook(count):
-            return make().eval()
+            network = make().eval()
     except _TooLarge as error:
         larger = "config.json describes a far larger network than the weights next to it"
         raise UserError(f"{place}: {larger}", code="bad-config") from error
     except NotImplementedError:
-        return None
-
-
-def check_sketch(network: nn.Module | None, preprocessing: Preprocessing, side: Any, place: str) -> None:
-    """Pass an image without pixels through a network on the meta device; refuse a network that does not accept it.
-
-    The size is the network's own `side` where images are not resized; where no size is known, nothing is checked.
-    """
-    edge = preprocessing.size if isinstance(preprocessing.size, int) else side
-    size = preprocessing.input_size or ((edge, edge) if isinstance(edge, int) else None)
-    if network is None or size is None:
+        return
+    size = preprocessing.input_size or _own_size(network, preprocessing.size)
+    if size is None:
         return
     try:
         with torch.no_grad():
             network(torch.empty(1, len(preprocessing.mean), *size, device="meta"))
     except (RuntimeError, ValueError, ZeroDivisionError) as error:
         if isinstance(error, NotImplementedError) or "meta" in str(error):
-            return  # a network that does not run on the meta device
+            return
         wrong = f"{place} cannot take images of {size[0]} x {size[1]}: {first_line(error)}"
         raise UserError(wrong, code="bad-config") from error
 
 
+def _own_size(network: nn.Module, shortest: object) -> tuple[int, int] | None:
+    """A size of images for a network: of a shortest edge, of its configuration, or any; None if it is unknown."""
+    config = config_of(network)
+    if isinstance(shortest, int):
+        side = shortest
+    elif isinstance(config, dict):
+        side = config.get("size", _ANY_SIDE)
+    else:
+        side = getattr(config, "image_size", _ANY_SIDE)
+    return (side, side) if isinstance(side, int) else None
+
+
 def require_finite(model: nn.Module, place: str) -> None:
-    for name, value in model.state_dict().items():
-        if value.is_floating_point() and value.numel() and not all(map(math.isfinite, torch.aminmax(value))):
+    for name, value in tensors_of(model).items():
+        if not value.is_floating_point() or not value.numel():
+            continue
+        if not all(map(math.isfinite, torch.aminmax(value))):
             raise UserError(f"{place}: the weights {name} are not finite", code="damaged-model")
 
 

@@ -23,12 +23,13 @@ from testdg.report.style import (
     write_figure,
 )
 from testdg.runs.record import OWN_ORDERS
+from testdg.studies.analyses.subject import Numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Rows = Sequence[dict[str, Any]]
+Rows = Sequence[Numbers]
 _COLUMNS = 3  # panels of an overview in a row
 _TSNE: dict[str, Any] = {"xticks": [], "yticks": [], "xlabel": "t-SNE, first axis", "ylabel": "t-SNE, second axis"}
 
@@ -36,7 +37,7 @@ _TSNE: dict[str, Any] = {"xticks": [], "yticks": [], "xlabel": "t-SNE, first axi
 # How well methods do: against what they cost, and on all benchmarks
 
 
-def draw_cost(numbers: dict[str, Any], title: str, note: str) -> Figure:
+def draw_cost(numbers: Numbers, title: str, note: str) -> Figure:
     """Time on the left, memory on the right; to the left is cheaper."""
     figure, grid = new_figure(10, 4.2, 1, 2, sharey=True)
     time, memory = grid[0]
@@ -44,19 +45,17 @@ def draw_cost(numbers: dict[str, Any], title: str, note: str) -> Figure:
     draw_methods(time, numbers["rows"], "ms", f"time of a batch of {numbers['batch_size']}, ms ({on}; bars: quartiles)")
     draw_methods(memory, numbers["rows"], "memory_mib", f"memory, MiB ({numbers['memory']})")
     time.set_ylabel(numbers["metric"]["title"])
-    figure.legend(*time.get_legend_handles_labels(), loc="outside right center")
-    return label_figure(figure, title, note)
+    return label_figure(figure, title, note, time)
 
 
-def draw_parameters(numbers: dict[str, Any], title: str, note: str) -> Figure:
+def draw_parameters(numbers: Numbers, title: str, note: str) -> Figure:
     """A point for each method; a line marks the size of the whole model."""
     figure, grid = new_figure(6.6, 4.2)
     axes = grid[0, 0]
     draw_methods(axes, numbers["rows"], "parameters", "learnable parameters (the method's own included)")
     axes.axvline(numbers["model_parameters"], color=GREY, linestyle=":", linewidth=1.2, label="the whole model")
     axes.set_ylabel(numbers["metric"]["title"])
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right center")
-    return label_figure(figure, title, note)
+    return label_figure(figure, title, note, axes)
 
 
 def draw_methods(axes: Axes, rows: Rows, key: str, label: str) -> None:
@@ -74,7 +73,7 @@ def draw_methods(axes: Axes, rows: Rows, key: str, label: str) -> None:
     axes.grid(True, which="major")
 
 
-def _draw_source(axes: Axes, row: dict[str, Any], key: str) -> None:
+def _draw_source(axes: Axes, row: Numbers, key: str) -> None:
     """A star, or a line where it costs nothing, which a logarithm cannot show."""
     if row[key] > 0:
         axes.plot(row[key], row["score"], "*", color=SOURCE, markersize=9, label=row["name"])
@@ -93,7 +92,7 @@ def _plain_logarithms(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def draw_overview(numbers: dict[str, Any], title: str, note: str) -> Figure:
+def draw_overview(numbers: Numbers, title: str, note: str) -> Figure:
     """A panel for each group of runs that can be compared, the best method on top."""
     groups = numbers["groups"]
     columns = min(_COLUMNS, len(groups))
@@ -109,7 +108,7 @@ def draw_overview(numbers: dict[str, Any], title: str, note: str) -> Figure:
     return label_figure(figure, title, "; ".join(filter(None, (note, left_out))))
 
 
-def _overview_panel(axes: Axes, group: dict[str, Any], room: int) -> None:
+def _overview_panel(axes: Axes, group: Numbers, room: int) -> None:
     """The rows of a group, from the top; `room` is for as many as the largest of its neighbours has."""
     rows = group["rows"]
     for place, row in enumerate(rows):
@@ -131,12 +130,12 @@ def _overview_panel(axes: Axes, group: dict[str, Any], room: int) -> None:
     axes.set_title(heading, loc="left", fontsize=8)
 
 
-def _label(row: dict[str, Any]) -> str:
+def _label(row: Numbers) -> str:
     seeds = f", {row['runs']} runs" if row["runs"] > 1 else ""
     return textwrap.fill(f"{row['name']}{seeds}", 46)
 
 
-def _height(group: dict[str, Any]) -> float:
+def _height(group: Numbers) -> float:
     """Inches of a panel."""
     return 0.9 + len(group["rows"]) * (0.1 + 0.13 * max(1 + _label(row).count("\n") for row in group["rows"]))
 
@@ -144,7 +143,7 @@ def _height(group: dict[str, Any]) -> float:
 # What a model sees: its attention, its embeddings, and the prototypes among them
 
 
-def draw_attention(numbers: dict[str, Any], title: str, note: str) -> Figure:
+def draw_attention(numbers: Numbers, title: str, note: str) -> Figure:
     """A column for each domain: the image, and the maps of each model laid over it."""
     rows, names = numbers["rows"], list(numbers["rows"][0]["maps"])
     figure, grid = new_figure(1.9 * len(rows) + 0.9, 1.95 * (1 + len(names)) + 1.0, 1 + len(names), len(rows))
@@ -169,7 +168,7 @@ def draw_attention(numbers: dict[str, Any], title: str, note: str) -> Figure:
     return label_figure(figure, title, f"{note}; entropy in nats, mean over images; {uniform}")
 
 
-def draw_embeddings(numbers: dict[str, Any], title: str, note: str) -> Figure:
+def draw_embeddings(numbers: Numbers, title: str, note: str) -> Figure:
     """A point for each image, before on the left and after on the right."""
     figure, grid = new_figure(10.5, 5.0, 1, 2)
     labels = np.array(numbers["labels"])
@@ -188,7 +187,7 @@ def draw_embeddings(numbers: dict[str, Any], title: str, note: str) -> Figure:
     return label_figure(figure, title, note)
 
 
-def draw_gap(numbers: dict[str, Any], title: str, note: str) -> Figure:
+def draw_gap(numbers: Numbers, title: str, note: str) -> Figure:
     """Before and after on one scale; a domain has no distance to itself."""
     names = [name.replace("_", " ") for name in numbers["domains"]]
     side = max(2.6, 0.27 * len(names) + 1.0)
@@ -207,14 +206,14 @@ def draw_gap(numbers: dict[str, Any], title: str, note: str) -> Figure:
     return label_figure(figure, title, note)
 
 
-def _heading(when: str, distances: dict[str, Any]) -> str:
+def _heading(when: str, distances: Numbers) -> str:
     if distances["mean"] is None:
         return f"{when} adaptation"
     relative = "" if distances["mean_relative"] is None else f"; {distances['mean_relative']:.2f} of the total variance"
     return f"{when} adaptation: mean {distances['mean']:.3g}{relative}"
 
 
-def draw_probes(numbers: dict[str, Any], title: str, note: str) -> Figure:
+def draw_probes(numbers: Numbers, title: str, note: str) -> Figure:
     """Colour says what is read (class or domain), one panel for each space; bands are a standard error."""
     spaces = list(dict.fromkeys(name.split(" from ")[1] for name in numbers["probes"]))
     figure, grid = new_figure(4.6 * len(spaces) + 0.4, 4.2, 1, len(spaces), sharey=True)
@@ -234,11 +233,10 @@ def draw_probes(numbers: dict[str, Any], title: str, note: str) -> Figure:
         axes.set_xlim(0, None)
         axes.grid(axis="y")
     grid[0, 0].set_ylabel("accuracy of a linear probe, %")
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center")
-    return label_figure(figure, title, note)
+    return label_figure(figure, title, note, grid[0, 0])
 
 
-def draw_prototypes(numbers: dict[str, Any], title: str, note: str) -> Figure:
+def draw_prototypes(numbers: Numbers, title: str, note: str) -> Figure:
     """A panel for each moment of selection."""
     selections = numbers["selections"]
     columns = min(2, len(selections))
@@ -255,11 +253,10 @@ def draw_prototypes(numbers: dict[str, Any], title: str, note: str) -> Figure:
         quality = f"MMD² {one['mmd2']:.2g}, drawn at random {one['mmd2_random']:.2g}"
         axes.set_title(f"after {name} (batch {one['batch']}): {sizes}\n{quality}", loc="left", fontsize=8)
         axes.set(**_TSNE)
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside right center")
-    return label_figure(figure, title, note)
+    return label_figure(figure, title, note, grid.flat[0])
 
 
-def draw_drift(numbers: dict[str, Any], title: str, note: str) -> Figure:
+def draw_drift(numbers: Numbers, title: str, note: str) -> Figure:
     """Along the stream on the left; means over all batches on the right."""
     figure, grid = new_figure(10, 3.8, 1, 2, width_ratios=[4, 1])
     axes, bars = grid[0]
@@ -295,6 +292,6 @@ _DRAW = {
 }
 
 
-def draw_analysis(name: str, numbers: dict[str, Any], path: Path, title: str, note: str = "") -> Path:
+def draw_analysis(name: str, numbers: Numbers, path: Path, title: str, note: str = "") -> Path:
     """Draw the numbers of an analysis and write the figure, as PNG, PDF or SVG by its suffix."""
     return write_figure(lambda: _DRAW[name](numbers, title, note), path)

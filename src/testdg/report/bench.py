@@ -1,18 +1,20 @@
 """The tables of a bench, an ablation or a tuning, as text, Markdown, CSV and plain JSON."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
 
 from testdg.errors import visible
 from testdg.report.record import Pairs, pair_lines, reconstruction_note, record_pairs
 from testdg.report.safe import csv_text, render
-from testdg.report.table import Column, Entry, Table, plain_table
+from testdg.report.table import Cell, Field, Table, TableColumn, plain_table, tabulate
 from testdg.studies import BenchRow, BenchTable
-from testdg.studies.ablations import Column as Measured
-from testdg.studies.ablations import Published
-from testdg.studies.summary import Gain, Score
-from testdg.studies.tuning import Choice
+from testdg.studies.ablations import EventColumn, PublishedRows
+from testdg.studies.summary import Gain, ScoreAndGain
+from testdg.studies.tuning import Configuration, VariantChoice
 
 INTERVAL = "95 % interval"
 _DIGITS = 2  # of scores in a tuning
@@ -24,7 +26,9 @@ def table_record(table: BenchTable) -> Pairs:
     results = [result for row in table.rows for result in row.results]
     values = {key: list(dict.fromkeys(result.record[key] for result in results)) for key in ("seed", "device", "order")}
     tuning = {row.name: row.results[0].record["tuning"] for row in table.rows if row.method != "source"}
-    texts = [f"{name}: {text}" for name, text in tuning.items()] if len(set(tuning.values())) > 1 else tuning.values()
+    texts = list(tuning.values())
+    if len(set(texts)) > 1:
+        texts = [f"{name}: {text}" for name, text in tuning.items()]
     shared = {
         "seed": ", ".join(map(str, sorted(values["seed"]))),
         "device": " and ".join(values["device"]),
@@ -36,34 +40,47 @@ def table_record(table: BenchTable) -> Pairs:
     return pairs
 
 
-def means_table(table: BenchTable, more: Sequence[Measured] = ()) -> Table:
+def means_table(table: BenchTable, more: Sequence[EventColumn] = ()) -> Table:
     """The means of all rows, on the stream and on held-out domains, and how much better they are than Source's."""
-    metric, tested = table.metric, all(row.held_out for row in table.rows)
-    columns = [Column("runs", digits=0)]
-    for title, gain in ((metric.title, "gain"), (f"held out, {metric.unit}", "held-out gain"))[: 2 if tested else 1]:
-        columns += [Column.of(metric, title, 1, summary=True)]
-        columns += [Column.gains(metric, gain, 1), Column(INTERVAL)] if table.has_source else []
-    columns += [Column("seconds"), *(Column(one.title, digits=one.digits) for one in more)]
-    rows = []
-    for row in table.rows:
-        entries = [Entry(len(row.results))]
-        for score in [row.adapted, *([row.held_out] if tested else [])]:
-            gained = score and score.gain
-            interval = Entry(text=interval_text(gained)) if gained and gained.low is not None else Entry()
-            entries += [*mean_and_gain(table, row, score), *([interval] if table.has_source else [])]
-        rows.append((row.name, [*entries, Entry(row.seconds or None), *(Entry.of(one.value(row)) for one in more)]))
+    metric = table.metric
+    fields: list[Field[BenchRow]] = [(TableColumn("runs", digits=0), lambda row: Cell(len(row.results)))]
+    fields += _score_fields(table, metric.title, "gain", lambda row: row.adapted)
+    if all(row.held_out for row in table.rows):
+        fields += _score_fields(table, f"held out, {metric.unit}", "held-out gain", lambda row: row.held_out)
+    fields.append((TableColumn("seconds"), lambda row: Cell(row.seconds or None)))
+    fields += [(TableColumn(one.title, digits=one.digits), partial(_measured_cell, one)) for one in more]
     gains = "the gain over Source is paired domain by domain" if table.has_source else ""
     ours = reconstruction_note([row.method for row in table.rows], table.record["task"])
     note = "; ".join(filter(None, (f"{metric.title}, {SPREAD}", gains, ours)))
-    return Table("Means", f"{note}.", columns, rows)
+    return tabulate("Means", f"{note}.", fields, [(row.name, row) for row in table.rows])
 
 
-def mean_and_gain(table: BenchTable, row: BenchRow, score: Score | None) -> list[Entry]:
-    """Mean and gain; the mean of a row that lacks a stream would not be comparable, while its gain is paired."""
-    value = table.shown(score).value if score and table.whole(row) else None
+def _score_fields(
+    table: BenchTable, title: str, gain: str, score: Callable[[BenchRow], ScoreAndGain | None]
+) -> list[Field[BenchRow]]:
+    """A mean and, where there is Source, its gain and the interval of that."""
+    mean = TableColumn.of(table.metric, title, 1, summary=True)
+    fields: list[Field[BenchRow]] = [(mean, lambda row: mean_cell(table, row, score(row)))]
+    if table.has_source:
+        fields.append((TableColumn.gains(table.metric, gain, 1), lambda row: gain_cell(score(row))))
+        fields.append((TableColumn(INTERVAL), lambda row: _interval_cell(score(row))))
+    return fields
+
+
+def mean_cell(table: BenchTable, row: BenchRow, score: ScoreAndGain | None) -> Cell:
+    """The mean over runs; a row that lacks a stream has none, as it could not be compared with the others."""
+    return Cell.of(table.shown(score).value) if score and table.whole(row) else Cell()
+
+
+def gain_cell(score: ScoreAndGain | None) -> Cell:
+    """The gain over Source, which is paired, so that it is known for a row that lacks a stream."""
     gain = score.gain if score else None
-    gained = Entry(gain.mean, None, gain.low, gain.high) if gain else Entry()
-    return [Entry.of(value), *([gained] if table.has_source else [])]
+    return Cell(gain.mean, None, gain.low, gain.high) if gain else Cell()
+
+
+def _interval_cell(score: ScoreAndGain | None) -> Cell:
+    gain = score.gain if score else None
+    return Cell(text=interval_text(gain)) if gain and gain.low is not None else Cell()
 
 
 def interval_text(gain: Gain, digits: int = 2) -> str:
@@ -71,30 +88,47 @@ def interval_text(gain: Gain, digits: int = 2) -> str:
     return f"{gain.low:+z.{digits}f} to {gain.high:+z.{digits}f}"
 
 
+def _measured_cell(column: EventColumn, row: BenchRow) -> Cell:
+    return Cell.of(column.value(row))
+
+
+class Section(NamedTuple):
+    """A table in a Markdown document, with lines above it and a remark below; a part that is empty is left out."""
+
+    heading: str
+    lines: Sequence[str]
+    table: Table
+    remark: str = ""
+
+
 @dataclass(frozen=True)
 class Layout:
     """How the tables of a bench are shown; those of an ablation have more columns and may have published numbers."""
 
-    columns: tuple[Measured, ...] = ()
-    published: Published | None = None
+    columns: tuple[EventColumn, ...] = ()
+    published: PublishedRows | None = None
 
     def text(self, tables: Sequence[BenchTable]) -> str:
         """Every table below its record, as aligned text."""
         parts = []
-        for table in tables:
-            record = [visible(line) for line in pair_lines(table_record(table))]
-            parts.append("\n".join([*record, "", *plain_table(self._means(table))]))
-        if self.published:
-            parts.append("\n".join([self.published.heading, "", *plain_table(_published(self.published))]))
+        for one in self.sections(tables):
+            above = map(visible, one.lines or [one.heading])
+            parts.append("\n".join([*above, "", *plain_table(one.table)]))
         return "\n\n".join(parts)
 
     def markdown(self, tables: Sequence[BenchTable]) -> str:
         """Every table below a heading and its record, as Markdown."""
-        named = [
-            (f"{one.benchmark}, {one.protocol}", pair_lines(table_record(one)), self._means(one)) for one in tables
-        ]
-        published = (self.published.heading, _published(self.published)) if self.published else None
-        return render("bench.md", tables=named, published=published)
+        return render("tables.md", sections=self.sections(tables))
+
+    def sections(self, tables: Sequence[BenchTable]) -> list[Section]:
+        """The means of every table below its record, then the published numbers."""
+        found = []
+        for table in tables:
+            means = replace(means_table(table, self.columns), corner="")
+            found.append(Section(f"{table.benchmark}, {table.protocol}", pair_lines(table_record(table)), means))
+        if self.published:
+            found.append(Section(self.published.heading, [], _published_table(self.published)))
+        return found
 
     def csv(self, tables: Sequence[BenchTable]) -> str:
         """A line for each row of each table, with all digits; the published numbers stay out of it."""
@@ -107,10 +141,7 @@ class Layout:
         for table, plain in zip(tables, measured["tables"], strict=True):
             for row, values in zip(table.rows, plain["rows"], strict=True):
                 values |= {column.key: (value := column.value(row)) and asdict(value) for column in self.columns}
-        return {**measured, "published": self.published._asdict()} if self.published else measured
-
-    def _means(self, table: BenchTable) -> Table:
-        return replace(means_table(table, self.columns), corner="")
+        return {**measured, "published": msgspec.structs.asdict(self.published)} if self.published else measured
 
 
 def bench_text(tables: Sequence[BenchTable]) -> str:
@@ -118,13 +149,13 @@ def bench_text(tables: Sequence[BenchTable]) -> str:
     return Layout().text(tables)
 
 
-def _published(published: Published) -> Table:
+def _published_table(published: PublishedRows) -> Table:
     (corner, *titles), *rows = published.cells()
-    entries = [(name, [Entry(text=text) for text in texts]) for name, *texts in rows]
-    return Table("", "", list(map(Column, titles)), entries, corner)
+    cells = [(name, [Cell(text=text) for text in texts]) for name, *texts in rows]
+    return Table("", "", list(map(TableColumn, titles)), cells, corner)
 
 
-def _csv_line(table: BenchTable, row: BenchRow, columns: Sequence[Measured]) -> dict[str, Any]:
+def _csv_line(table: BenchTable, row: BenchRow, columns: Sequence[EventColumn]) -> dict[str, object]:
     """The values of a row by title; empty where there is no number."""
     line = {
         "benchmark": table.benchmark,
@@ -150,7 +181,7 @@ def _csv_line(table: BenchTable, row: BenchRow, columns: Sequence[Measured]) -> 
 # Tunings
 
 
-def tuning_text(choices: Sequence[Choice], about: Sequence[str]) -> str:
+def tuning_text(choices: Sequence[VariantChoice], about: Sequence[str]) -> str:
     """What a tuning found: conditions, a table of configurations for each method, and the choices."""
     parts = ["\n".join(about)]
     for choice in choices:
@@ -159,61 +190,69 @@ def tuning_text(choices: Sequence[Choice], about: Sequence[str]) -> str:
     return "\n\n".join([*parts, "\n".join(plain_table(summary_table(choices)))])
 
 
-def tuning_markdown(choices: Sequence[Choice], about: Sequence[str]) -> str:
+def tuning_markdown(choices: Sequence[VariantChoice], about: Sequence[str]) -> str:
     """The same as Markdown, the choices first."""
-    sentences = [" ".join(f"{line[:1].upper()}{line[1:]}." for line in remarks(choice)) for choice in choices]
-    tables = list(zip(map(choice_table, choices), sentences, strict=True))
-    return render("tuning.md", about=about, summary=summary_table(choices), tables=tables)
+    sections = [Section("", about, summary_table(choices))]
+    for choice in choices:
+        table = choice_table(choice)
+        remark = " ".join(f"{line[:1].upper()}{line[1:]}." for line in remarks(choice))
+        sections.append(Section(table.title, [], table, remark))
+    return render("tables.md", sections=sections)
 
 
-def tuning_csv(choices: Iterable[Choice]) -> str:
+def tuning_csv(choices: Iterable[VariantChoice]) -> str:
     """A line for each configuration, with all digits."""
-    rows: list[list[Any]] = [["row", "settings", "metric", "score", "behind", "published", "chosen", "seconds"]]
+    rows: list[list[object]] = [["row", "settings", "metric", "score", "behind", "published", "chosen", "seconds"]]
     for choice in choices:
         for one in choice.tried:
-            about = [choice.variant.key, one.configuration.described, choice.metric.key, one.score]
-            flags = [one.configuration.published, one is choice.best]
+            about = [choice.variant.key, one.described, choice.metric.key, one.score]
+            flags = [one.published, one is choice.best]
             rows.append([*about, choice.gap_to_best(one), *flags, round(one.seconds, 3)])
     return csv_text(rows)
 
 
-def tuning_plain(choices: Iterable[Choice]) -> list[dict[str, Any]]:
+def tuning_plain(choices: Iterable[VariantChoice]) -> list[dict[str, Any]]:
     """The same as plain JSON."""
     return [
         {
             "row": choice.variant.key,
-            **asdict(choice.chosen()),
+            **msgspec.structs.asdict(choice.chosen()),
             "source": choice.source,
-            "ties": [one.configuration.settings for one in choice.ties],
+            "ties": [one.settings for one in choice.ties],
             "tried": [
-                {"settings": one.configuration.settings, "score": one.score, "published": one.configuration.published}
-                for one in choice.tried
+                {"settings": one.settings, "score": one.score, "published": one.published} for one in choice.tried
             ],
         }
         for choice in choices
     ]
 
 
-def choice_table(choice: Choice) -> Table:
+def choice_table(choice: VariantChoice) -> Table:
     """A row for each configuration of a method, in the order of its search."""
-    keys = list(choice.tried[0].configuration.settings)
-    columns = [*map(Column, keys), Column.of(choice.metric, "", 1)]
-    columns += [Column("behind", digits=_DIGITS, signed=True), Column("")]
-    rows = []
-    for number, one in enumerate(choice.tried, 1):
-        values = [Entry(text=part.partition("=")[2]) for part in one.configuration.described.split(", ")]
-        score = Entry(text="no score") if one.score is None else Entry(one.score)
+
+    def setting(place: int, one: Configuration) -> Cell:
+        return Cell(text=one.described.split(", ")[place].partition("=")[2])
+
+    def mark(one: Configuration) -> Cell:
         tied = one is not choice.best and one in choice.ties
-        marks = {"chosen": one is choice.best, "tied": tied, "published": one.configuration.published}
-        mark = ", ".join(mark for mark, holds in marks.items() if holds)
-        rows.append((f"{number}", [*values, score, Entry(choice.gap_to_best(one)), Entry(text=mark)]))
+        marks = {"chosen": one is choice.best, "tied": tied, "published": one.published}
+        return Cell(text=", ".join(mark for mark, holds in marks.items() if holds))
+
+    keys = choice.tried[0].settings
+    fields: list[Field[Configuration]] = [(TableColumn(key), partial(setting, place)) for place, key in enumerate(keys)]
+    fields += [
+        (TableColumn.of(choice.metric, "", 1), lambda one: Cell(one.score, text="no score")),
+        (TableColumn("behind", digits=_DIGITS, signed=True), lambda one: Cell(choice.gap_to_best(one))),
+        (TableColumn(""), mark),
+    ]
     source = "" if choice.source is None else f", Source {choice.source:.{_DIGITS}f}"
-    return Table(f"{choice.variant.title}{source}", "", columns, rows, corner="")
+    rows = [(str(number), one) for number, one in enumerate(choice.tried, 1)]
+    return tabulate(f"{choice.variant.title}{source}", "", fields, rows, corner="")
 
 
-def remarks(choice: Choice) -> list[str]:
+def remarks(choice: VariantChoice) -> list[str]:
     """How sure the choice is: ties, neighbours, edges of what was tried, and configurations without a score."""
-    lines = [f"chosen: {choice.best.configuration.described}"]
+    lines = [f"chosen: {choice.best.described}"]
     if ties := len(choice.ties) - 1:
         lines.append(f"tied with {ties} more: of ties, the published settings are taken, then the smallest rate")
     near = [gap for one in choice.neighbours() if (gap := choice.gap_to_best(one)) is not None]
@@ -228,16 +267,23 @@ def remarks(choice: Choice) -> list[str]:
     return lines
 
 
-def summary_table(choices: Sequence[Choice]) -> Table:
+def summary_table(choices: Sequence[VariantChoice]) -> Table:
     """A row for each method: what was chosen, next to the published settings and Source."""
-    metric, rows = choices[0].metric, []
-    for choice in choices:
-        score = choice.best.score
-        gain = None if choice.source is None or score is None else choice.metric.gain(choice.source, score)
-        edges = ", ".join(f"{which} {key}" for key, which in choice.edges().items())
-        chosen, remark = Entry(text=choice.best.configuration.described), f"{edges}: widen" if edges else ""
-        numbers = map(Entry, (score, choice.published.score, gain))
-        rows.append((choice.variant.title, [chosen, *numbers, Entry(text=remark)]))
-    columns = [Column("chosen"), Column.of(metric, "", 1), Column.of(metric, "published", 1)]
-    columns += [Column.gains(metric, "gain", 1), Column("remark")]
-    return Table("Choices", "", columns, rows, corner="")
+
+    def gain(one: VariantChoice) -> Cell:
+        score = one.best.score
+        return Cell(None if one.source is None or score is None else one.metric.gain(one.source, score))
+
+    def remark(one: VariantChoice) -> Cell:
+        edges = ", ".join(f"{which} {key}" for key, which in one.edges().items())
+        return Cell(text=f"{edges}: widen" if edges else "")
+
+    metric = choices[0].metric
+    fields: list[Field[VariantChoice]] = [
+        (TableColumn("chosen"), lambda one: Cell(text=one.best.described)),
+        (TableColumn.of(metric, "", 1), lambda one: Cell(one.best.score)),
+        (TableColumn.of(metric, "published", 1), lambda one: Cell(one.published.score)),
+        (TableColumn.gains(metric, "gain", 1), gain),
+        (TableColumn("remark"), remark),
+    ]
+    return tabulate("Choices", "", fields, [(one.variant.title, one) for one in choices], corner="")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testdg.errors import UserError
 from testdg.report.style import (
@@ -24,23 +25,24 @@ from testdg.report.style import (
     method_styles,
     new_figure,
     save_figure,
+    shortened,
     write_figure,
 )
 from testdg.report.table import Table
-from testdg.report.tables import source_gains
 from testdg.runs import Result
 from testdg.runs.events import rolling_scores
 from testdg.runs.folder import read_events
 from testdg.spec import SOURCE
 from testdg.studies import BenchTable
 from testdg.studies.analyses.stream import stream_numbers
+from testdg.studies.analyses.subject import Numbers
 from testdg.studies.summary import run_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Visits = Sequence[dict[str, Any]]
+Visits = Sequence[Numbers]
 _MOST_LABELS = 30  # names of domains that fit above the axes
 _METHOD = PALETTE[0].lower()
 _WIDTH = 9.6  # inches
@@ -58,7 +60,7 @@ def draw_stream(path: Path, runs: Mapping[str, Result], title: str, note: str = 
     return write_figure(lambda: draw_curves(numbers, title, note), path)
 
 
-def draw_curves(numbers: dict[str, Any], title: str, note: str) -> Figure:
+def draw_curves(numbers: Numbers, title: str, note: str) -> Figure:
     """Curves over shaded visits; a strip with a mark for every alarm, and lines where domains really change."""
     rows, metric, visits = numbers["rows"], numbers["metric"], numbers["visits"]
     noticed = [row for row in rows if any(row["detections"])]
@@ -98,40 +100,42 @@ def shade_visits(axes: Axes, visits: Visits) -> None:
         axes.axvspan(visit["start"], visit["stop"], color=INK, alpha=alpha, linewidth=0)
 
 
-def name_visits(axes: Axes, visits: Visits, shown: Callable[[str], str] = str) -> list[str]:
+def name_visits(axes: Axes, visits: Visits, longest: int = 99) -> list[str]:
     """Write domains above the axes, or rounds where there are many, as far as there is room; returns the labels.
 
     A domain has its round where there are several, and a star where it only tests.
     """
-    joined = {}
-    for keys in (("round",), ("round", "phase", "domain")):
-        groups = [list(group) for _, group in groupby(visits, itemgetter(*keys))]
-        joined[keys[-1]] = [(group[0], group[-1]) for group in groups]
-    rounds = len(joined["round"])
-    many = len(joined["domain"]) > _MOST_LABELS and rounds > 1
+    rounds = len({visit["round"] for visit in visits})
+    stays = _first_and_last(visits, "round", "phase", "domain")
+    many = len(stays) > _MOST_LABELS and rounds > 1
     lines = many or len({visit["severity"] for visit in visits}) > 1
     labels, written = [], -np.inf
-    for first, last in joined["round" if many else "domain"]:
+    for first, last in _first_and_last(visits, "round") if many else stays:
         middle = (first["start"] + last["stop"]) / 2
         if first["start"] and lines:
             axes.axvline(first["start"], color=GREY, linewidth=0.8)
-        if middle - written >= visits[-1]["stop"] / _MOST_LABELS:
-            name = shown(str(first["domain"]).replace("_", " "))
-            several = f"{name} ({first['round']})" if rounds > 1 else name
-            label = f"{name} *" if first["phase"] == "held_out" else several
-            labels.append(f"round {first['round']}" if many else label)
-            place: dict[str, Any] = {
-                "transform": axes.get_xaxis_transform(),
-                "rotation": 35,
-                "fontsize": 8,
-                "ha": "left",
-            }
-            axes.text(middle, 1.02, labels[-1], **place)
-            written = middle
+        if middle - written < visits[-1]["stop"] / _MOST_LABELS:
+            continue
+        label = shortened(str(first["domain"]).replace("_", " "), longest)
+        if many:
+            label = f"round {first['round']}"
+        elif first["phase"] == "held_out":
+            label += " *"
+        elif rounds > 1:
+            label += f" ({first['round']})"
+        axes.text(middle, 1.02, label, transform=axes.get_xaxis_transform(), rotation=35, fontsize=8, ha="left")
+        labels.append(label)
+        written = middle
     return labels
 
 
-def _draw_alarms(axes: Axes, rows: Sequence[dict[str, Any]], numbers: dict[str, Any], colours: dict[str, str]) -> None:
+def _first_and_last(visits: Visits, *keys: str) -> list[tuple[Numbers, Numbers]]:
+    """The first and the last of the consecutive visits that agree in some fields."""
+    groups = [list(group) for _, group in groupby(visits, itemgetter(*keys))]
+    return [(group[0], group[-1]) for group in groups]
+
+
+def _draw_alarms(axes: Axes, rows: Sequence[Numbers], numbers: Numbers, colours: dict[str, str]) -> None:
     """A line of marks for each run; a mark at the start of the batch that raised the alarm."""
     shade_visits(axes, numbers["visits"])
     for visit in numbers["visits"][1:]:
@@ -153,7 +157,7 @@ def _draw_alarms(axes: Axes, rows: Sequence[dict[str, Any]], numbers: dict[str, 
 
 
 @dataclass(frozen=True)
-class Picture:
+class FigureFiles:
     """A figure in several formats."""
 
     name: str
@@ -168,29 +172,29 @@ class Picture:
         return re.sub(r'<svg ([^>]*?)(?:width|height)="[^"]*" ([^>]*?)height="[^"]*"', r"<svg \1\2", text, count=1)
 
 
-def make_picture(figure: Figure, name: str, caption: str) -> Picture:
+def figure_files(figure: Figure, name: str, caption: str) -> FigureFiles:
     """A figure in all formats."""
     files = {}
     for kind in ("svg", "pdf", "png"):
         file = io.BytesIO()
         save_figure(figure, file, kind, dpi=200, transparent=kind != "png")
         files[kind] = file.getvalue()
-    return Picture(name, caption, files)
+    return FigureFiles(name, caption, files)
 
 
-def picture_files(pictures: Iterable[Picture]) -> dict[str, bytes]:
+def files_by_name(figures: Iterable[FigureFiles]) -> dict[str, bytes]:
     """Every figure in every format, by the name of its file."""
-    return {f"figures/{one.name}.{kind}": data for one in pictures for kind, data in one.files.items()}
+    return {f"figures/{one.name}.{kind}": data for one in figures for kind, data in one.files.items()}
 
 
-def group_pictures(table: BenchTable, domains: Table, name: str) -> list[Picture]:
+def group_figures(table: BenchTable, domains: Table, name: str) -> list[FigureFiles]:
     """The figures of a group: one, both or none, as far as there are events and Source."""
     with look():
-        found = [_stream_picture(table, f"{name}-stream"), _heat_picture(table, domains, f"{name}-gains")]
-    return [picture for picture in found if picture is not None]
+        found = [_stream_figure(table, f"{name}-stream"), _gain_figure(table, domains, f"{name}-gains")]
+    return [figure for figure in found if figure is not None]
 
 
-def _stream_picture(table: BenchTable, name: str) -> Picture | None:
+def _stream_figure(table: BenchTable, name: str) -> FigureFiles | None:
     """A panel for each row, with Source in grey; triangles are changes that the method detected."""
     first = table.streams[0]
     same = {row.name: [one for one in row.results if one.stream == first.stream] for row in table.rows}
@@ -217,12 +221,12 @@ def _stream_picture(table: BenchTable, name: str) -> Picture | None:
         axes.tick_params(length=0, labelsize=_SMALL)
         axes.grid(axis="y")
     top, bottom = grid[0, 0], grid[-1, 0]
-    labels = name_visits(top, visits, _short)
+    labels = name_visits(top, visits, _LONGEST)
     bottom.set(xlabel="images seen", xlim=(0, ends[-1]))
     bottom.set_ylim(0, min(100, bottom.get_ylim()[1] * 1.02))
     top.text(-0.008, 1.12, numbers["metric"]["title"], transform=top.transAxes, ha="right", fontsize=8)
     _set_margins(figure, labels, 0.42)
-    return make_picture(figure, name, _stream_caption(table, first, numbers, len(table.rows) - len(known)))
+    return figure_files(figure, name, _stream_caption(table, first, numbers, len(table.rows) - len(known)))
 
 
 def _has_events(result: Result) -> bool:
@@ -233,14 +237,10 @@ def _has_events(result: Result) -> bool:
         return False
 
 
-def _noticed(row: dict[str, Any]) -> list[int]:
+def _noticed(row: Numbers) -> list[int]:
     """Batches at which a change was detected."""
     (found,) = row["detections"]
     return found["batches"] if found else []
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _wrapped(name: str) -> str:
@@ -255,7 +255,7 @@ def _set_margins(figure: Figure, labels: Sequence[str], bottom: float) -> None:
     figure.subplots_adjust(left=0.17, right=0.91, top=1 - top / height, bottom=bottom / height, hspace=0.28)
 
 
-def _stream_caption(table: BenchTable, stream: Result, numbers: dict[str, Any], missing: int) -> str:
+def _stream_caption(table: BenchTable, stream: Result, numbers: Numbers, missing: int) -> str:
     rows, last = numbers["rows"], f"the last {numbers['window']} batches of the same domain"
     parts = [f"Over the stream: {stream.metric.name} of {last} (orange)"]
     parts += ["Source in grey"] if any(row["method"] == SOURCE for row in rows) else []
@@ -268,30 +268,42 @@ def _stream_caption(table: BenchTable, stream: Result, numbers: dict[str, Any], 
     return f"{'; '.join(parts)}. The run with the lowest seed of each row."
 
 
-def _heat_picture(table: BenchTable, sheet: Table, name: str) -> Picture | None:
-    """A row for each method, a column for each domain: how much better than Source."""
+def _gain_figure(table: BenchTable, sheet: Table, name: str) -> FigureFiles | None:
+    """A heat map: a row for each method, a column for each domain, and how much better than Source."""
+    columns = [column for column in sheet.columns if not column.signed]
     gains = source_gains(table, sheet)
-    places = [place for place, column in enumerate(sheet.columns) if not column.signed]
-    if not gains or not places:
+    if not gains or not columns:
         return None
-    columns = [sheet.columns[place] for place in places]
-    values = np.array([[np.nan if row[p] is None else row[p] for p in places] for row in gains.values()], float)
-    names = [_wrapped(name) for name in gains]
+    values, names = np.array(list(gains.values())), [_wrapped(name) for name in gains]
     height = max(0.34, 0.06 + 0.13 * max(1 + name.count("\n") for name in names))  # inches of a row
     figure, grid = new_figure(_WIDTH, 0.08 + height * len(values), layout=None)
     axes = grid[0, 0]
     limit = float(np.nanmax([_LEAST, *np.abs(values).flat]))
     axes.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
-    titles = [f"{_short(c.title)} ({c.over.removeprefix('round ')})" if c.over else _short(c.title) for c in columns]
-    axes.set_xticks(range(len(places)), titles, rotation=35, ha="left", fontsize=8)
-    axes.set_yticks(range(len(gains)), names, fontsize=_SMALL)
+    titles = []
+    for column in columns:
+        title = shortened(column.title, _LONGEST)
+        titles.append(f"{title} ({column.over.removeprefix('round ')})" if column.over else title)
+    axes.set_xticks(range(len(titles)), titles, rotation=35, ha="left", fontsize=8)
+    axes.set_yticks(range(len(names)), names, fontsize=_SMALL)
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
-    for (row, column), value in np.ndenumerate(values):
+    for (row, place), value in np.ndenumerate(values):
         colour = "#ffffff" if abs(value) > 0.6 * limit else "#222222"
         text = "" if np.isnan(value) else f"{value:+z.1f}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=_SMALL, color=colour)
+        axes.text(place, row, text, ha="center", va="center", fontsize=_SMALL, color=colour)
     _set_margins(figure, titles, 0.08)
     what = f"Gain over Source ({table.metric.title})"
     caption = f"{what}, {sheet.title.lower()} from left to right: blue is better, red is worse."
-    return make_picture(figure, name, caption)
+    return figure_files(figure, name, caption)
+
+
+def source_gains(table: BenchTable, sheet: Table) -> dict[str, NDArray[np.float64]]:
+    """How much better the numbers of each row are than Source's; NaN where one is not known, empty without Source."""
+    sources = [row.name for row in table.rows if row.method == SOURCE]
+    places = [place for place, column in enumerate(sheet.columns) if not column.signed]
+    signs = [1 if sheet.columns[place].higher else -1 for place in places]
+    found = {name: np.array([cells[place].value for place in places], float) for name, cells in sheet.rows}
+    if not sources:
+        return {}
+    return {name: (values - found[sources[0]]) * signs for name, values in found.items() if name not in sources}

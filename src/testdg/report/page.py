@@ -14,16 +14,16 @@ from typing import Any
 from testdg.errors import UserError
 from testdg.files import write_files
 from testdg.report.bench import INTERVAL, interval_text, table_record
-from testdg.report.figures import Picture, group_pictures, picture_files
+from testdg.report.figures import FigureFiles, files_by_name, group_figures
 from testdg.report.published import published
 from testdg.report.record import Pairs
 from testdg.report.runs import Runs, read_runs, row_key
 from testdg.report.safe import csv_text, render
 from testdg.report.table import Table
-from testdg.report.tables import group_sheets, published_sheet
+from testdg.report.tables import group_tables, published_table
 from testdg.runs import Result, comparable, differences
 from testdg.runs.compare import grouped, same_but_for_order
-from testdg.runs.stored import RUNS, to_line
+from testdg.runs.result import RUNS, to_line
 from testdg.spec import SOURCE
 from testdg.studies import BenchTable
 from testdg.studies.rows import by_number, method_title, read_names, titled_rows
@@ -51,16 +51,16 @@ class Group:
 
     @cached_property
     def sheets(self) -> list[Table]:
-        return group_sheets(self.table)
+        return group_tables(self.table)
 
     @cached_property
     def published(self) -> list[Table]:
         """What papers published for the benchmark and the protocol."""
-        return [published_sheet(one) for one in published(self.table.benchmark, self.table.protocol)]
+        return [published_table(one) for one in published(self.table.benchmark, self.table.protocol)]
 
     @cached_property
-    def pictures(self) -> list[Picture]:
-        return group_pictures(self.table, self.sheets[1], self.name)
+    def figures(self) -> list[FigureFiles]:
+        return group_figures(self.table, self.sheets[1], self.name)
 
     @property
     def record(self) -> Pairs:
@@ -76,8 +76,9 @@ class Group:
         """The settings of each row, and its runs."""
         found = []
         for row in self.table.rows:
-            settings = row.results[0].method["settings"]
-            lines = [", ".join(f"{key} {value}" for key, value in settings.items() if key != "seed") or "no settings"]
+            settings = {**row.results[0].method["settings"]}
+            settings.pop("seed", None)
+            lines = [", ".join(f"{key} {value}" for key, value in settings.items()) or "no settings"]
             for result in row.results:
                 score = self.table.mean(result)
                 shown = "no score" if score is None else result.metric.show(score, more=1)
@@ -98,7 +99,8 @@ class Group:
         equal = sum(table.score(row).value.mean == score.value.mean for row in rows) - 1
         who = f"{best.name} and {_counted(equal, 'other')} have" if equal else f"{best.name} has"
         among = f"Of {len(rows)} rows, " if len(rows) > len({row.method for row in rows}) else ""
-        text = f"{among}{who} the {'highest' if metric.higher else 'lowest'} {score_name}, {score.value.show(metric)}"
+        superlative = "highest" if metric.higher else "lowest"
+        text = f"{among}{who} the {superlative} {score_name}, {score.value.show(metric)}"
         if source is None or best.method == SOURCE:
             return f"{text}." if source else f"{text}; Source was not run."
         text += f"; Source has {table.score(source).value.show(metric)}"
@@ -124,14 +126,20 @@ def make_groups(results: Sequence[Result]) -> list[Group]:
     return groups
 
 
-def _place(result: Result) -> tuple[Any, ...]:
+def _place(result: Result) -> tuple[str | bool, ...]:
+    """A sort key: the group of a result, then its row, Source first and TestDG last, then the run."""
     about = result.record
-    rank = (result.method["name"] != SOURCE, result.method["name"] == _LAST, method_title(result.method["name"]))
-    rest = {key: value for key, value in about.items() if key not in ("seed", "tuning", "device")}
-    return (
-        about["benchmark"], about["kind"], json.dumps(rest, sort_keys=True), *rank,
-        by_number(json.dumps(result.method, sort_keys=True)), json.dumps(about, sort_keys=True),
-    )  # fmt: skip
+    method, rest = result.method["name"], dict(about)
+    for key in ("seed", "tuning", "device"):
+        rest.pop(key, None)
+    group = (about["benchmark"], about["kind"], json.dumps(rest, sort_keys=True))
+    row = (
+        method != SOURCE,
+        method == _LAST,
+        method_title(method),
+        by_number(json.dumps(result.method, sort_keys=True)),
+    )
+    return (*group, *row, json.dumps(about, sort_keys=True))
 
 
 def _fits(first: Result, other: Result) -> bool:
@@ -181,17 +189,20 @@ class Report:
     @property
     def versions(self) -> str:
         """The versions that computed the results."""
-        found = [result.versions for one in self.groups for row in one.table.rows for result in row.results]
-        names = dict.fromkeys(name for one in found for name in one)
-        return ", ".join(f"{n} {' and '.join(sorted({str(one[n]) for one in found if n in one}))}" for n in names)
+        found: dict[str, set[str]] = {}
+        rows = [row for group in self.groups for row in group.table.rows]
+        for result in (result for row in rows for result in row.results):
+            for name, version in result.versions.items():
+                found.setdefault(name, set()).add(str(version))
+        return ", ".join(f"{name} {' and '.join(sorted(versions))}" for name, versions in found.items())
 
     def _files(self) -> dict[str, bytes]:
         """The content of every file by its name."""
         texts = {name: render(name, title=self.title, report=self) for name in (PAGE, "report.md", "report.tex")}
         texts["report.csv"] = self._numbers()
         texts[RUNS] = "".join(to_line(result, read_names(result)) for result in self.runs.results)
-        pictures = picture_files(picture for group in self.groups for picture in group.pictures)
-        return {name: text.encode() for name, text in texts.items()} | pictures
+        figures = files_by_name(figure for group in self.groups for figure in group.figures)
+        return {name: text.encode() for name, text in texts.items()} | figures
 
     def _numbers(self) -> str:
         """A line for each number of ours, with all digits; what papers published is not among them."""

@@ -15,10 +15,10 @@ from testdg.data.benchmarks import Benchmark
 from testdg.data.segmentation.classes import IGNORED, default_palette
 from testdg.errors import visible
 from testdg.models import VisionModel
-from testdg.report.style import GREY, PALETTE, SOURCE, new_figure, write_figure
+from testdg.report.style import GREY, PALETTE, SOURCE, new_figure, shortened, write_figure
 from testdg.runs.folder import load_adapted
 from testdg.runs.scores import Segmentation
-from testdg.runs.summary import Bin, Sample, Tally
+from testdg.runs.summary import Bin, Sample, StreamStatistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,12 +140,12 @@ def _add_legend(figure: Figure, classes: Sequence[str], colours: Colours, note: 
 # A stream of the user's own pictures
 
 
-def draw_summary(path: Path, tally: Tally, samples: Sequence[Sample], title: str, model: str) -> Path:
+def draw_summary(path: Path, statistics: StreamStatistics, samples: Sequence[Sample], title: str, model: str) -> Path:
     """Draw what a stream amounts to, and write it in the format of the suffix."""
-    return write_figure(lambda: _figure(tally, samples, visible(title), visible(model)), path)
+    return write_figure(lambda: _figure(statistics, samples, visible(title), visible(model)), path)
 
 
-def _figure(tally: Tally, samples: Sequence[Sample], title: str, model: str) -> Figure:
+def _figure(statistics: StreamStatistics, samples: Sequence[Sample], title: str, model: str) -> Figure:
     from matplotlib.figure import Figure
 
     columns = _SAMPLES_IN_ROW[any(sample.strip for sample in samples)]
@@ -157,18 +157,20 @@ def _figure(tally: Tally, samples: Sequence[Sample], title: str, model: str) -> 
     places = parts[0].add_gridspec(2, 2, width_ratios=(2, 1))
     upper = parts[0].add_subplot(places[0, 0])
     lower = parts[0].add_subplot(places[1, 0], sharex=upper)
-    _draw_curves(upper, lower, tally)
-    _draw_classes(parts[0].add_subplot(places[:, 1]), tally)
+    _draw_curves(upper, lower, statistics)
+    _draw_classes(parts[0].add_subplot(places[:, 1]), statistics)
     if rows:
         _draw_shown(parts[1], samples, rows, columns)
-    skipped = f", {tally.skipped} left out" if tally.skipped else ""
-    figure.suptitle(f"{title}: {tally.all.count} pictures{skipped}", x=0.01, ha="left", fontweight="bold", fontsize=10)
+    skipped = f", {statistics.skipped} left out" if statistics.skipped else ""
+    figure.suptitle(
+        f"{title}: {statistics.all.count} pictures{skipped}", x=0.01, ha="left", fontweight="bold", fontsize=10
+    )
     figure.supxlabel(f"model {model}", x=0.01, ha="left", fontsize=7, color="#555555")
     return figure
 
 
-def _draw_curves(upper: Axes, lower: Axes, tally: Tally) -> None:
-    bins = _thinned(tally.bins)
+def _draw_curves(upper: Axes, lower: Axes, statistics: StreamStatistics) -> None:
+    bins = _thinned(statistics.bins)
     places, seen = [], 0
     for one in bins:
         places.append(seen + one.count / 2)
@@ -183,11 +185,11 @@ def _draw_curves(upper: Axes, lower: Axes, tally: Tally) -> None:
         xlabel="picture", ylabel="changed, %", title="Predictions that adaptation changed", xlim=(0, max(1, seen))
     )
     lower.set_ylim(bottom=0)
-    for place in tally.changed_at:
+    for place in statistics.changed_at:
         for axes in (upper, lower):
             axes.axvline(place, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
-    if tally.changed_at:
-        upper.plot([], [], color=GREY, linewidth=0.8, linestyle=":", label=f"change ({tally.changes})")
+    if statistics.changed_at:
+        upper.plot([], [], color=GREY, linewidth=0.8, linestyle=":", label=f"change ({statistics.changes})")
     upper.legend(loc="best", ncols=3)
 
 
@@ -205,14 +207,14 @@ def _thinned(bins: Sequence[Bin]) -> list[Bin]:
     return found
 
 
-def _draw_classes(axes: Axes, tally: Tally) -> None:
-    both = tally.classes + tally.source_classes
+def _draw_classes(axes: Axes, statistics: StreamStatistics) -> None:
+    both = statistics.classes + statistics.source_classes
     names = [name for name, _ in both.most_common(_CLASSES)][::-1]
-    series = ((tally.classes, "adapted", PALETTE[0], -0.2), (tally.source_classes, "source", SOURCE, 0.2))
+    series = ((statistics.classes, "adapted", PALETTE[0], -0.2), (statistics.source_classes, "source", SOURCE, 0.2))
     for counts, label, colour, shift in series:
-        shares = [100 * counts[name] / tally.all.count for name in names]
+        shares = [100 * counts[name] / statistics.all.count for name in names]
         axes.barh([place + shift for place in range(len(names))], shares, 0.38, color=colour, label=label)
-    axes.set_yticks(range(len(names)), [_short(name, 22) for name in names])
+    axes.set_yticks(range(len(names)), [shortened(visible(name), 22) for name in names])
     more = len(both) - len(names)
     axes.set(xlabel="% of pictures", title="Most frequent classes" + (f" (of {len(both)})" if more else ""))
     handles, labels = axes.get_legend_handles_labels()
@@ -235,10 +237,5 @@ def _draw_shown(part: Any, samples: Sequence[Sample], rows: int, columns: int) -
 def _change(sample: Sample) -> str:
     if sample.strip:
         return f"{100 * sample.differs:.0f} % of the pixels changed"
-    changed = f"\u2192 {_short(sample.after, 22)}" if sample.differs else "unchanged"
-    return f"{_short(sample.before, 24)}\n{changed}"
-
-
-def _short(text: str, most: int) -> str:
-    text = visible(text)
-    return text if len(text) <= most else text[: most - 1] + "\u2026"
+    changed = f"\u2192 {shortened(visible(sample.after), 22)}" if sample.differs else "unchanged"
+    return f"{shortened(visible(sample.before), 24)}\n{changed}"

@@ -1,19 +1,24 @@
 """The record of a run in words: everything that a number depends on."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from testdg.methods import methods
 from testdg.runs.record import OWN_ORDERS, RESETS
 from testdg.spec import CHOICES
 
+StoredRecord = Mapping[str, Any]
+"""The record of a result, as plain JSON."""
 Pairs = list[tuple[str, str]]
 """Labels and values; without a label, a value belongs to the label above."""
 RECORDED = [name for name, choice in CHOICES.items() if choice.recorded]
-_RESETS = {RESETS["once"]: "domain changes not told", RESETS["domain"]: "which tells the method where domains change"}
+_RESETS = {
+    RESETS["once"]: "domain changes not announced",
+    RESETS["domain"]: "which shows the method where domains change",
+}
 
 
-def record_pairs(record: dict[str, Any]) -> Pairs:
+def record_pairs(record: StoredRecord) -> Pairs:
     """The record as labels and values."""
     tuning, *more = record["tuning"].split("\n")
     data, model = (f"{record[key]} ({record[f'{key}_fingerprint']})" for key in ("data", "model"))
@@ -34,12 +39,12 @@ def pair_lines(pairs: Pairs) -> list[str]:
     return [f"{label:<10} {value}" for label, value in pairs]
 
 
-def record_lines(record: dict[str, Any]) -> list[str]:
+def record_lines(record: StoredRecord) -> list[str]:
     """The record as lines of a terminal."""
     return pair_lines(record_pairs(record))
 
 
-def record_note(record: dict[str, Any]) -> str:
+def record_note(record: StoredRecord) -> str:
     """The record in one short line, for a figure."""
     parts = [
         record["kind"],
@@ -61,18 +66,21 @@ def reconstruction_note(names: Iterable[str], task: str) -> str:
     return f"reconstructions, without code of the authors: {found}" if found else ""
 
 
-def images_per_domain(record: dict[str, Any]) -> str:
+def images_per_domain(record: StoredRecord) -> str:
     """One number, or the range of several."""
     images = record["images_per_domain"]
     return str(images) if isinstance(images, int) else f"{min(images)} to {max(images)}"
 
 
-def _course(record: dict[str, Any]) -> str:
+def _course(record: StoredRecord) -> str:
     """Which domains come, in which order, how often and how strong."""
     order, rounds = record["order"], record["rounds"]
-    where = "" if record["sampling"] == "mixed" else f" in {'order' if order in OWN_ORDERS else order}"
-    parts = [f"{len(record['domains'])} domains{where}", f"{rounds} rounds" if rounds > 1 else "", _severity(record)]
-    course, tested = ", ".join(filter(None, parts)), len(record["held_out"])
+    where = f" in {'order' if order in OWN_ORDERS else order}"
+    if record["sampling"] == "mixed":
+        where = ""
+    parts = [f"{len(record['domains'])} domains{where}"]
+    parts += [f"{rounds} rounds"] if rounds > 1 else []
+    course, tested = ", ".join(filter(None, [*parts, _severity(record)])), len(record["held_out"])
     if not tested:
         return course
     if {*record["held_out"]} <= {*record["domains"]}:
@@ -80,14 +88,14 @@ def _course(record: dict[str, Any]) -> str:
     return f"{course}; then frozen and tested on {tested} more"
 
 
-def _severity(record: dict[str, Any]) -> str:
+def _severity(record: StoredRecord) -> str:
     severity = record["severity"]
     if isinstance(severity, list):
         return f"severities {' '.join(map(str, severity))}"
     return {"none": "", "gradual": "severity 1 to 5 and back"}.get(severity, f"severity {severity}")
 
 
-def _views(record: dict[str, Any]) -> str:
+def _views(record: StoredRecord) -> str:
     """Numbers of segmentation depend on the views that a prediction is made from."""
     if record["task"] != "segmentation":
         return ""
@@ -95,7 +103,7 @@ def _views(record: dict[str, Any]) -> str:
     return f", {'single view' if count == 'one' else f'views {count}'} {rest}".rstrip()
 
 
-def _batches(record: dict[str, Any]) -> str:
+def _batches(record: StoredRecord) -> str:
     text, sampling, seed = f"batches of {record['batch_size']}", record["sampling"], record["sampling_seed"]
     if sampling == "mixed":
         return f"{text}, domains mixed (seed {seed})"
@@ -106,7 +114,7 @@ def _batches(record: dict[str, Any]) -> str:
     return text
 
 
-def _input(preprocessing: dict[str, Any] | str) -> str:
+def _input(preprocessing: Mapping[str, Any] | str) -> str:
     """Size and normalisation of the images; a stored line of a run may have a text instead."""
     if isinstance(preprocessing, str):
         return preprocessing

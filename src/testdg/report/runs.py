@@ -11,7 +11,7 @@ from testdg.report.record import record_pairs
 from testdg.runs import Result, read_result
 from testdg.runs.folder import damaged
 from testdg.runs.protocol import make_visits
-from testdg.runs.stored import RUNS, read_lines
+from testdg.runs.result import RUNS, read_lines
 from testdg.studies.rows import settings_of_row
 
 
@@ -100,14 +100,18 @@ def _check_visits(result: Result) -> None:
     """The visits are those of the record, and have a number, or none, for each class."""
     visits = [*result.domains, *(result.held_out or [])]
     found = [(visit.name, number < len(result.domains)) for number, visit in enumerate(visits)]
-    record, severity = result.record, result.record["severity"]
-    levels = tuple(severity) if isinstance(severity, list) else None if severity == "none" else severity
+    record, levels = result.record, result.record["severity"]
+    if isinstance(levels, list):
+        levels = tuple(levels)
+    elif levels == "none":
+        levels = None
     expected = make_visits(record["domains"], record["held_out"], levels, record["rounds"])
     expected.sort(key=lambda visit: not visit.learn)  # tests may come before the end
     if not found or found != [(visit.name, visit.learn) for visit in expected]:
         raise ValueError("its visits are not those of its protocol")
-    for classes in (visit.class_iou for visit in visits if visit.class_iou is not None):
-        if len(classes) != len(result.classes) or not all(isinstance(v, float | int | None) for v in classes):
+    for overlaps in (visit.class_iou for visit in visits if visit.class_iou is not None):
+        numbers = all(isinstance(value, float | int | None) for value in overlaps)
+        if len(overlaps) != len(result.classes) or not numbers:
             raise ValueError("a visit has other classes")
 
 

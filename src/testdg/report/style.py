@@ -13,6 +13,7 @@ from testdg.errors import UserError
 from testdg.files import replacing, writing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours; Source is always black, and TestDG has the first of the others.
@@ -48,6 +49,11 @@ def method_styles(methods: Sequence[str]) -> list[tuple[str, str]]:
     return [found[number] for number in range(len(methods))]
 
 
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many letters."""
+    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
+
+
 def new_figure(
     width: float, height: float, rows: int = 1, columns: int = 1, layout: Any = "constrained", **more: Any
 ) -> tuple[Figure, Any]:
@@ -58,8 +64,10 @@ def new_figure(
     return figure, figure.subplots(rows, columns, squeeze=False, **more)
 
 
-def label_figure(figure: Figure, title: str, note: str) -> Figure:
-    """Write a title above a figure and a note below it; returns the figure."""
+def label_figure(figure: Figure, title: str, note: str, legend: Axes | None = None) -> Figure:
+    """Write a title above a figure, a note below it and the legend of some axes next to it; returns the figure."""
+    if legend is not None:
+        figure.legend(*legend.get_legend_handles_labels(), loc="outside right center")
     above, below = (fill(text, int(letters * figure.get_figwidth())) for text, letters in ((title, 10), (note, 19)))
     figure.suptitle(above, x=0.01, ha="left", fontweight="bold", fontsize=10)
     figure.supxlabel(below, x=0.01, ha="left", fontsize=7, color="#555555")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import rich.table
 from rich.markup import escape
@@ -13,8 +13,10 @@ from testdg.errors import visible
 from testdg.runs.scores import Metric
 from testdg.studies.summary import Spread
 
+Item = TypeVar("Item")
 
-class Entry(NamedTuple):
+
+class Cell(NamedTuple):
     """A number, with its deviation over runs or its interval; or a text."""
 
     value: float | None = None
@@ -26,14 +28,14 @@ class Entry(NamedTuple):
     """Where they are not those of the column."""
 
     @classmethod
-    def of(cls, spread: Spread | None) -> Entry:
-        """The mean of some runs and its deviation, if there is one."""
+    def of(cls, spread: Spread | None) -> Cell:
+        """The mean of some runs and its deviation; an empty cell without them."""
         return cls() if spread is None else cls(spread.mean, spread.deviation)
 
 
 @dataclass(frozen=True)
-class Column:
-    """What the entries below a title are."""
+class TableColumn:
+    """What the cells below a title are."""
 
     title: str
     higher: bool | None = None
@@ -45,13 +47,15 @@ class Column:
     summary: bool = False
 
     @classmethod
-    def of(cls, metric: Metric, title: str = "", more: int = 0, **others: Any) -> Column:
-        """A column of numbers of a metric, with another title and more digits where they are given."""
-        return cls(title or metric.title, metric.higher, metric.digits + more, **others)
+    def of(
+        cls, metric: Metric, title: str = "", more: int = 0, over: str = "", *, summary: bool = False
+    ) -> TableColumn:
+        """Numbers of a metric, with `more` digits than usual."""
+        return cls(title or metric.title, metric.higher, metric.digits + more, over=over, summary=summary)
 
     @classmethod
-    def gains(cls, metric: Metric, title: str = "gain", more: int = 0) -> Column:
-        """A column that says how much better numbers of a metric are."""
+    def gains(cls, metric: Metric, title: str = "gain", more: int = 0) -> TableColumn:
+        """How much better numbers of a metric are, with `more` digits than usual."""
         return cls(title, True, metric.digits + more, signed=True)
 
     def show(self, number: float, digits: int | None = None) -> str:
@@ -59,8 +63,8 @@ class Column:
         return f"{number:{'+' if self.signed else '-'}z.{self.digits if digits is None else digits}f}"
 
 
-class Shown(NamedTuple):
-    """An entry as text."""
+class CellText(NamedTuple):
+    """A cell as text, without and with its deviation, and whether it is the best of its column."""
 
     text: str
     deviation: str
@@ -73,40 +77,41 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of entries under columns; `note` says what the numbers are."""
+    """Rows of cells under columns; `note` says what the numbers are."""
 
     title: str
     note: str
-    columns: Sequence[Column]
-    rows: Sequence[tuple[str, Sequence[Entry]]]
+    columns: Sequence[TableColumn]
+    rows: Sequence[tuple[str, Sequence[Cell]]]
     corner: str = "method"
     summaries: Collection[str] = ()
     """Rows that sum up others."""
 
-    def shown(self) -> list[tuple[str, list[Shown]]]:
+    def shown(self) -> list[tuple[str, list[CellText]]]:
         """Every row as texts; the best number of a column is marked, and so are all that look the same."""
-        best: list[str | None] = []
-        for place, column in enumerate(self.columns):
-            values = [value for _, entries in self.rows if (value := entries[place].value) is not None]
-            known = column.higher is not None and len(values) > 1
-            best.append(column.show(max(values) if column.higher else min(values)) if known else None)
-        rows = []
-        for name, entries in self.rows:
-            texts = []
-            for entry, column, first in zip(entries, self.columns, best, strict=True):
-                text = entry.text if entry.value is None else column.show(entry.value, entry.digits)
-                deviation = "" if entry.deviation is None else f"{entry.deviation:.{column.digits}f}"
-                texts.append(Shown(text, deviation, entry.value is not None and text == first, entry.value))
-            rows.append((name, texts))
-        return rows
+        columns = [self._texts(column, place) for place, column in enumerate(self.columns)]
+        return [(name, [texts[number] for texts in columns]) for number, (name, _) in enumerate(self.rows)]
+
+    def _texts(self, column: TableColumn, place: int) -> list[CellText]:
+        cells = [cells[place] for _, cells in self.rows]
+        values = [cell.value for cell in cells if cell.value is not None]
+        best = None
+        if column.higher is not None and len(values) > 1:
+            best = column.show(max(values) if column.higher else min(values))
+        found = []
+        for cell in cells:
+            text = cell.text if cell.value is None else column.show(cell.value, cell.digits)
+            deviation = "" if cell.deviation is None else f"{cell.deviation:.{column.digits}f}"
+            found.append(CellText(text, deviation, cell.value is not None and text == best, cell.value))
+        return found
 
     def header(self) -> list[str]:
-        """The first line."""
+        """The titles in one line."""
         return [self.corner, *(f"{one.title} ({one.over})" if one.over else one.title for one in self.columns)]
 
     def cells(self) -> list[list[str]]:
         """The texts of all rows."""
-        return [[name, *map(str, entries)] for name, entries in self.shown()]
+        return [[name, *map(str, cells)] for name, cells in self.shown()]
 
     def overs(self) -> list[tuple[str, int]]:
         """The second titles, each with the number of columns below it; nothing where there are none."""
@@ -117,6 +122,18 @@ class Table:
             else:
                 spans.append((column.over, 1))
         return spans if any(title for title, _ in spans) else []
+
+
+Field = tuple[TableColumn, Callable[[Item], Cell]]
+"""A column, and what computes its cells."""
+
+
+def tabulate(
+    title: str, note: str, fields: Sequence[Field[Item]], items: Iterable[tuple[str, Item]], corner: str = "method"
+) -> Table:
+    """A row for each named item, a column for each field."""
+    rows = [(name, [cell(item) for _, cell in fields]) for name, item in items]
+    return Table(title, note, [column for column, _ in fields], rows, corner)
 
 
 def plain_table(table: Table) -> list[str]:
@@ -133,13 +150,15 @@ def rich_table(table: Table) -> rich.table.Table:
     for number, title in enumerate(table.header()):
         shown.add_column(escape(visible(title)), justify="right" if number else "left")
     names = [name for name, _ in table.rows]
-    for (name, entries), following in zip(table.shown(), [*names[1:], ""], strict=True):
-        cells = []
-        for entry, column in zip(entries, table.columns, strict=True):
-            text, value = escape(visible(str(entry))), entry.value
-            colour = "green" if (value or 0) > 0 else "red" if (value or 0) < 0 else "dim"
-            cells.append(text if value is None or not column.signed else f"[{colour}]{text}[/]")
+    for (name, cells), following in zip(table.shown(), [*names[1:], ""], strict=True):
+        texts = []
+        for cell, column in zip(cells, table.columns, strict=True):
+            text, value = escape(visible(str(cell))), cell.value
+            if value is not None and column.signed:
+                colour = "green" if value > 0 else "red" if value < 0 else "dim"
+                text = f"[{colour}]{text}[/]"
+            texts.append(text)
         summary = name in table.summaries
         ends = summary or following in table.summaries
-        shown.add_row(escape(visible(name)), *cells, style="bold" if summary else None, end_section=ends)
+        shown.add_row(escape(visible(name)), *texts, style="bold" if summary else None, end_section=ends)
     return shown

@@ -1,31 +1,29 @@
-"""The tables of results. One long table has a line for each number of each visit; tables of visits are pivots of it.
+"""The tables of results. One long table has a line for each number of each visit; all tables are pivots of it.
 
 `testdg run` has a column for each method, pages and papers have a row for each.
 """
 
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from testdg.report.bench import SPREAD, mean_and_gain, means_table
+from testdg.report.bench import SPREAD, gain_cell, mean_cell, means_table
 from testdg.report.published import Published
-from testdg.report.table import Column, Entry, Table
+from testdg.report.table import Cell, Table, TableColumn
 from testdg.runs import Result, check_comparable
-from testdg.runs.compare import BY_ORDER
+from testdg.runs.compare import BY_ORDER, by_key
 from testdg.runs.protocol import Visit
 from testdg.runs.result import mean_of
 from testdg.runs.scores import Classification, Metric, Segmentation, other_metrics
-from testdg.spec import SOURCE
 from testdg.studies import BenchTable
-from testdg.studies.summary import Score, leaves_one_out, run_names, spread
+from testdg.studies.summary import BenchRow, ScoreAndGain, Spread, leaves_one_out, run_names, spread
 
 _IOU = "IoU of "
 _HELD_OUT = " (held out)"
+_PARTS = ((False, ""), (True, _HELD_OUT))
 _MOST_ROUNDS = 10  # columns of the table of rounds
 _MOST_COLUMNS = 20
-Scores = Mapping[int, float]
-Key = tuple[Any, ...]
-Mean = Callable[[Sequence[float | None]], float | None]
+Key = tuple[object, ...]
+Values = Sequence[float | None]
 Pivot = dict[Key, list[list[float | None]]]
 """The values of each run, by the fields of rows and columns."""
 
@@ -57,14 +55,12 @@ def long_table(rows: Iterable[tuple[str, Sequence[Result]]], stream: int = 0) ->
     for row, (name, results) in enumerate(rows):
         for run, result in enumerate(results):
             about = (row, name, stream, run, int(result.record.get("seed", 0)))
-            visits = [(visit, False) for visit in result.domains] + [(visit, True) for visit in result.held_out or []]
-            for visit, held_out in visits:
-                where = (*about, visit.name, visit.round, visit.severity, held_out)
-                metrics = (result.metric, *other_metrics())
-                values = [(metric.key, visit.scores.get(metric.key)) for metric in metrics]
+            for number, visit in enumerate([*result.domains, *(result.held_out or [])]):
+                where = (*about, visit.name, visit.round, visit.severity, number >= len(result.domains))
+                values = {metric.key: visit.scores.get(metric.key) for metric in (result.metric, *other_metrics())}
                 overlaps = visit.class_iou or [None] * len(result.classes)
-                values += [(_IOU + name, value) for name, value in zip(result.classes, overlaps, strict=True)]
-                found += [Number(*where, key, value) for key, value in values]
+                values |= {_IOU + name: value for name, value in zip(result.classes, overlaps, strict=True)}
+                found += [Number(*where, key, value) for key, value in values.items()]
     return found
 
 
@@ -77,7 +73,62 @@ def pivot(numbers: Iterable[Number], rows: Sequence[str], columns: Sequence[str]
     return {key: list(runs.values()) for key, runs in found.items()}
 
 
-def known_mean(values: Sequence[float | None]) -> float | None:
+class Measure(NamedTuple):
+    """A number of every row of results: a line of the tables of `testdg run`, a column of those of a page."""
+
+    title: str
+    metric: Metric
+    runs: Mapping[object, Sequence[Values]]
+    """The values of the runs of each row."""
+    mean: Callable[[Values], float | None] = mean_of
+    """How the values of a run become one number."""
+    over: str = ""
+    summary: bool = False
+    compared: bool = True
+
+    def spread(self, row: object) -> Spread | None:
+        """Mean and deviation over the runs of a row; None where a run has no number."""
+        means = [self.mean(values) for values in self.runs.get(row, [])]
+        known = [value for value in means if value is not None]
+        return spread(known) if known and len(known) == len(means) else None
+
+    def gain(self, reference: object, row: object) -> float | None:
+        """How much better a row is than another; None where they know different numbers of visits."""
+        one, two = self.spread(reference), self.spread(row)
+        counts = [sum(value is not None for values in self.runs[n] for value in values) for n in (reference, row)]
+        if one is None or two is None or counts[0] != counts[1] or not self.compared:
+            return None
+        return self.metric.gain(one.mean, two.mean)
+
+
+def measure(
+    numbers: Iterable[Number],
+    title: str,
+    metric: Metric,
+    *,
+    key: str = "",
+    by: str = "row",
+    mean: Callable[[Values], float | None] = mean_of,
+    **fields: object,
+) -> Measure:
+    """The numbers of a metric (or of another `key`) that have these values in these fields."""
+    fields["metric"] = key or metric.key
+    chosen = [one for one in numbers if all(getattr(one, field) == value for field, value in fields.items())]
+    return Measure(title, metric, {row: runs for (row,), runs in pivot(chosen, (by,), ()).items()}, mean)
+
+
+def _other_measures(numbers: Sequence[Number], suffix: str = "") -> list[Measure]:
+    """The metrics besides the main one, as far as a run has them."""
+    every = [measure(numbers, metric.title + suffix, metric) for metric in other_metrics()]
+    return [one for one in every if any(one.mean(values) is not None for runs in one.runs.values() for values in runs)]
+
+
+def _class_measures(numbers: Sequence[Number], classes: Iterable[str]) -> list[Measure]:
+    """The IoU of each class, a mean over the visits that have it."""
+    return [measure(numbers, name, Segmentation.metric, key=_IOU + name, mean=known_mean) for name in classes]
+
+
+def known_mean(values: Values) -> float | None:
     """The mean of the values that are known; None where none is."""
     return mean_of([value for value in values if value is not None])
 
@@ -85,31 +136,27 @@ def known_mean(values: Sequence[float | None]) -> float | None:
 # A column for each method
 
 
-class Line(NamedTuple):
-    """One line of a table that has a column for each method; None where there is no number (yet)."""
-
-    name: str
-    values: Sequence[float | None]
-    metric: Metric
-    summary: bool = False
-    compared: bool = True
-
-
-def line_table(corner: str, titles: Sequence[str], lines: Sequence[Line], gain: bool = True) -> Table:
+def method_columns(
+    corner: str, titles: Sequence[str], lines: Sequence[Measure], rows: Sequence[object] = (), gain: bool = True
+) -> Table:
     """Lines under the titles of methods; with `gain`, a last column says how much better the last is than the first."""
-    gains = gain and len(titles) > 1
-    columns = [*map(Column, titles), *([Column("gain", signed=True)] if gains else [])]
-    rows = []
+    rows = rows or range(len(titles))
+    columns = list(map(TableColumn, titles))
+    if gain := gain and len(titles) > 1:
+        columns.append(TableColumn("gain", signed=True))
+    found = []
     for line in lines:
-        first, last = line.values[0], line.values[-1]
-        known = line.compared and first is not None and last is not None
-        better = [line.metric.gain(first or 0.0, last or 0.0) if known else None] if gains else []
-        rows.append((line.name, [Entry(value, digits=line.metric.digits) for value in (*line.values, *better)]))
-    return Table("", "", columns, rows, corner, [line.name for line in lines if line.summary])
+        means = [Cell.of(line.spread(row)).value for row in rows]
+        means += [line.gain(rows[0], rows[-1])] if gain else []
+        found.append((line.title, [Cell(value, digits=line.metric.digits) for value in means]))
+    return Table("", "", columns, found, corner, [line.title for line in lines if line.summary])
 
 
 def visit_table(
-    titles: Sequence[str], visits: Sequence[Visit], columns: Sequence[Scores], metric: Metric = Classification.metric
+    titles: Sequence[str],
+    visits: Sequence[Visit],
+    columns: Sequence[Mapping[int, float | None]],
+    metric: Metric = Classification.metric,
 ) -> Table:
     """Scores of each column by the number of the visit, as far as they are known: a row per domain or per round.
 
@@ -117,55 +164,43 @@ def visit_table(
     all visits appears once they are all known.
     """
     several, lines = max(visit.round for visit in visits) > 1, []
-    for held_out, suffix in ((False, ""), (True, _HELD_OUT)):
-        names: dict[str, list[int]] = {}
-        for number, visit in enumerate(visits):
-            if visit.learn != held_out:
-                name = f"round {visit.round}" if several and visit.learn else visit.name + suffix
-                names.setdefault(name, []).append(number)
-        for name, numbers in names.items():
-            known = [[column[number] for number in numbers if number in column] for column in columns]
-            alike = len(known[0]) == len(known[-1])
-            lines.append(Line(name, [mean_of(values) for values in known], metric, compared=alike))
-        if names:
-            every = [number for numbers in names.values() for number in numbers]
-            means = [mean_of([column.get(number) for number in every]) for column in columns]
-            lines.append(Line("mean" + suffix, means, metric, summary=True))
-    return line_table(metric.title, titles, lines)
+    for learn, suffix in ((True, ""), (False, _HELD_OUT)):
+        mine = [number for number, visit in enumerate(visits) if visit.learn == learn]
+        names = [visits[n].name + suffix if not (several and learn) else f"round {visits[n].round}" for n in mine]
+        for name, numbers in by_key(zip(names, mine, strict=True)).items():
+            lines.append(Measure(name, metric, _visit_values(columns, numbers), known_mean))
+        if mine:
+            lines.append(Measure("mean" + suffix, metric, _visit_values(columns, mine), summary=True))
+    return method_columns(metric.title, titles, lines)
+
+
+def _visit_values(
+    columns: Sequence[Mapping[int, float | None]], numbers: Sequence[int]
+) -> dict[object, Sequence[Values]]:
+    return {row: [[column.get(number) for number in numbers]] for row, column in enumerate(columns)}
 
 
 def result_tables(titles: Sequence[str], results: Sequence[Result]) -> list[Table]:
     """Every table of some results on one stream; results with different records are refused."""
     check_comparable(results)
     last = results[-1]
-    metric, columns = last.metric, range(len(results))
-    met = [(domain, True) for domain in last.domains] + [(domain, False) for domain in last.held_out or []]
-    visits = [Visit(domain.name, domain.severity, domain.round, learn) for domain, learn in met]
+    key = last.metric.key
+    met = [[*result.domains, *(result.held_out or [])] for result in results]
+    visits = [Visit(one.name, one.severity, one.round, n < len(last.domains)) for n, one in enumerate(met[-1])]
+    scores = [{n: one.scores.get(key) for n, one in enumerate(mine)} for mine in met]
+    tables = [visit_table(titles, visits, scores, last.metric)]
     numbers = long_table((title, [result]) for title, result in zip(titles, results, strict=True))
-    mine = [[one.value for one in numbers if one.row == row and one.metric == metric.key] for row in columns]
-    known = [{n: value for n, value in enumerate(values) if value is not None} for values in mine]
-    tables = [visit_table(titles, visits, known, metric)]
-    if 1 < max(visit.round for visit in visits) <= _MOST_ROUNDS:
-        tables.append(_round_table(titles[-1], metric, [one for one in numbers if one.row == len(results) - 1]))
-    found = pivot(numbers, ("held_out", "metric"), ("row",))
-
-    def line(title: str, held_out: bool, key: str, one: Metric, mean: Mean = mean_of) -> Line:
-        return Line(title, [mean(found.get((held_out, key, row), [[]])[0]) for row in columns], one)
-
-    pairs = [(held_out, one) for held_out in (False, True) for one in other_metrics()]
-    others = [line(one.title + _HELD_OUT * held_out, held_out, one.key, one) for held_out, one in pairs]
-    tables.append(line_table("mean", titles, [one for one in others if {*one.values} != {None}]))
-    classes = [line(name, False, _IOU + name, Segmentation.metric, known_mean) for name in last.classes]
-    return [table for table in [*tables, line_table("class IoU, %", titles, classes)] if table.rows]
-
-
-def _round_table(title: str, metric: Metric, numbers: Iterable[Number]) -> Table:
-    """The scores of one method on the stream: a row per domain, a column per round."""
-    mine = [one for one in numbers if not one.held_out and one.metric == metric.key]
-    found, rounds = pivot(mine, ("domain",), ("round",)), sorted({one.round for one in mine})
-    names = dict.fromkeys(one.domain for one in mine)
-    lines = [Line(name, [known_mean(found.get((name, n), [[]])[0]) for n in rounds], metric) for name in names]
-    return line_table(f"{title}, {metric.title}", [f"round {n}" for n in rounds], lines, gain=False)
+    learnt, tested = ([one for one in numbers if one.held_out == held_out] for held_out, _ in _PARTS)
+    rounds = range(1, 1 + max(one.round for one in numbers))
+    if 1 < len(rounds) <= _MOST_ROUNDS:
+        mine = [one for one in learnt if one.row == len(results) - 1]
+        names = dict.fromkeys(one.domain for one in mine)
+        lines = [measure(mine, name, last.metric, by="round", mean=known_mean, domain=name) for name in names]
+        corner, headings = f"{titles[-1]}, {last.metric.title}", [f"round {number}" for number in rounds]
+        tables.append(method_columns(corner, headings, lines, rounds, gain=False))
+    tables.append(method_columns("mean", titles, _other_measures(learnt) + _other_measures(tested, _HELD_OUT)))
+    tables.append(method_columns("class IoU, %", titles, _class_measures(learnt, last.classes)))
+    return [table for table in tables if table.rows]
 
 
 def orders_table(titles: Sequence[str], runs: Sequence[Sequence[Result]]) -> Table:
@@ -174,146 +209,105 @@ def orders_table(titles: Sequence[str], runs: Sequence[Sequence[Result]]) -> Tab
     The runs differ in the order of the domains, or in the one that is left out; then only that one counts, and there
     is no deviation, which would be one between domains.
     """
-    check_comparable([result for results in runs for result in results], ignore=BY_ORDER)
-    metric, left_out, names = runs[0][0].metric, leaves_one_out(runs), run_names(runs)
-    tested = all(result.held_out for results in runs for result in results)
-    lines: list[Line] = []
-    for held_out, suffix in ((False, ""), (True, "" if left_out else _HELD_OUT)):
-        if (held_out and not tested) or (left_out and not held_out):
+    every = [result for results in runs for result in results]
+    check_comparable(every, ignore=BY_ORDER)
+    metric, left_out = every[0].metric, leaves_one_out(runs)
+    numbers = []
+    for stream, results in enumerate(runs):
+        numbers += long_table(((title, [one]) for title, one in zip(titles, results, strict=True)), stream)
+    lines: list[Measure] = []
+    for held_out, suffix in [(True, "")] if left_out else _PARTS:
+        if held_out and not all(result.held_out for result in every):
             continue
-        scores = [[result.held_out_score if held_out else result.mean_score for result in results] for results in runs]
-        lines += [Line(name + suffix, values, metric) for name, values in zip(names, scores, strict=True)]
-        columns = [[value for value in column if value is not None] for column in zip(*scores, strict=True)]
-        lines.append(Line("mean" + suffix, [mean_of(column) for column in columns], metric, summary=True))
-        deviations = [statistics.stdev(column) if len(column) > 1 else None for column in columns]
-        lines.append(Line("deviation" + suffix, deviations, metric, summary=True, compared=False))
-    if left_out:
-        return line_table(f"left out, {metric.title}", titles, lines[:-1])
-    return line_table(f"mean {metric.title}", titles, lines)
+        mine = [one for one in numbers if one.held_out == held_out]
+        lines += [measure(mine, name + suffix, metric, stream=n) for n, name in enumerate(run_names(runs))]
+        mean = measure(mine, "mean" + suffix, metric)._replace(summary=True)
+        lines.append(mean)
+        if not left_out:
+            deviations: Mapping[object, Sequence[Values]]
+            deviations = {row: [[Cell.of(mean.spread(row)).deviation]] for row in range(len(titles))}
+            lines.append(mean._replace(title="deviation" + suffix, runs=deviations, compared=False))
+    return method_columns(f"{'left out,' if left_out else 'mean'} {metric.title}", titles, lines)
 
 
 # A row for each method
 
 
-def group_sheets(table: BenchTable) -> list[Table]:
+def group_tables(table: BenchTable) -> list[Table]:
     """The tables of results that can be compared, without those that would be empty; the second has the domains."""
-    streams = table.streams
-    numbers = []
+    metric, streams, numbers = table.metric, table.streams, []
     for stream, first in enumerate(streams):
         mine = [(row.name, [one for one in row.results if one.stream == first.stream]) for row in table.rows]
         numbers += long_table(mine, stream)
+    learnt, tested = ([one for one in numbers if one.held_out == held_out] for held_out, _ in _PARTS)
+    scores = f"{metric.title}, {SPREAD}."
     if len(streams) > 1:
-        details = [_stream_sheet(table, numbers)]
+        title, shown = ("Domains that are left out", tested) if table.leaves_out else ("Orders", learnt)
+        names = map(_plain, run_names([[result] for result in streams]))
+        columns = [measure(shown, name, metric, stream=stream) for stream, name in enumerate(names)]
+        details = [method_rows(table, title, scores, columns, table.score)]
     else:
-        details = [_domain_sheet(table, "Domains", numbers, held_out=False)]
+        details = [method_rows(table, "Domains", scores, _domain_measures(learnt, metric), lambda row: row.adapted)]
         if all(row.held_out for row in table.rows):
-            details.append(_domain_sheet(table, "Held-out domains", numbers, held_out=True))
-    learnt = [number for number in numbers if not number.held_out]
-    sheets = [means_table(table), *details, _score_sheet(table, learnt), _class_sheet(table, learnt)]
-    return [sheet for sheet in sheets if sheet.columns]
+            columns = _domain_measures(tested, metric)
+            details.append(method_rows(table, "Held-out domains", scores, columns, lambda row: row.held_out))
+    others = _other_measures(learnt)
+    about = "; ".join(f"{one.metric.name}: {one.metric.note}" for one in others)
+    details.append(method_rows(table, "Other scores", f"{about[:1].upper()}{about[1:]}.", others))
+    about = f"Intersection over union in percent, a mean over domains; {SPREAD}."
+    details.append(method_rows(table, "Classes", about, _class_measures(learnt, streams[0].classes)))
+    return [means_table(table), *(one for one in details if one.columns)]
 
 
-def _rows(table: BenchTable, keys: Sequence[Key], found: Pivot, mean: Mean = mean_of) -> list[tuple[str, list[Entry]]]:
-    """For each row and column the mean over runs and its deviation; nothing where a run has no number."""
+def method_rows(
+    table: BenchTable,
+    title: str,
+    note: str,
+    measures: Sequence[Measure],
+    score: Callable[[BenchRow], ScoreAndGain | None] | None = None,
+) -> Table:
+    """A column for each measure; with a score, its mean and gain are the last columns."""
+    columns = [TableColumn.of(one.metric, one.title, over=one.over, summary=one.summary) for one in measures]
+    if score is not None:
+        columns.append(TableColumn.of(table.metric, "mean", summary=True))
+        columns += [TableColumn.gains(table.metric)] if table.has_source else []
     rows = []
     for number, row in enumerate(table.rows):
-        entries = []
-        for key in keys:
-            means = [mean(values) for values in found.get((number, *key), [])]
-            known = [value for value in means if value is not None]
-            entries.append(Entry.of(spread(known)) if known and len(known) == len(means) else Entry())
-        rows.append((row.name, entries))
-    return rows
+        cells = [Cell.of(one.spread(number)) for one in measures]
+        if score is not None:
+            cells.append(mean_cell(table, row, score(row)))
+            cells += [gain_cell(score(row))] if table.has_source else []
+        rows.append((row.name, cells))
+    return Table(title, note, columns, rows)
 
 
-def _main_sheet(
-    table: BenchTable, title: str, places: Sequence[tuple[Column, Key]], found: Pivot, scores: Sequence[Score | None]
-) -> Table:
-    """Columns of scores, then mean and gain."""
-    last = [Column.of(table.metric, "mean", summary=True)]
-    last += [Column.gains(table.metric)] if table.has_source else []
-    rows = _rows(table, [key for _, key in places], found)
-    rows = [
-        (name, [*entries, *mean_and_gain(table, row, score)])
-        for (name, entries), row, score in zip(rows, table.rows, scores, strict=True)
-    ]
-    return Table(title, f"{table.metric.title}, {SPREAD}.", [*(column for column, _ in places), *last], rows)
-
-
-def _domain_sheet(table: BenchTable, title: str, numbers: Sequence[Number], *, held_out: bool) -> Table:
-    """The paper's table: a column for each domain (of each round, where there is room), then mean and gain."""
-    metric = table.metric
-    mine = [one for one in numbers if one.held_out == held_out and one.metric == metric.key]
-    rounds = sorted({one.round for one in mine})
-    names = list(dict.fromkeys(one.domain for one in mine))
-    found = pivot(mine, ("row",), ("round", "domain")) | pivot(mine, ("row",), ("round",))
-    places: list[tuple[Column, Key]] = []
-    several = len(rounds) > 1
+def _domain_measures(numbers: Sequence[Number], metric: Metric) -> list[Measure]:
+    """A measure for each domain, as in papers; of each round, where there is room, otherwise one for each round."""
+    rounds = sorted({one.round for one in numbers})
+    names = list(dict.fromkeys(one.domain for one in numbers))
+    if len(rounds) == 1:
+        return [measure(numbers, _plain(name), metric, domain=name) for name in names]
+    if len(rounds) * (len(names) + 1) > _MOST_COLUMNS:
+        return [measure(numbers, f"round {number}", metric, round=number) for number in rounds]
+    found = []
     for number in rounds:
-        over = f"round {number}"
-        if several and len(rounds) * (len(names) + 1) > _MOST_COLUMNS:
-            places.append((Column.of(metric, over), (number,)))
-            continue
-        above = over if several else ""
-        places += [(Column.of(metric, _plain(name), over=above), (number, name)) for name in names]
-        places += [(Column.of(metric, "mean", summary=True, over=over), (number,))] if several else []
-    return _main_sheet(table, title, places, found, [row.held_out if held_out else row.adapted for row in table.rows])
+        mine = [measure(numbers, _plain(name), metric, round=number, domain=name) for name in names]
+        mine.append(measure(numbers, "mean", metric, round=number)._replace(summary=True))
+        found += [one._replace(over=f"round {number}") for one in mine]
+    return found
 
 
-def _stream_sheet(table: BenchTable, numbers: Sequence[Number]) -> Table:
-    """A column for each order of the domains, or for each domain that is left out, of which only that one counts."""
-    metric, names = table.metric, run_names([[result] for result in table.streams])
-    mine = [one for one in numbers if one.held_out == table.leaves_out and one.metric == metric.key]
-    places = [(Column.of(metric, _plain(name)), (stream,)) for stream, name in enumerate(names)]
-    title = "Domains that are left out" if table.leaves_out else "Orders"
-    return _main_sheet(table, title, places, pivot(mine, ("row",), ("stream",)), list(map(table.score, table.rows)))
-
-
-def _score_sheet(table: BenchTable, learnt: Sequence[Number]) -> Table:
-    """Means of the scores besides the main one; no columns where no result has them."""
-    found = pivot(learnt, ("row",), ("metric",))
-    known = {key for (_, key), runs in found.items() if any(mean_of(values) is not None for values in runs)}
-    shown = [metric for metric in other_metrics() if metric.key in known]
-    rows = _rows(table, [(metric.key,) for metric in shown], found)
-    note = "; ".join(f"{metric.name}: {metric.note}" for metric in shown)
-    return Table("Other scores", f"{note[:1].upper()}{note[1:]}.", list(map(Column.of, shown)), rows)
-
-
-def _class_sheet(table: BenchTable, learnt: Sequence[Number]) -> Table:
-    """The IoU of each class, a mean over the visits that were learnt from; no columns for classification."""
-    classes = table.streams[0].classes
-    rows = _rows(table, [(_IOU + name,) for name in classes], pivot(learnt, ("row",), ("metric",)), known_mean)
-    note = f"Intersection over union in percent, a mean over domains; {SPREAD}."
-    return Table("Classes", note, [Column(name, True) for name in classes], rows)
-
-
-def published_sheet(table: Published) -> Table:
+def published_table(table: Published) -> Table:
     """What a paper published; `fog (2)` goes below `round 2`."""
     titles = [_plain(name).removesuffix(")").partition(" (") for name in (*table.columns, "mean")]
     columns = [
-        Column.of(table.metric, title, over=f"round {number}" if number else "", summary=title == "mean")
+        TableColumn.of(table.metric, title, over=f"round {number}" if number else "", summary=title == "mean")
         for title, _, number in titles
     ]
-    rows = [(name, [Entry(value) for value in values]) for name, values in table.rows.items()]
+    rows = [(name, [Cell(value) for value in values]) for name, values in table.rows.items()]
     remark = f" Remark: {table.remark}." if table.remark else ""
     note = f"{table.metric.title}, from {table.source}. Protocol: {table.conditions}.{remark}"
     return Table("Published numbers", note, columns, rows)
-
-
-def source_gains(table: BenchTable, sheet: Table) -> dict[str, list[float | None]]:
-    """How much better each row of a sheet is than Source, column by column; empty where Source is missing."""
-    places = [place for place, row in enumerate(table.rows) if row.method == SOURCE]
-    if not places:
-        return {}
-    found: dict[str, list[float | None]] = {}
-    for place, (name, entries) in enumerate(sheet.rows):
-        if place not in places:
-            found[name] = []
-            for before, after, column in zip(sheet.rows[places[0]][1], entries, sheet.columns, strict=True):
-                known = before.value is not None and after.value is not None and not column.signed
-                better = (after.value or 0.0) - (before.value or 0.0)
-                found[name].append((better if column.higher else -better) if known else None)
-    return found
 
 
 def _plain(name: str) -> str:

@@ -4,10 +4,9 @@ from testdg.data.pictures import Unreadable, read_picture
 from testdg.runs.compare import check_comparable, comparable, differences
 from testdg.runs.folder import read_result
 from testdg.runs.observer import Observer
-from testdg.runs.pictures import AdaptedStream, Skipped, adapt_stream
-from testdg.runs.predictor import Prediction, Predictor
+from testdg.runs.pictures import AdaptedStream, adapt_stream
+from testdg.runs.predictions import Prediction
 from testdg.runs.protocol import Protocol, read_protocol, read_protocols
-from testdg.runs.record import Record
 from testdg.runs.result import DomainResult, Result
 from testdg.runs.run import run
 from testdg.runs.session import Session, class_names, open_pictures, open_run
@@ -19,13 +18,10 @@ __all__ = [
     "DomainResult",
     "Observer",
     "Prediction",
-    "Predictor",
     "Protocol",
-    "Record",
     "Result",
     "RunSpec",
     "Session",
-    "Skipped",
     "Unreadable",
     "adapt_stream",
     "check_comparable",

@@ -12,13 +12,13 @@ from torch import nn
 from testdg.data.frames import Frames, RemainingPictures, open_frames
 from testdg.errors import UserError, unknown
 from testdg.files import replace_text, writing
-from testdg.runs.loop import graceful_interrupt
-from testdg.runs.pictures import AdaptedStream, Answered
+from testdg.runs.loop import SAVE_EVERY, graceful_interrupt
+from testdg.runs.pictures import AdaptedStream, PredictedBatch
 from testdg.runs.prediction_folder import ROWS, PredictionFolder, require_pyarrow, write_parquet
 from testdg.runs.session import BATCH_SIZE, PictureOptions, Session, open_pictures
-from testdg.runs.summary import Maps, Sample, Samples, Tally
+from testdg.runs.summary import Sample, StreamStatistics
+from testdg.schema import plain
 
-SAVE_EVERY = 60.0  # seconds between two saved states
 FORMATS = ("csv", "parquet")
 FIGURE, SUMMARY = "figure.png", "summary.json"
 
@@ -52,7 +52,7 @@ class Watcher:
     def started(self, total: int | None, done: int) -> None:
         """Called before the first prediction; `done` pictures were predicted before the stream was resumed."""
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
         """Called after a batch was written."""
 
     def stopped(self) -> bool:
@@ -60,19 +60,69 @@ class Watcher:
         return False
 
 
-Draw = Callable[[Path, Tally, Sequence[Sample], str, str], Any]
+Draw = Callable[[Path, StreamStatistics, Sequence[Sample], str, str], Any]
 """Draws the figure of a stream: where, what it amounts to, some pictures, a title and the model."""
 
 
 def adapt_frames(request: Request, watcher: Watcher | None = None, draw: Draw | None = None) -> dict[str, Any]:
-    """Predict and adapt to all pictures, write the results, and return the summary."""
+    """Predict and adapt to all pictures, write the results, and return the summary.
+
+    The stream ends with its pictures, or at a request to stop.
+    """
     watcher = watcher or Watcher()
     check_request(request)
     frames = open_frames(request.frames, request.order, follow=request.follow, idle=request.idle, without=request.out)
     session = open_request(request)
     for note in session.notes:
         watcher.note(note)
-    return _Run(request, session, frames, watcher, draw).result()
+    batch_size = request.batch_size or BATCH_SIZE[session.model.task]
+    folder = PredictionFolder(request.out, _config(request, session, batch_size), session.names)
+    with folder.open(), graceful_interrupt() as interrupted:
+        summary = _follow(request, session, frames, folder, watcher, lambda: interrupted() or watcher.stopped())
+        return _write_results(request, session, folder, summary, draw)
+
+
+def _follow(
+    request: Request,
+    session: Session,
+    frames: Frames,
+    folder: PredictionFolder,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+) -> dict[str, Any]:
+    """Predict from where the folder resumes to the end of the stream; returns the summary."""
+    resumed = folder.resume(session, frames.there)
+    session.warm_up()
+    if resumed.done or resumed.again:
+        frames = RemainingPictures(frames, resumed.done, resumed.again)
+    begun = saved = time.monotonic()
+    statistics = folder.statistics
+    watcher.started(frames.total, len(resumed.done))
+    stream = AdaptedStream(session, frames, folder.config["batch_size"], strict=request.strict)
+    for batch in stream.batches(len(resumed.done), stop):
+        folder.append(batch)
+        watcher.advanced(batch, statistics)
+        if time.monotonic() - saved >= request.save_every:
+            folder.save(session, resumed.seconds + time.monotonic() - begun)
+            saved = time.monotonic()
+    seconds = time.monotonic() - begun
+    folder.save(session, resumed.seconds + seconds)
+    for remark in stream.remarks:
+        watcher.note(remark)
+    if stop() and not frames.live:
+        raise KeyboardInterrupt
+    if not statistics.all.count and not frames.live:
+        message = f"none of the {statistics.skipped} pictures of {request.frames} can be read: see skipped.csv"
+        raise UserError(message, code="no-pictures")
+    return {
+        "method": session.adapter.name,
+        "model": session.model.name,
+        **statistics.summary(),
+        "guard": session.online.guard_counts,
+        "remarks": stream.remarks,
+        "seconds": round(resumed.seconds + seconds, 3),
+        "images_per_second": round((statistics.all.count - folder.resumed) / max(seconds, 1e-9), 2),
+    }
 
 
 def check_request(request: Request) -> None:
@@ -95,112 +145,49 @@ def open_request(request: Request) -> Session:
     return session
 
 
-class _Run:
-    """One stream, from the content of its folder to its summary."""
-
-    def __init__(
-        self, request: Request, session: Session, frames: Frames, watcher: Watcher, draw: Draw | None = None
-    ) -> None:
-        self.request, self.session, self.frames, self.watcher, self.draw = request, session, frames, watcher, draw
-        self.size = request.batch_size or BATCH_SIZE[session.model.task]
-        self.out = PredictionFolder(request.out, self._config())
-        self.maps = Maps(request.out, session.names)
-        self.samples = Samples(request.out, self.maps)
-        self.seconds, self.begun, self.before = 0.0, time.monotonic(), 0
-
-    def _config(self) -> dict[str, Any]:
-        adapter, options, frames = self.session.adapter, self.request.options, self.request.frames
-        settings = {key: "none" if value is None else value for key, value in asdict(adapter.settings).items()}
-        return {
-            "frames": str(frames) if str(frames) == "-" else str(Path(frames).resolve()),
-            "order": self.request.order,
-            "model": self.session.model.name,
+def _config(request: Request, session: Session, batch_size: int) -> dict[str, Any]:
+    """Everything that the predictions depend on, as plain values."""
+    adapter, options = session.adapter, request.options
+    source, state = options.source, options.load_state
+    found: dict[str, Any] = plain(
+        {
+            "frames": "-" if str(request.frames) == "-" else str(Path(request.frames).resolve()),
+            "order": request.order,
+            "model": session.model.name,
             "fingerprint": adapter.origin["fingerprint"],
             "method": adapter.name,
             "guard": options.guard,
-            "source": "none" if options.source is None else str(options.source.resolve()),
-            "load_state": "none" if options.load_state is None else str(options.load_state.resolve()),
-            "batch_size": self.size,
-            "classes": self.session.names,
-            "settings": settings,
+            "source": source and str(source.resolve()),
+            "load_state": state and str(state.resolve()),
+            "batch_size": batch_size,
+            "classes": session.names,
+            "settings": asdict(adapter.settings),
         }
+    )
+    return found
 
-    def result(self) -> dict[str, Any]:
-        """Run to the end of the stream, or until a request to stop."""
-        with self.out.open(), graceful_interrupt() as interrupted:
-            done = self._resume()
 
-            def stop() -> bool:
-                return interrupted() or self.watcher.stopped()
-
-            self.watcher.started(self.frames.total, done)
-            stream = AdaptedStream(self.session, self.frames, self.size, strict=self.request.strict)
-            self._follow(stream, done, stop)
-            self._save()
-            for remark in stream.remarks:
-                self.watcher.note(remark)
-            if stop() and not self.frames.live:
-                raise KeyboardInterrupt
-            return self._finish(stream.remarks)
-
-    def _resume(self) -> int:
-        behind = self.out.resume(self.session, self.frames.there)
-        self.session.warm_up()
-        if behind.done or behind.again:
-            self.frames = RemainingPictures(self.frames, behind.done, behind.again)
-            self.samples.load()
-        self.seconds = behind.seconds
-        self.begun, self.before = time.monotonic(), self.out.tally.all.count
-        return len(behind.done)
-
-    def _follow(self, stream: AdaptedStream, done: int, stop: Callable[[], bool]) -> None:
-        saved = time.monotonic()
-        for answered in stream.batches(done, stop):
-            for prediction, image in zip(answered.predictions, answered.images, strict=True):
-                self.maps.write(prediction)
-                self.samples.add(prediction, image)
-            self.out.append(answered)
-            self.watcher.answered(answered, self.out.tally)
-            if time.monotonic() - saved >= self.request.save_every:
-                self._save()
-                saved = time.monotonic()
-
-    def _elapsed(self) -> float:
-        return self.seconds + time.monotonic() - self.begun
-
-    def _save(self) -> None:
-        self.out.save(self.session, self._elapsed())
-        self.samples.save()
-
-    def _finish(self, remarks: list[str]) -> dict[str, Any]:
-        tally, session, request = self.out.tally, self.session, self.request
-        if not tally.all.count and not self.frames.live:
-            message = f"none of the {tally.skipped} pictures of {request.frames} can be read: see skipped.csv"
-            raise UserError(message, code="no-pictures")
-        if request.save_state is not None:
-            session.online.save(request.save_state)
-        if request.export is not None:
-            with writing(request.export):
-                session.adapter.export(request.export)
-        table = write_parquet(request.out / ROWS) if request.format == "parquet" else request.out / ROWS
-        summary = self._summary(remarks)
-        with writing(request.out):
-            replace_text(request.out / SUMMARY, json.dumps(summary, indent=2) + "\n")
-        late = tally.all.count > self.before or (tally.all.count and not (request.out / FIGURE).exists())
-        if late and self.draw is not None:
-            title = f"{session.adapter.title} on {Path(request.frames).name}"
-            self.draw(request.out / FIGURE, tally, self.samples.chosen(), title, self.session.model.name)
-        return {**summary, "table": str(table), "figure": str(request.out / FIGURE), "out": str(request.out)}
-
-    def _summary(self, remarks: list[str]) -> dict[str, Any]:
-        seconds = time.monotonic() - self.begun
-        tally = self.out.tally
-        return {
-            "method": self.session.adapter.name,
-            "model": self.session.model.name,
-            **tally.summary(),
-            "guard": self.session.online.guard_counts,
-            "remarks": remarks,
-            "seconds": round(self._elapsed(), 3),
-            "images_per_second": round((tally.all.count - self.before) / max(seconds, 1e-9), 2),
-        }
+def _write_results(
+    request: Request,
+    session: Session,
+    folder: PredictionFolder,
+    summary: dict[str, Any],
+    draw: Draw | None,
+) -> dict[str, Any]:
+    """Write the state, the model, the table, the summary and the figure, as far as requested."""
+    if request.save_state is not None:
+        session.online.save(request.save_state)
+    if request.export is not None:
+        with writing(request.export):
+            session.adapter.export(request.export)
+    table, figure = request.out / ROWS, request.out / FIGURE
+    if request.format == "parquet":
+        table = write_parquet(table)
+    with writing(request.out):
+        replace_text(request.out / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    statistics = folder.statistics
+    outdated = statistics.all.count > folder.resumed or not figure.exists()
+    if draw is not None and statistics.all.count and outdated:
+        title = f"{session.adapter.title} on {Path(request.frames).name}"
+        draw(figure, statistics, folder.samples.chosen(), title, session.model.name)
+    return {**summary, "table": str(table), "figure": str(figure), "out": str(request.out)}

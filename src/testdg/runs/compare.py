@@ -1,7 +1,7 @@
 """Whether two results may stand in one table: seeds and settings may differ, data, stream and model may not."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from testdg.errors import UserError
 from testdg.runs.result import Result
@@ -14,7 +14,7 @@ BY_ORDER = ("domains", "held_out")
 _FREE = {"kind", "order", "model", "device", "seed", "tuning"}
 
 
-def differences(first: Result, second: Result, ignore: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
+def differences(first: Result, second: Result, ignore: Collection[str] = ()) -> dict[str, tuple[object, object]]:
     """Fields of the records by which two results differ so that they cannot be compared, with both values."""
     one, two = first.record, second.record
     fields = [key for key in {**one, **two} if key not in _FREE and key not in ignore]
@@ -62,6 +62,6 @@ def check_comparable(results: Sequence[Result], ignore: Collection[str] = ()) ->
             raise UserError(message, code="not-comparable")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."

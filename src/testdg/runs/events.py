@@ -19,7 +19,6 @@ _VISIT = ("round", "phase", "domain", "severity")  # what tells one visit from t
 
 
 def read_entry(number: int, line: bytes) -> Entry:
-    """Parse one line of `events.jsonl`."""
     event: Entry = json.loads(line)
     if event["batch"] != number:
         raise ValueError(f"line {number + 1} is batch {event['batch']}")
@@ -31,8 +30,10 @@ def read_entry(number: int, line: bytes) -> Entry:
 
 def changes(events: Sequence[Entry]) -> list[int] | None:
     """Batches at which the method noticed a change; None where it does not look for any."""
-    told = [event["diagnostics"].get("change") for event in events]
-    return None if set(told) <= {None} else [number for number, change in enumerate(told) if change is True]
+    reported = [event["diagnostics"].get("change") for event in events]
+    if all(change is None for change in reported):
+        return None
+    return [number for number, change in enumerate(reported) if change is True]
 
 
 def count_changes(events: Sequence[Entry]) -> int | None:
@@ -48,7 +49,6 @@ def mean_diagnostic(events: Sequence[Entry], key: str) -> float | None:
 
 
 def visit_spans(events: Sequence[Entry]) -> list[Span]:
-    """The batches of each visit."""
     keys = [[event.get(key) for key in _VISIT] for event in events]
     stops = np.cumsum([len(list(group)) for _, group in groupby(keys)]).tolist()
     return list(zip([0, *stops[:-1]], stops, strict=True))
@@ -56,7 +56,7 @@ def visit_spans(events: Sequence[Entry]) -> list[Span]:
 
 def rolling_scores(events: Sequence[Entry], score: Score, window: int) -> list[float]:
     """The score of the last batches of the same visit, after each batch; NaN where it has no meaning."""
-    sums = np.array([np.sum([score.unpack(part) for part in event["parts"]], 0) for event in events])  # (batches, K)
+    sums = np.array([sum(map(score.unpack, event["parts"])) for event in events])  # (batches, K)
     images = np.array([event["images"] for event in events])
     values = []
     for start, stop in visit_spans(events):

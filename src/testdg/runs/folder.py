@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from testdg.core.online import OnlineModel, load_online
-from testdg.core.state import tidy
+from testdg.core.state import OLD, VALUES, tidy
 from testdg.errors import UserError
 from testdg.files import FRESH, Lock, checksum, locked, replace_text, writing
 from testdg.models import VisionModel
@@ -38,6 +38,17 @@ def damaged(folder: Path, name: str, reason: object) -> UserError:
     """Make the error for a file of a folder that cannot be used."""
     message = f"{folder / name} is damaged ({reason}); delete the folder {folder} to start again"
     return UserError(message, code="damaged-folder")
+
+
+@contextmanager
+def reading(folder: Path, name: str) -> Iterator[None]:
+    """Turn what reading a damaged file raises into the error for it; other mistakes of the user are passed on."""
+    try:
+        yield
+    except UserError:
+        raise
+    except _UNUSABLE as error:
+        raise damaged(folder, name, error) from error
 
 
 class Folder:
@@ -85,25 +96,25 @@ class Folder:
             yield
 
     def check_config(self) -> None:
-        """Refuse the folder of another configuration."""
         if (self.path / CONFIG).exists() and read_config(self.path) != self.config:
-            raise self.damaged(CONFIG, "it belongs to another configuration")
+            raise damaged(self.path, CONFIG, "it belongs to another configuration")
+
+    def saved_state(self) -> Path | None:
+        """The folder of the saved state, without what a kill has left next to it; None without a state."""
+        state = self.path / STATE
+        if not state.exists() and not state.with_name(STATE + OLD).exists():
+            return None
+        with writing(self.path):
+            tidy(state)
+        return state
 
     def restore_state(self, session: Session) -> dict[str, Any] | None:
         """Load the saved state into a session; returns its note, None without a state."""
-        state = self.path / STATE
-        if not state.exists() and not state.with_name(f"{STATE}.old").exists():
-            return None
         try:
-            with writing(self.path):
-                tidy(state)
-            return session.restore(state)
+            state = self.saved_state()
+            return None if state is None else session.restore(state)
         except _UNUSABLE as error:
-            raise self.damaged(STATE, error) from error
-
-    def damaged(self, name: str, reason: object) -> UserError:
-        """Make the error for a file that cannot be used."""
-        return damaged(self.path, name, reason)
+            raise damaged(self.path, STATE, error) from error
 
 
 class Resumed(NamedTuple):
@@ -132,14 +143,12 @@ class RunFolder(Folder):
         note, lines = self.restore_state(session), _lines(self.path)
         done, seconds = 0, 0.0
         if note is not None:
-            try:
+            with reading(self.path, STATE):
                 done, seconds, expected = int(note["batches"]), float(note["seconds"]), str(note[EVENTS])
                 if note["run"] != self.path.name:
                     raise ValueError(f"it belongs to the run {note['run']}")
-            except (ValueError, KeyError, TypeError) as error:
-                raise self.damaged(STATE, error) from error
             if checksum(b"".join(lines[:done])) != expected:
-                raise self.damaged(EVENTS_FILE, f"it does not fit the state after {done} batches")
+                raise damaged(self.path, EVENTS_FILE, f"it does not fit the state after {done} batches")
         data = b"".join(lines[:done])
         with self.writing(), (self.path / EVENTS_FILE).open("ab") as file:
             file.truncate(len(data))
@@ -175,18 +184,13 @@ def run_name(config: Mapping[str, Any]) -> str:
 
 
 def read_result(folder: str | Path) -> Result:
-    """Read the result of a run folder."""
     place = Path(folder)
     values = _read_values(place)
-    try:
+    with reading(place, RESULT):
         config = read_config(place)
         if any(values[part] != config[part] for part in ("protocol", "method")):
-            raise damaged(place, RESULT, f"it belongs to another configuration than the {CONFIG} next to it")
+            raise ValueError(f"it belongs to another configuration than the {CONFIG} next to it")
         return Result.from_dict(values, place)
-    except UserError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(place, RESULT, error) from error
 
 
 def read_events(folder: Path) -> list[Entry]:
@@ -206,24 +210,16 @@ def load_adapted(folder: Path, model: VisionModel) -> OnlineModel:
     if not state.exists():
         message = f"{folder} has no state: delete the run folder, and it is made again"
         raise UserError(message, code="no-state")
-    try:
-        note = json.loads((state / "state.json").read_text(encoding="utf-8"))["note"]
-        mine = note["run"] == folder.name and note[EVENTS] == _read_values(folder)[EVENTS]
-    except UserError:
-        raise
-    except _UNUSABLE as error:
-        raise damaged(folder, STATE, error) from error
-    if not mine:
-        raise damaged(folder, STATE, "it does not belong to the result next to it")
+    with reading(folder, STATE):
+        note = json.loads((state / VALUES).read_text(encoding="utf-8"))["note"]
+        if note["run"] != folder.name or note[EVENTS] != _read_values(folder)[EVENTS]:
+            raise ValueError("it does not belong to the result next to it")
     return load_online(state, model)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read the configuration of a folder."""
-    try:
+    with reading(folder, CONFIG):
         return tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise damaged(folder, CONFIG, error) from error
 
 
 def _lines(folder: Path) -> list[bytes]:
@@ -233,24 +229,18 @@ def _lines(folder: Path) -> list[bytes]:
 
 
 def _parse(folder: Path, lines: Sequence[bytes]) -> list[Entry]:
-    try:
+    with reading(folder, EVENTS_FILE):
         return [read_entry(number, line) for number, line in enumerate(lines)]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise damaged(folder, EVENTS_FILE, error) from error
 
 
 def _read_values(folder: Path) -> dict[str, Any]:
     """The content of `result.json`, without its checksum, which is checked."""
     path = folder / RESULT
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(values, dict):
-            raise TypeError(f"it holds a {type(values).__name__}")
-    except FileNotFoundError as error:
+    if not path.exists():
         message = f"{folder} holds no {RESULT}: it is not a run folder, or its run is not complete"
-        raise UserError(message, code="no-result") from error
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise damaged(folder, RESULT, error) from error
-    if values.pop(CHECKSUM, None) != checksum(values) or EVENTS not in values:
-        raise damaged(folder, RESULT, "its checksum does not fit")
-    return values
+        raise UserError(message, code="no-result")
+    with reading(folder, RESULT):
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if values.pop(CHECKSUM, None) != checksum(values) or EVENTS not in values:
+            raise ValueError("its checksum does not fit")
+        return values

@@ -39,16 +39,14 @@ def run_stream(
     session: RunSession,
     score: Score,
     *,
-    start: int,
-    write: Callable[[list[Entry]], None],
-    save: Callable[[int], None],
+    start: int = 0,
     save_every: float = SAVE_EVERY,
     stop: Callable[[], bool] = lambda: False,
-) -> None:
+) -> Iterator[tuple[list[Entry], bool]]:
     """Run the batches of a session's stream from `start` on.
 
-    `write` gets log entries in order; `save` gets the number of batches done, after their entries were written. When
-    `stop` returns True, the state is saved and KeyboardInterrupt raised.
+    Yields log entries in order, and whether the state is to be saved once they are written. When `stop` returns True,
+    KeyboardInterrupt is raised after that.
     """
     stream, views = session.stream, session.protocol.make_views()
     pending: list[_Pending] = []
@@ -63,11 +61,10 @@ def run_stream(
         stopping = stop()
         late = stopping or time.monotonic() - saved >= save_every
         if late or stream.ends_domain(batch.number) or len(pending) >= _GROUP:
-            write(_complete(pending, score))
+            save = late or batch.number + 1 == len(stream)
+            yield _complete(pending, score), save
             pending = []
-        if late or batch.number + 1 == len(stream):
-            save(batch.number + 1)
-            saved = time.monotonic()
+            saved = time.monotonic() if save else saved
         if stopping:
             raise KeyboardInterrupt
 
@@ -110,9 +107,10 @@ def _complete(pending: list[_Pending], score: Score) -> list[Entry]:
         rows = [sums[start : start + width] for start in range(0, len(sums), width)]
         parts = [{**part, **score.pack(row)} for part, row in zip(one.parts, rows, strict=True)]
         diagnostics = {key: _plain(value, numbers) for key, value in one.diagnostics.items()}
-        skipped = {} if one.skipped_updates is None else {"skipped_updates": _plain(one.skipped_updates, numbers)}
-        errors = sum(part["errors"] for part in parts)
-        entries.append({**one.entry, "errors": errors, **skipped, "diagnostics": diagnostics, "parts": parts})
+        entry = {**one.entry, "errors": sum(part["errors"] for part in parts)}
+        if one.skipped_updates is not None:
+            entry["skipped_updates"] = _plain(one.skipped_updates, numbers)
+        entries.append({**entry, "diagnostics": diagnostics, "parts": parts})
     return entries
 
 

@@ -2,14 +2,15 @@
 
 import shutil
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from testdg.errors import UserError, unknown
 from testdg.runs.events import Entry
-from testdg.runs.record import Record
+from testdg.runs.protocol import Visit
 from testdg.runs.result import Result, Tally
 from testdg.runs.scores import find_score
 
@@ -21,9 +22,9 @@ Sums = tuple[Any, int]  # the sums of a batch's score, and its images
 class RunProgress:
     """How far a run is: its batches, those that are done, and the scores so far."""
 
-    def __init__(self, method: str, record: Record, batches: int) -> None:
+    def __init__(self, method: str, record: Mapping[str, Any], visits: Sequence[Visit], batches: int) -> None:
         self.method, self.record, self.batches = method, record, batches
-        self.tally = Tally(find_score(record.task), record.visits())
+        self.tally = Tally(find_score(record["task"]), visits)
         self.done, self.resumed = 0, 0
         self.started = False
         self.earlier: list[Entry] = []
@@ -35,7 +36,6 @@ class RunProgress:
         self.add(entries)
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Count log entries."""
         self.done += len(entries)
         self.tally.add(entries)
 
@@ -86,27 +86,13 @@ class Observers(Observer):
     """Passes every call on to several observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        self.observers = observers
+        for name in ("training", "opened", "started", "advanced", "finished"):
+            setattr(self, name, partial(_call_all, [getattr(one, name) for one in observers]))
 
-    def training(self, step: int, steps: int) -> None:
-        for one in self.observers:
-            one.training(step, steps)
 
-    def opened(self, folder: Path) -> None:
-        for one in self.observers:
-            one.opened(folder)
-
-    def started(self, run: RunProgress) -> None:
-        for one in self.observers:
-            one.started(run)
-
-    def advanced(self, run: RunProgress, entries: Sequence[Entry]) -> None:
-        for one in self.observers:
-            one.advanced(run, entries)
-
-    def finished(self, result: Result) -> None:
-        for one in self.observers:
-            one.finished(result)
+def _call_all(functions: Sequence[Callable[..., None]], *values: object) -> None:
+    for function in functions:
+        function(*values)
 
 
 class TensorBoard(Observer):
@@ -135,7 +121,7 @@ class TensorBoard(Observer):
         key = self.score.metric.key
         for entry in entries:
             number = entry["batch"]
-            self.recent.append((sum(self.score.unpack(part) for part in entry["parts"]), entry["images"]))
+            self.recent.append((sum(map(self.score.unpack, entry["parts"])), entry["images"]))
             self._write(f"{key}/batch", self._score_of([self.recent[-1]]), number)
             self._write(f"{key}/window", self._score_of(self.recent), number)
             if (change := entry["diagnostics"].get("change")) is not None:
@@ -149,7 +135,6 @@ class TensorBoard(Observer):
         self.close()
 
     def close(self) -> None:
-        """Close the file, if one is open."""
         if self.writer is not None:
             self.writer.close()
             self.writer = None

@@ -13,18 +13,31 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from testdg.data.frames import Frame, Frames, open_frames
+from testdg.data.frames import Frames, NamedPicture, open_frames
 from testdg.data.pictures import Unreadable, decode
 from testdg.errors import UserError, visible
 from testdg.models.canvas import Canvas
-from testdg.runs.predictor import Item, Prediction, Predictor
+from testdg.runs.predictions import Prediction, Size, compare
 from testdg.runs.session import BATCH_SIZE, PictureOptions, Session, open_pictures
 
 _MOST_WORKERS = 4
 _TICK = 0.2  # seconds between two checks of a waiting thread whether it should stop
 _PATIENCE = 1.0  # seconds that pictures of a live stream wait for their batch to fill
 
-Share = Future[list[Item]]
+
+@dataclass(frozen=True, eq=False)
+class LoadedPicture:
+    """A decoded picture with its number and name, or the reason why it is skipped."""
+
+    index: int
+    file: str
+    image: Tensor | None
+    size: Size = (0, 0)
+    """Height and width of the file."""
+    reason: str = ""
+
+
+Share = Future[list[LoadedPicture]]
 Decoded = queue.Queue[Share | BaseException | None]
 
 
@@ -37,29 +50,29 @@ class Loader:
 
     def __init__(self, canvas: Canvas, channels: int, workers: int | None = None) -> None:
         self.canvas, self.channels = canvas, channels
-        self.workers = workers or min(max(1, (os.cpu_count() or 1) // 2), _MOST_WORKERS)  # the model needs cores, too
+        half = max(1, (os.cpu_count() or 1) // 2)  # the model needs cores, too
+        self.workers = workers or min(half, _MOST_WORKERS)
 
-    def load(self, index: int, frame: Frame) -> Item:
-        """Decode a picture, resized to the model's input if that is smaller."""
-        try:
-            image = decode(frame.picture, self.channels)
-            height, width = image.shape[-2:]
-            return Item(index, frame.file, self.canvas.shrink(image), (height, width))
-        except Unreadable as error:
-            return Item(index, frame.file, None, reason=str(error))
-
-    def load_all(self, start: int, frames: Sequence[Frame]) -> list[Item]:
-        """Decode some pictures, numbered from `start`."""
-        return [self.load(index, frame) for index, frame in enumerate(frames, start)]
+    def load(self, start: int, frames: Sequence[NamedPicture]) -> list[LoadedPicture]:
+        """Decode pictures, numbered from `start`, and resize those that are larger than the model's input."""
+        found = []
+        for index, frame in enumerate(frames, start):
+            try:
+                image = decode(frame.picture, self.channels)
+                height, width = image.shape[-2:]
+                found.append(LoadedPicture(index, frame.file, self.canvas.shrink(image), (height, width)))
+            except Unreadable as error:
+                found.append(LoadedPicture(index, frame.file, None, reason=str(error)))
+        return found
 
     def batches(
         self, frames: Frames, size: int, start: int = 0, stop: Callable[[], bool] = lambda: False
-    ) -> Iterator[list[Item]]:
+    ) -> Iterator[list[LoadedPicture]]:
         """Decoded pictures, `size` at a time, numbered from `start`; a live stream does not wait long for a full one.
 
         If `stop` ends the stream early, an incomplete batch is dropped: the resumed stream makes the same batches.
         """
-        found: list[Item] = []
+        found: list[LoadedPicture] = []
         for one in self._ahead(frames, start, size, stop) if frames.ahead else self._here(frames, start):
             found += [] if one is None else [one]
             if len(found) == size or (one is None and found):
@@ -68,14 +81,13 @@ class Loader:
         if found and (frames.live or not stop()):
             yield found
 
-    def _here(self, frames: Frames, start: int) -> Iterator[Item | None]:
+    def _here(self, frames: Frames, start: int) -> Iterator[LoadedPicture]:
         """Decode in the caller's thread: the caller's iterator may not be thread-safe, and may reuse its memory."""
-        given = (frame for frame in frames if frame is not None)
-        for index, frame in enumerate(given, start):
-            one = self.load(index, frame)
-            yield replace(one, image=None if one.image is None else one.image.clone())
+        for index, frame in enumerate(filter(None, frames), start):
+            (one,) = self.load(index, [frame])
+            yield one if one.image is None else replace(one, image=one.image.clone())
 
-    def _ahead(self, frames: Frames, start: int, size: int, stop: Callable[[], bool]) -> Iterator[Item | None]:
+    def _ahead(self, frames: Frames, start: int, size: int, stop: Callable[[], bool]) -> Iterator[LoadedPicture | None]:
         """Decode in other threads, two batches ahead; None if no picture arrived for a while."""
         share = 1 if frames.live else -(-size // (2 * self.workers))  # of a batch, so that threads seldom meet
         decoded: Decoded = queue.Queue(2 * size // share + self.workers)
@@ -93,27 +105,26 @@ class Loader:
         self, frames: Frames, start: int, share: int, pool: Executor, decoded: Decoded, over: threading.Event
     ) -> None:
         """Submit the work until the frames end or the consumer stops."""
+
+        def put(one: Share | BaseException | None) -> None:
+            while not over.is_set():
+                try:
+                    return decoded.put(one, timeout=_TICK)
+                except queue.Full:
+                    continue
+
         last: BaseException | None = None
-        given = (frame for frame in takewhile(lambda _: not over.is_set(), frames) if frame is not None)
+        given = filter(None, takewhile(lambda _: not over.is_set(), frames))
         try:
             while waiting := list(islice(given, share)):
-                _put(decoded, pool.submit(self.load_all, start, waiting), over)
+                put(pool.submit(self.load, start, waiting))
                 start += share
         except BaseException as error:  # raised where the pictures are consumed
             last = error
-        _put(decoded, last, over)
+        put(last)
 
 
-def _put(decoded: Decoded, one: Share | BaseException | None, over: threading.Event) -> None:
-    """Wait for room in the queue, unless the consumer has stopped."""
-    while not over.is_set():
-        try:
-            return decoded.put(one, timeout=_TICK)
-        except queue.Full:
-            continue
-
-
-def _taken(decoded: Decoded, live: bool, stop: Callable[[], bool]) -> Iterator[Item | None]:
+def _taken(decoded: Decoded, live: bool, stop: Callable[[], bool]) -> Iterator[LoadedPicture | None]:
     waited = 0.0
     while not stop():
         try:
@@ -131,26 +142,17 @@ def _taken(decoded: Decoded, live: bool, stop: Callable[[], bool]) -> Iterator[I
         yield from one.result()
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A picture that was skipped, and why."""
-
-    index: int
-    file: str
-    reason: str
-
-
-class Answered(NamedTuple):
-    """The outcome of one batch: predictions in order, their pictures as decoded, and the pictures that were skipped."""
+class PredictedBatch(NamedTuple):
+    """Predictions in the order of the stream, their pictures as decoded, and the pictures that were skipped."""
 
     predictions: list[Prediction]
     images: list[Tensor]
-    skipped: list[Skipped]
+    skipped: list[LoadedPicture]
 
     @property
     def files(self) -> list[str]:
-        """The pictures of the batch, in order."""
-        both: list[Prediction | Skipped] = [*self.predictions, *self.skipped]
+        """All pictures of the batch, in the order of the stream."""
+        both: list[Prediction | LoadedPicture] = [*self.predictions, *self.skipped]
         return [one.file for one in sorted(both, key=lambda one: one.index)]
 
 
@@ -158,7 +160,7 @@ class AdaptedStream:
     """An iterator over the predictions of a stream of pictures.
 
     `adapter` is the adapting model, to be saved or exported afterwards. `skipped` has the last thousand skipped
-    pictures, `remarks` other problems of the stream.
+    pictures.
     """
 
     def __init__(self, session: Session, frames: Frames, batch_size: int | None, *, strict: bool) -> None:
@@ -167,16 +169,13 @@ class AdaptedStream:
         self.session, self.frames, self.strict = session, frames, strict
         self.batch_size = batch_size or BATCH_SIZE[session.model.task]
         self.adapter = session.online
-        self.predictor = Predictor(session)
-        self.loader = Loader(session.canvas, session.model.channels)
-        self.skipped: list[Skipped] = []
-        self._one_by_one = chain.from_iterable(answered.predictions for answered in self.batches())
+        self.skipped: list[LoadedPicture] = []
+        self._one_by_one = chain.from_iterable(batch.predictions for batch in self.batches())
 
     def __iter__(self) -> Iterator[Prediction]:
         return self
 
     def __next__(self) -> Prediction:
-        """The next prediction, in the order of the pictures."""
         return next(self._one_by_one)
 
     @property
@@ -184,37 +183,65 @@ class AdaptedStream:
         """Problems of the stream as a whole, in sentences."""
         return self.frames.remarks()
 
-    def batches(self, start: int = 0, stop: Callable[[], bool] = lambda: False) -> Iterator[Answered]:
+    def batches(self, start: int = 0, stop: Callable[[], bool] = lambda: False) -> Iterator[PredictedBatch]:
         """Predictions batch by batch; the first picture has the number `start`. Ends early when `stop` returns True."""
-        for loaded in self.loader.batches(self.frames, self.batch_size, start, stop):
-            answered = self._answer(loaded)
-            self.skipped = [*self.skipped, *answered.skipped][-1000:]
-            yield answered
+        loader = Loader(self.session.canvas, self.session.model.channels)
+        for loaded in loader.batches(self.frames, self.batch_size, start, stop):
+            batch = self._predict(loaded)
+            self.skipped = [*self.skipped, *batch.skipped][-1000:]
+            yield batch
 
-    def _answer(self, loaded: Sequence[Item]) -> Answered:
-        good = [one for one in loaded if one.image is not None]
-        skipped = [self._skip(one, one.reason) for one in loaded if one.image is None]
-        images = [one.image for one in good if one.image is not None]
-        found: list[tuple[Prediction, Tensor]] = []
+    def _predict(self, loaded: Sequence[LoadedPicture]) -> PredictedBatch:
+        """Predict pictures, learn from them, and collect those that cannot be used."""
+        good, images, skipped = [], [], []
+        for one in loaded:
+            if one.image is None:
+                skipped.append(self._skip(one, one.reason))
+            else:
+                good.append(one)
+                images.append(one.image)
+        found: dict[int, Prediction] = {}
         for places, batch in self.session.canvas.batches(images) if images else ():
             try:
-                predictions = self.predictor(batch, [good[place] for place in places])
+                predictions = self._step(batch, [good[place] for place in places])
             except UserError as error:
-                if (
-                    self.session.model.preprocessing.input_size is not None
-                ):  # a model of any input size may fail on a size
-                    raise
+                if self.session.model.preprocessing.input_size is not None:
+                    raise  # only a model of any input size may fail on a size
                 skipped += [self._skip(good[place], str(error)) for place in places]
                 continue
-            found += zip(predictions, (images[place] for place in places), strict=True)
-        found.sort(key=lambda pair: pair[0].index)
-        return Answered([one for one, _ in found], [image for _, image in found], skipped)
+            found.update(zip(places, predictions, strict=True))
+        order = sorted(found)
+        return PredictedBatch([found[place] for place in order], [images[place] for place in order], skipped)
 
-    def _skip(self, one: Item, reason: str) -> Skipped:
+    def _step(self, images: Tensor, pictures: Sequence[LoadedPicture]) -> list[Prediction]:
+        """Predict images in [0, 1], (N, C, H, W), learn from them, and predict them with the source in another pass."""
+        session, names = self.session, self.session.names
+        # the method `source` needs one pass only
+        event = session.step(images) if session.adapter.learns else None
+        by_source = session.predict_by(session.model, images)
+        own = by_source if event is None else event.logits
+        compared = compare(own, by_source, [one.size for one in pictures])
+        found: list[Prediction] = []
+        for picture, one in zip(pictures, compared, strict=True):
+            found.append(
+                Prediction(
+                    **vars(one),
+                    index=picture.index,
+                    file=picture.file,
+                    class_name=names[one.class_index],
+                    source_class_name=names[one.source_class_index],
+                    change=not found and event is not None and event.change,
+                    learnt=event is not None and event.learnt,
+                    reason="" if event is None else event.reason,
+                )
+            )
+        return found
+
+    def _skip(self, one: LoadedPicture, reason: str) -> LoadedPicture:
         if self.strict:
             message = f"{visible(one.file)} cannot be used: {reason}; without strict it would be skipped"
             raise UserError(message, code="unreadable-picture")
-        return Skipped(one.index, one.file, reason)
+        return replace(one, image=None, reason=reason)
 
 
 def adapt_stream(

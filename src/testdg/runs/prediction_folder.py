@@ -12,15 +12,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from testdg.errors import UserError
 from testdg.files import csv_cell, replacing, writing
-from testdg.runs.folder import CONFIG, STATE, Folder, read_config
-from testdg.runs.pictures import Answered
-from testdg.runs.predictor import Prediction
+from testdg.runs.folder import CONFIG, STATE, Folder, damaged, read_config, reading
+from testdg.runs.pictures import PredictedBatch
+from testdg.runs.predictions import Prediction
 from testdg.runs.session import Session
-from testdg.runs.summary import Tally
+from testdg.runs.summary import Maps, SamplePictures, StreamStatistics
 
 ROWS, SKIPPED, JOURNAL = "predictions.csv", "skipped.csv", ".batches.jsonl"
 COLUMNS = (
@@ -29,13 +29,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def _line(values: Sequence[Any]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(values)
-    return text.getvalue().encode()
+class JournalEntry(TypedDict):
+    """A batch: all its pictures, those that were skipped, and the length of each file after it, in bytes."""
 
-
-_HEADS = {ROWS: _line(COLUMNS), SKIPPED: _line(("index", "file", "reason")), JOURNAL: b""}
+    files: list[str]
+    skipped: list[str]
+    sizes: dict[str, int]
 
 
 class ResumePoint(NamedTuple):
@@ -46,14 +45,25 @@ class ResumePoint(NamedTuple):
     seconds: float
 
 
+def _line(values: Sequence[object]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue().encode()
+
+
+_HEADS = {ROWS: _line(COLUMNS), SKIPPED: _line(("index", "file", "reason")), JOURNAL: b""}
+
+
 class PredictionFolder(Folder):
     """One stream on disk. `config` is everything that its predictions depend on, in plain values."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], names: Sequence[str] = ()) -> None:
         super().__init__(path, config)
         self.files: dict[str, io.FileIO] = {}
-        self.batches = 0
-        self.tally = Tally()
+        self.batches = self.resumed = 0  # resumed: predictions from before
+        self.statistics = StreamStatistics()
+        self.maps = Maps(path, names)
+        self.samples = SamplePictures(path, self.maps)
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -96,83 +106,81 @@ class PredictionFolder(Folder):
         saved, seconds = len(batches), 0.0
         if session.adapter.learns:
             note = self.restore_state(session) or {}
-            try:
+            with reading(self.path, STATE):
                 saved, seconds = int(note.get("batches", 0)), float(note.get("seconds", 0.0))
-            except (ValueError, TypeError) as error:
-                raise self.damaged(STATE, error) from error
         if saved > len(batches):
-            raise self.damaged(JOURNAL, f"{len(batches)} batches for a state of {saved}")
-        late = batches[saved:]
-        redo = all(exists(file) for one in late for file in one["files"] if file not in one["skipped"])
-        done = batches[:saved] if redo else batches
-        self._cut(done)
-        self.batches, self.tally = len(done), Tally()
+            raise damaged(self.path, JOURNAL, f"{len(batches)} batches for a state of {saved}")
+        late = [(file, file in one["skipped"]) for one in batches[saved:] for file in one["files"]]
+        redo = all(skipped or exists(file) for file, skipped in late)
+        batches = batches[:saved] if redo else batches
+        sizes = batches[-1]["sizes"] if batches else {name: len(head) for name, head in _HEADS.items()}
+        for name, table in self.files.items():
+            if table.seek(0, io.SEEK_END) < sizes[name]:
+                raise damaged(self.path, name, f"it has {table.tell()} bytes; {sizes[name]} were written")
+            _truncate(table, sizes[name])
+        self.batches = len(batches)
         for row in read_rows(self.path / ROWS):
-            self.tally.add(row)
-        self.tally.skipped = sum(1 for _ in read_rows(self.path / SKIPPED))
-        again = [file for one in late for file in one["files"]] if redo else []
-        return ResumePoint([file for one in done for file in one["files"]], again, seconds)
+            self.statistics.add(row)
+        self.resumed = self.statistics.all.count
+        self.statistics.skipped = sum(1 for _ in read_rows(self.path / SKIPPED))
+        self.samples.load()
+        done = [file for one in batches for file in one["files"]]
+        return ResumePoint(done, [file for file, _ in late] if redo else [], seconds)
 
-    def _journal(self) -> list[dict[str, Any]]:
+    def _journal(self) -> list[JournalEntry]:
         """The batches that were written completely."""
         lines = (self.path / JOURNAL).read_bytes().split(b"\n")[:-1]
-        try:
-            found = [json.loads(line) for line in lines]
+        with reading(self.path, JOURNAL):
+            found: list[JournalEntry] = [json.loads(line) for line in lines]
             for one in found:
                 one["files"], one["skipped"], one["sizes"][ROWS], one["sizes"][SKIPPED], one["sizes"][JOURNAL]
-        except (ValueError, KeyError, TypeError) as error:
-            raise self.damaged(JOURNAL, error) from error
-        return found
-
-    def _cut(self, batches: Sequence[Mapping[str, Any]]) -> None:
-        """Cut tables and journal after some batches."""
-        sizes = batches[-1]["sizes"] if batches else {name: len(head) for name, head in _HEADS.items()}
-        for name, file in self.files.items():
-            if file.seek(0, io.SEEK_END) < sizes[name]:
-                raise self.damaged(name, f"it has {file.tell()} bytes; {sizes[name]} were written")
-            _truncate(file, sizes[name])
+            return found
 
     # Writing
 
-    def append(self, answered: Answered) -> None:
-        """Add a batch: rows, what was skipped, and the line of the journal; all of them, or none."""
-        rows = [row_of(prediction) for prediction in answered.predictions]
+    def append(self, batch: PredictedBatch) -> None:
+        """Add a batch: maps, rows, what was skipped, and the line of the journal; all rows and the line, or none."""
+        for prediction in batch.predictions:
+            self.maps.write(prediction)
+        rows = [row_of(prediction) for prediction in batch.predictions]
+        reasons = [[one.index, csv_cell(one.file), csv_cell(one.reason)] for one in batch.skipped]
         before = {name: file.tell() for name, file in self.files.items()}
-        skipped = [one.file for one in answered.skipped]
-        reasons = [[one.index, csv_cell(one.file), csv_cell(one.reason)] for one in answered.skipped]
         with self.writing():
             try:
                 _write(self.files[ROWS], b"".join(_line([row[key] for key in COLUMNS]) for row in rows))
                 _write(self.files[SKIPPED], b"".join(map(_line, reasons)))
-                _write(self.files[JOURNAL], self._batch({"files": answered.files, "skipped": skipped}))
+                _write(self.files[JOURNAL], self._journal_line(batch))
             except BaseException:
                 for name, size in before.items():
                     with suppress(OSError):  # what stays behind is cut by the next run
                         _truncate(self.files[name], size)
                 raise
         self.batches += 1
-        for row in rows:
-            self.tally.add(row)
-        self.tally.skipped += len(skipped)
+        for prediction, image, row in zip(batch.predictions, batch.images, rows, strict=True):
+            self.samples.add(prediction, image)
+            self.statistics.add(row)
+        self.statistics.skipped += len(batch.skipped)
 
-    def _batch(self, about: dict[str, Any]) -> bytes:
-        """The line of a batch, which names its own end: of a fixed width, so that it is known before."""
+    def _journal_line(self, batch: PredictedBatch) -> bytes:
+        """The line of a batch, which has its own end: it is of a fixed width, so that the end is known before."""
         sizes = {name: self.files[name].tell() for name in (ROWS, SKIPPED)}
-        start = self.files[JOURNAL].tell()
-        blank = json.dumps({**about, "sizes": {**sizes, JOURNAL: 10**15}}) + "\n"
-        line = json.dumps({**about, "sizes": {**sizes, JOURNAL: start + len(blank)}})
+        entry = {"files": batch.files, "skipped": [one.file for one in batch.skipped]}
+        blank = json.dumps({**entry, "sizes": {**sizes, JOURNAL: 10**15}}) + "\n"
+        end = self.files[JOURNAL].tell() + len(blank)
+        line = json.dumps({**entry, "sizes": {**sizes, JOURNAL: end}})
         return (line.ljust(len(blank) - 1) + "\n").encode()
 
     def save(self, session: Session, seconds: float) -> None:
-        """Save the state with its number of batches, after forcing their rows to disk."""
+        """Save the state with its number of batches, after forcing their rows to disk, and the samples."""
         with self.writing():
             for file in self.files.values():
                 os.fsync(file.fileno())
             if session.adapter.learns:
                 session.online.save(self.path / STATE, {"seconds": seconds, "batches": self.batches})
+        self.samples.save()
 
 
-def row_of(prediction: Prediction) -> dict[str, Any]:
+def row_of(prediction: Prediction) -> dict[str, str | int]:
     """A prediction as a row; names stay texts for a spreadsheet."""
     return {
         "index": prediction.index,
@@ -191,7 +199,6 @@ def row_of(prediction: Prediction) -> dict[str, Any]:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, str]]:
-    """Rows of a table, one after the other."""
     with path.open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
 

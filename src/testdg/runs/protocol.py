@@ -86,20 +86,44 @@ class Protocol(Struct, frozen=True, kw_only=True):
     stride: str = "none"
 
     def __post_init__(self) -> None:
-        wrong = _mistakes(msgspec.structs.asdict(self))
+        _convert(msgspec.structs.asdict(self), self.name)
+        if wrong := self._contradictions():
+            raise UserError(f"protocol {self.name}: {'; '.join(wrong)}", code="wrong-protocol")
+
+    def _contradictions(self) -> list[str]:
+        """Values that exclude each other, a phrase each."""
+        wrong, mixed = [], self.sampling == "mixed"
         if self.order == "all":
             wrong.append("order all is ten protocols: read_protocols returns them")
-        if wrong:
-            raise UserError(f"protocol {self.name}: {'; '.join(wrong)}", code="wrong-protocol")
+        if mixed and self.resets == "domain":
+            wrong.append("resets at every domain need domains one after the other; sampling is mixed")
+        if mixed and self.severity == "gradual":
+            wrong.append("gradual severities come one after the other; sampling is mixed")
+        if self.resets == "domain" and self.held_out:
+            wrong.append("held_out tests what was learnt from all domains; resets = domain forgets it")
+        if self.then == "adapt" and (mixed or not self.held_out or self.held_out == "each"):
+            wrong.append("then = adapt continues with the held-out domains, one after the other: name some")
+        if self.concentration != 0.1 and self.sampling != "dirichlet":
+            wrong.append(f"concentration belongs to sampling dirichlet; sampling is {self.sampling}")
+        if self.seed != 0 and self.sampling in ("file", "sorted"):
+            wrong.append(f"seed belongs to sampling mixed or dirichlet; sampling is {self.sampling}")
+        whole, step = _read_size(self.window), _read_size(self.stride)
+        for key, written, size in (("window", self.window, whole), ("stride", self.stride, step)):
+            if written != "none" and size is None:
+                wrong.append(f"{key} must be height and width in pixels, as in 1024x1024; got {written!r}")
+        if (self.window == "none") != (self.stride == "none"):
+            wrong.append("window and stride belong together, as in window=1024x1024,stride=768x768")
+        elif whole and step and (step[0] > whole[0] or step[1] > whole[1]):
+            wrong.append(f"stride {self.stride} leaves gaps between windows of {self.window}: make it smaller")
+        return wrong
 
     def choose(self, benchmark: Benchmark) -> Benchmark:
         """The benchmark with the domains that the protocol names; the same where it names none."""
         if not isinstance(self.order, tuple):
             return benchmark
         if benchmark.options.domains not in (None, self.order):
-            raise UserError(
-                f"protocol {self.name} names its domains itself: leave out --domains", code="option-conflict"
-            )
+            message = f"protocol {self.name} names its domains itself: leave out --domains"
+            raise UserError(message, code="option-conflict")
         chosen = copy.copy(benchmark)
         chosen.options = replace(benchmark.options, domains=self.order)
         return chosen
@@ -140,25 +164,25 @@ class Protocol(Struct, frozen=True, kw_only=True):
         if self.severity == "benchmark":
             return benchmark.options.severity if benchmark.has_severities else None
         if not benchmark.has_severities:
-            raise UserError(
-                f"{self.name} goes through severities; {benchmark.name} has none: use another protocol",
-                code="no-severities",
-            )
+            message = f"{self.name} goes through severities; {benchmark.name} has none: use another protocol"
+            raise UserError(message, code="no-severities")
         if benchmark.options.severity != Options().severity:
             raise UserError(f"{self.name} chooses the severities itself: leave out --severity", code="option-conflict")
         return self.severity
 
+    def visits(self, benchmark: Benchmark) -> list[Visit]:
+        """Every visit of the stream of a benchmark, in order."""
+        severity = self.levels(benchmark)
+        return make_visits(*self.split(benchmark), severity, self.rounds)
+
     def stream(self, benchmark: Benchmark, batch_size: int | None = None) -> Stream:
-        """The stream of a benchmark under this protocol."""
         if self.sampling in ("dirichlet", "sorted") and benchmark.task != "classification":
             message = f"sampling {self.sampling} needs one label per image"
             raise UserError(f"{message}; {benchmark.name} is for {benchmark.task}", code="wrong-task")
         if not self.make_views().plain and benchmark.task != "segmentation":
-            raise UserError(
-                f"views and windows are for segmentation; {benchmark.name} is for {benchmark.task}", code="wrong-task"
-            )
-        severity = self.levels(benchmark)
-        visits = make_visits(*self.split(benchmark), severity, self.rounds)
+            message = f"views and windows are for segmentation; {benchmark.name} is for {benchmark.task}"
+            raise UserError(message, code="wrong-task")
+        visits = self.visits(benchmark)
         segments = [Segment(benchmark.domain(v.name, v.severity), v.round, v.learn) for v in visits]
         sampling = Sampling(self.sampling, self.concentration, self.seed)
         return Stream(segments, benchmark.batch_size if batch_size is None else batch_size, sampling)
@@ -178,11 +202,10 @@ def make_visits(domains: Sequence[str], held_out: Sequence[str], severity: Sever
     stations[fork:fork] = [(name, 1, False) for name in held_out]
     visits = []
     for place, (name, number, learn) in enumerate(stations):
-        levels: Iterable[int | None] = severity if isinstance(severity, tuple) else ()
         if severity == "gradual":
-            levels = LATER_RAMP if place else FIRST_RAMP
-        elif not isinstance(severity, tuple):
-            levels = (severity,)
+            levels: Iterable[int | None] = LATER_RAMP if place else FIRST_RAMP
+        else:
+            levels = severity if isinstance(severity, tuple) else (severity,)
         visits += [Visit(name, level, number, learn) for level in levels]
     return visits
 
@@ -196,14 +219,14 @@ def read_protocols(text: str | Path | Protocol) -> list[Protocol]:
         base = {"name": Path(name).stem, **read_toml(Path(name), "protocol file")}
     else:
         base = {"name": name, **look_up("protocol", name, PROTOCOLS)}
-    values: dict[str, Any] = {**base, **dict(_read_pair(pair) for pair in pairs)}
-    if wrong := _mistakes(values):
-        raise UserError(f"protocol {name}: {'; '.join(wrong)}", code="wrong-protocol")
-    values = {key: check_value(field_types(Protocol)[key], key, value) for key, value in values.items()}
+    values = _convert({**base, **dict(_read_pair(pair) for pair in pairs)}, name)
     if values.get("order") != "all":
         return [Protocol(**values)]
-    several = [Protocol(**{**values, "order": number}) for number in range(len(ORDERS))]
-    return [msgspec.structs.replace(one, name=f"order-{one.order}") for one in several] if name == "orders" else several
+    several = []
+    for number in range(len(ORDERS)):
+        own_name = f"order-{number}" if name == "orders" else values["name"]
+        several.append(Protocol(**{**values, "order": number, "name": own_name}))
+    return several
 
 
 def read_protocol(text: str | Path | Protocol) -> Protocol:
@@ -235,51 +258,15 @@ def _read_size(text: str) -> Size | None:
     return None if found is None else (int(found[1]), int(found[2]))
 
 
-def _mistakes(values: Mapping[str, Any]) -> list[str]:
-    """Everything that is wrong with the values of a protocol, a phrase each."""
-    known, phrases = field_types(Protocol), []
+def _convert(values: Mapping[str, object], name: str) -> dict[str, Any]:
+    """The values of a protocol as their declared types; one error has everything that is wrong with them."""
+    known, phrases, found = field_types(Protocol), [], {}
     for key, value in values.items():
         try:
             check_keys([key], known)
-            check_value(known[key], key, value)
+            found[key] = check_value(known[key], key, value)
         except UserError as error:
             phrases.append(str(error))
-    return phrases or _contradictions(**{key: value for key, value in values.items() if key != "name"})
-
-
-def _contradictions(
-    sampling: str = "file",
-    resets: str = "once",
-    severity: object = None,
-    held_out: object = 0,
-    then: str = "end",
-    concentration: float = 0.1,
-    seed: int = 0,
-    window: str = "none",
-    stride: str = "none",
-    **others: object,
-) -> list[str]:
-    """Values that exclude each other, a phrase each."""
-    wrong, mixed = [], sampling == "mixed"
-    if mixed and resets == "domain":
-        wrong.append("resets at every domain need domains one after the other; sampling is mixed")
-    if mixed and severity == "gradual":
-        wrong.append("gradual severities come one after the other; sampling is mixed")
-    if resets == "domain" and held_out:
-        wrong.append("held_out tests what was learnt from all domains; resets = domain forgets it")
-    if then == "adapt" and (mixed or not held_out or held_out == "each"):
-        wrong.append("then = adapt continues with the held-out domains, one after the other: name some")
-    if concentration != 0.1 and sampling != "dirichlet":
-        wrong.append(f"concentration belongs to sampling dirichlet; sampling is {sampling}")
-    if seed != 0 and sampling in ("file", "sorted"):
-        wrong.append(f"seed belongs to sampling mixed or dirichlet; sampling is {sampling}")
-    sizes = {"window": (window, _read_size(window)), "stride": (stride, _read_size(stride))}
-    for key, (written, size) in sizes.items():
-        if written != "none" and size is None:
-            wrong.append(f"{key} must be height and width in pixels, as in 1024x1024; got {written!r}")
-    (_, whole), (_, step) = sizes.values()
-    if (window == "none") != (stride == "none"):
-        wrong.append("window and stride belong together, as in window=1024x1024,stride=768x768")
-    elif whole and step and (step[0] > whole[0] or step[1] > whole[1]):
-        wrong.append(f"stride {stride} leaves gaps between windows of {window}: make it smaller")
-    return wrong
+    if phrases:
+        raise UserError(f"protocol {name}: {'; '.join(phrases)}", code="wrong-protocol")
+    return found

@@ -1,74 +1,39 @@
-"""Record: a value that says everything a number depends on."""
+"""The record: everything that a number depends on, as plain values; stored and printed with it."""
 
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from testdg.core.adapter import Adapter
 from testdg.data.benchmarks import Benchmark
 from testdg.data.stream import Stream
-from testdg.methods import Adapter
-from testdg.runs.protocol import Protocol, Severity, Visit, make_visits
+from testdg.runs.protocol import Protocol
 from testdg.schema import plain
+from testdg.spec import RunSpec
 
 RESETS = {"once": "once at the start", "domain": "at every domain"}
 OWN_ORDERS = ("the benchmark's", "the protocol's own")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """How a number was made; stored and printed with it."""
-
-    kind: str
-    benchmark: str
-    task: str
-    data: str
-    data_fingerprint: str
-    order: str
-    domains: tuple[str, ...]
-    held_out: tuple[str, ...]
-    severity: Severity
-    rounds: int
-    images_per_domain: int | tuple[int, ...]
-    sampling: str
-    concentration: float | None
-    sampling_seed: int | None
-    batch_size: int
-    resets: str
-    views: str
-    model: str
-    model_fingerprint: str
-    preprocessing: dict[str, Any]
-    precision: str
-    device: str
-    seed: int
-    tuning: str
-
-    def visits(self) -> list[Visit]:
-        """Every visit of the stream, in order."""
-        return make_visits(self.domains, self.held_out, self.severity, self.rounds)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the values as plain JSON; only predictions of pixels are made on views."""
-        values = {key: value for key, value in asdict(self).items() if key != "views" or self.task == "segmentation"}
-        found: dict[str, Any] = plain(values)
-        return found
-
-
-def make_record(protocol: Protocol, benchmark: Benchmark, stream: Stream, adapter: Adapter, tuning: str) -> Record:
-    """Gather everything that the number of a run depends on."""
+def make_record(
+    protocol: Protocol, benchmark: Benchmark, stream: Stream, adapter: Adapter, tuning: str
+) -> dict[str, Any]:
+    """Collect everything that the numbers of a run depend on; `tuning` says where its settings come from."""
     about = benchmark.describe()
     adapted, held_out = protocol.split(benchmark)
     images = {segment.domain.name: len(segment.domain) for segment in stream.segments}
     sizes = [images[name] for name in dict.fromkeys((*adapted, *held_out))]
-    numbered = isinstance(protocol.order, int)
-    chosen = {
+    own_order = OWN_ORDERS[protocol.order != "benchmark"]
+    values = {
         "kind": protocol.name,
+        "benchmark": about["benchmark"],
         "task": benchmark.task,
-        "order": f"order {protocol.order}" if numbered else OWN_ORDERS[protocol.order != "benchmark"],
+        "data": about["data"],
+        "data_fingerprint": about["data_fingerprint"],
+        "order": f"order {protocol.order}" if isinstance(protocol.order, int) else own_order,
         "domains": adapted,
         "held_out": held_out,
         "severity": protocol.levels(benchmark),
         "rounds": protocol.rounds,
-        "images_per_domain": sizes[0] if len(set(sizes)) == 1 else tuple(sizes),
+        "images_per_domain": sizes[0] if len(set(sizes)) == 1 else sizes,
         "sampling": protocol.sampling,
         "concentration": protocol.concentration if protocol.sampling == "dirichlet" else None,
         "sampling_seed": protocol.seed if protocol.sampling in ("mixed", "dirichlet") else None,
@@ -83,4 +48,18 @@ def make_record(protocol: Protocol, benchmark: Benchmark, stream: Stream, adapte
         "seed": adapter.settings.seed,
         "tuning": tuning,
     }
-    return Record(**{**about, **chosen})
+    if benchmark.task != "segmentation":  # only predictions of pixels are made on views
+        del values["views"]
+    found: dict[str, Any] = plain(values)
+    return found
+
+
+def settings_origin(spec: RunSpec, preset: str | None) -> str:
+    """Where the settings of a run come from, in words."""
+    parts = [f"the method's preset for {preset}" if preset else "the method's defaults"]
+    for file in dict.fromkeys(spec.chosen_in.values()):
+        keys = sorted(key for key, one in spec.chosen_in.items() if one == file)
+        parts.append(f"chosen in {file}: {', '.join(keys)}")
+    if own := sorted(spec.settings.keys() - spec.chosen_in.keys() - {"seed", "precision"}):
+        parts.append(f"chosen by the user: {', '.join(own)}")
+    return "; ".join(parts)

@@ -1,19 +1,21 @@
-"""Result: the scores of every visit to a domain, with the record of what they depend on."""
+"""Result: the scores of every visit to a domain, with the record of what they depend on; lines of `runs.jsonl`."""
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from testdg.bounds import read_text
 from testdg.errors import UserError
 from testdg.runs.protocol import Visit
-from testdg.runs.scores import Metric, Score, find_score, metric_keys
+from testdg.runs.scores import Metric, Score, Vector, find_score, metric_keys
+
+RUNS = "runs.jsonl"
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,11 @@ class DomainResult:
     def to_dict(self) -> dict[str, Any]:
         """The values as plain JSON, with the scores on the same level."""
         about = {"name": self.name, "images": self.images, "severity": self.severity, "round": self.round}
-        return {**about, **{key: self.scores.get(key) for key in metric_keys()}, "class_iou": self.class_iou}
+        scores = {key: self.scores.get(key) for key in metric_keys()}
+        return {**about, **scores, "class_iou": self.class_iou}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DomainResult:
-        """Read what `to_dict` gave; older results have fewer scores."""
         known = {key: float(values[key]) for key in metric_keys() if values.get(key) is not None}
         classes = values.get("class_iou")
         return cls(
@@ -111,14 +113,7 @@ class Result:
         """Unweighted mean of the number that tables show over the held-out domains."""
         return None if self.held_out is None else means(self.held_out)[self.metric.key]
 
-    def class_means(self) -> dict[str, float | None]:
-        """The IoU of each class, a mean over the visits that were learnt from and have it; empty for classification."""
-        rows = [visit.class_iou for visit in self.domains if visit.class_iou is not None]
-        found = {name: [row[number] for row in rows] for number, name in enumerate(self.classes)}
-        return {name: mean_of([one for one in values if one is not None]) for name, values in found.items()}
-
     def to_dict(self) -> dict[str, Any]:
-        """Give the values as plain JSON."""
         return {
             "protocol": self.record,
             "method": self.method,
@@ -139,7 +134,6 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], folder: Path) -> Result:
-        """Read what `to_dict` gave."""
         held_out = values.get("held_out")
         return cls(
             record=values["protocol"],
@@ -175,10 +169,9 @@ class Tally:
     def __init__(self, score: Score, visits: Sequence[Visit]) -> None:
         self.score, self.visits = score, tuple(visits)
         self.images: dict[int, int] = {}
-        self._sums: dict[int, np.ndarray[Any, np.dtype[np.float64]]] = {}
+        self._sums: dict[int, Vector] = {}
 
-    def add(self, events: Iterable[dict[str, Any]]) -> None:
-        """Add the parts of some batches."""
+    def add(self, events: Iterable[Mapping[str, Any]]) -> None:
         for part in (part for event in events for part in event["parts"]):
             number, sums = part["segment"], self.score.unpack(part)
             self.images[number] = self.images.get(number, 0) + part["images"]
@@ -199,3 +192,37 @@ class Tally:
     def results(self, *, learn: bool) -> list[DomainResult]:
         """The scores of all visits of one kind, in the order of the stream."""
         return [self.result(number) for number, visit in enumerate(self.visits) if visit.learn == learn]
+
+
+# Results as lines of one file, without their folders
+
+
+def to_line(result: Result, rows: Mapping[str, Any]) -> str:
+    """A run as a line: its result without empty scores, the name of its folder, and what benches call its row."""
+    values = {"folder": result.folder.name, **result.to_dict(), "rows": rows or None}
+    for key in ("domains", "held_out"):
+        values[key] = [_known(visit) for visit in values[key] or ()] or None
+    for key in ("means", "held_out_means"):
+        values[key] = _known(values[key] or {})
+    return json.dumps(_known(values)) + "\n"
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def read_lines(path: Path) -> Iterator[Result | UserError]:
+    """Every run of a file, or the error of its line."""
+    try:
+        lines = read_text(path).splitlines()
+    except (OSError, ValueError) as error:
+        message = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise UserError(message, code="unreadable-file") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            values = json.loads(line)
+            yield Result.from_dict(values, path.parent / str(values["folder"]))
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else error
+            message = f"line {number} of {path} is not a run that can be shown ({reason}): leave it out"
+            yield UserError(message, code="damaged-line")

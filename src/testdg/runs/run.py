@@ -8,7 +8,6 @@ from torch import nn
 
 from testdg.data.benchmarks import Benchmark
 from testdg.errors import UserError
-from testdg.runs.events import Entry
 from testdg.runs.folder import RunFolder, read_events, run_name
 from testdg.runs.loop import graceful_interrupt, run_stream
 from testdg.runs.observer import Observer, RunProgress
@@ -71,7 +70,8 @@ def run_session(session: RunSession, out: Path, observer: Observer | None = None
     """Run a session to the end of its stream, or read the result that its folder under `out` has."""
     config, observer = session.config(), observer or Observer()
     folder = RunFolder(out / run_name(config), config)
-    progress = RunProgress(session.adapter.name, session.record, len(session.stream))
+    visits = session.protocol.visits(session.benchmark)
+    progress = RunProgress(session.adapter.name, session.record, visits, len(session.stream))
     observer.opened(folder.path)
     result = folder.result()
     if result is None:
@@ -92,26 +92,22 @@ def _follow(session: RunSession, folder: RunFolder, progress: RunProgress, obser
     progress.resume(resumed.entries)
     observer.started(progress)
     session.warm_up()
-
-    def write(entries: list[Entry]) -> None:
-        folder.append(entries)
-        progress.add(entries)
-        observer.advanced(progress, entries)
-
-    def save(batches: int) -> None:
-        folder.save(session.online, batches, time.monotonic() - begun)
-
     with graceful_interrupt() as stop:
         score, every = progress.tally.score, session.spec.save_every
-        run_stream(session, score, start=progress.done, write=write, save=save, save_every=every, stop=stop)
-    record, source = session.record, session.source_folder
+        for entries, save in run_stream(session, score, start=progress.done, save_every=every, stop=stop):
+            folder.append(entries)
+            progress.add(entries)
+            observer.advanced(progress, entries)
+            if save:
+                folder.save(session.online, progress.done, time.monotonic() - begun)
+    source = session.source_folder
     if progress.done != len(session.stream):
         raise UserError(f"{folder.path} has {progress.done} of {len(session.stream)} batches", code="damaged-folder")
     result = Result(
         record=folder.config["protocol"],
         method=folder.config["method"],
         domains=progress.tally.results(learn=True),
-        held_out=progress.tally.results(learn=False) if record.held_out else None,
+        held_out=progress.tally.results(learn=False) if session.record["held_out"] else None,
         seconds=round(time.monotonic() - begun, 3),
         versions=versions(),
         folder=folder.path,
@@ -119,7 +115,7 @@ def _follow(session: RunSession, folder: RunFolder, progress: RunProgress, obser
         skipped_updates=session.adapter.skipped,
         guard=None if (counts := session.online.guard_counts) is None else dict(counts),
         source=None if source is None else str(source),
-        classes=session.benchmark.classes if record.task == "segmentation" else (),
+        classes=session.benchmark.classes if session.model.task == "segmentation" else (),
     )
     folder.finish(result)
     return result

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from testdg.data.segmentation.classes import IGNORED
@@ -28,7 +29,7 @@ from testdg.errors import UserError, look_up
 
 EARLY = 10  # forward transfer looks at the first tenth of a domain's images
 BINS = 15
-Vector = np.ndarray[Any, np.dtype[np.float64]]
+Vector = NDArray[np.float64]
 Sums = Mapping[str, Vector]
 """The sums of all columns by name, each flat."""
 
@@ -54,7 +55,8 @@ class Answers:
     @cached_property
     def confusion(self) -> Tensor:
         """Pixels of each class (row) that are predicted as each class (column), (N, C * C)."""
-        return torch.stack([_confusion(one[None], maps) for one, maps in zip(self.logits, self.labels, strict=True)])
+        pairs = zip(self.logits, self.labels, strict=True)
+        return torch.stack([_confusion(logits[None], labels) for logits, labels in pairs])
 
 
 def _undefined(sums: Sums, images: int) -> None:
@@ -93,7 +95,6 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """The title of its numbers."""
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def show(self, value: float, deviation: float | None = None, more: int = 0) -> str:
@@ -130,7 +131,9 @@ class Score(ABC):
     @cached_property
     def columns(self) -> list[Column]:
         """The columns of all metrics, in the order of the flat vector; metrics may share a column."""
-        found = {column.name: column for metric in (self.metric, *self.others) for column in metric.columns}
+        found = {}
+        for metric in (self.metric, *self.others):
+            found.update({column.name: column for column in metric.columns})
         return sorted(found.values(), key=lambda column: column.width or math.inf)
 
     def rows(self, logits: Tensor, labels: Tensor, early: Tensor) -> Tensor:
@@ -144,8 +147,12 @@ class Score(ABC):
         return {column.name: _pack(column, named[column.name]) for column in self.columns}
 
     def unpack(self, part: dict[str, Any]) -> Vector:
-        """The K sums that `pack` was given; what was not finite is NaN."""
-        return np.concatenate([_unpack(column, part[column.name]) for column in self.columns])
+        """The K sums that `pack` was given; NaN for what was not finite, and for metrics that the log is older than."""
+        found = []
+        for column in self.columns:
+            stored = part[column.name] if column in self.metric.columns else part.get(column.name)
+            found.append(_unpack(column, stored))
+        return np.concatenate(found)
 
     def metrics(self, sums: Vector, images: int) -> dict[str, Any]:
         """The metrics of a domain by key; None where one is not defined or not finite."""
@@ -163,21 +170,25 @@ class Score(ABC):
 def _pack(column: Column, values: Vector) -> Any:
     if column.whole:
         counts = values.astype(np.int64)
-        return int(counts[0]) if column.width == 1 else (_square(counts) if column.width is None else counts).tolist()
+        if column.width == 1:
+            return int(counts[0])
+        return (_square(counts) if column.width is None else counts).tolist()
     shown = [round(value, 6) if math.isfinite(value) else None for value in values.tolist()]
     return shown[0] if column.width == 1 else {str(n): value for n, value in enumerate(shown) if values[n] != 0}
 
 
 def _unpack(column: Column, stored: Any) -> Vector:
+    if stored is None:
+        return np.full(column.width or 1, np.nan)
     if not isinstance(stored, dict):
-        return np.array(stored, np.float64).reshape(-1)  # None becomes NaN
+        return np.array(stored, np.float64).reshape(-1)
     values = np.zeros(column.width or 0)
     for number, value in stored.items():
         values[int(number)] = np.nan if value is None else value
     return values
 
 
-def _square(values: Any) -> Any:
+def _square(values: NDArray[Any]) -> NDArray[Any]:
     """A flat matrix as rows."""
     return values.reshape(math.isqrt(len(values)), -1)
 
@@ -270,11 +281,6 @@ def _miou(sums: Sums, images: int) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _pixel_error(sums: Sums) -> float:
-    counts = _square(sums["confusion"])
-    return 100 * float(1 - counts.diagonal().sum() / counts.sum()) if counts.sum() else 0.0
-
-
 class Segmentation(Score):
     """Mean intersection over union (mIoU) in percent, from the confusion matrix of the pixels that have a class.
 
@@ -297,7 +303,9 @@ class Segmentation(Score):
     def metrics(self, sums: Vector, images: int) -> dict[str, Any]:
         """Also wrong pixels, `error`, and `class_iou`, a list with a number for each class."""
         named = self._split(sums)
-        return {"error": _pixel_error(named), **super().metrics(sums, images), "class_iou": _class_iou(named)}
+        counts = _square(named["confusion"])
+        error = 100 * float(1 - counts.diagonal().sum() / counts.sum()) if counts.sum() else 0.0
+        return {"error": error, **super().metrics(sums, images), "class_iou": _class_iou(named)}
 
 
 def _confusion(logits: Tensor, labels: Tensor) -> Tensor:
@@ -318,7 +326,6 @@ _SCORES: dict[str, type[Score]] = {"classification": Classification, "segmentati
 
 
 def find_score(task: str) -> Score:
-    """The score of a task."""
     return look_up("task", task, _SCORES)()
 
 

@@ -28,10 +28,10 @@ from testdg.errors import UserError
 from testdg.methods import find_method
 from testdg.models import VisionModel, load_model
 from testdg.models.canvas import Canvas
-from testdg.models.device import find_device
+from testdg.models.loading import find_device
 from testdg.runs.observer import Observer
 from testdg.runs.protocol import Protocol, read_protocol
-from testdg.runs.record import Record, make_record
+from testdg.runs.record import make_record, settings_origin
 from testdg.runs.source import SourceFolder, SourceImages, TrainingImages, cached_warm_up, source_model
 from testdg.schema import plain
 from testdg.spec import SOURCE, RunSpec
@@ -78,7 +78,6 @@ class Session:
 
     @cached_property
     def canvas(self) -> Canvas:
-        """Resizes pictures for the model."""
         return Canvas(self.model.preprocessing)
 
     @cached_property
@@ -114,7 +113,9 @@ class Session:
             for name, value in self.online.diagnostics.items()
             if name not in own
         }
-        skipped = torch.stack([learner.skipped for learner in self._learners]).sum() if self._learners else None
+        skipped = None
+        if self._learners:
+            skipped = torch.stack([learner.skipped for learner in self._learners]).sum()
         return Event(logits, self.online.learnt, self.online.decision, diagnostics, own, skipped)
 
     @torch.no_grad()
@@ -137,7 +138,9 @@ class Session:
         if first.warm:
             adapter.load_warm(first.warm)
         online = adapter if watched is None else guard(adapter, watched.health.probe.images)
-        return Session(self.model, online, self.source, self.names)
+        session = Session(self.model, online, self.source, self.names)
+        session.canvas = self.canvas
+        return session
 
     @cached_property
     def untouched(self) -> VisionModel:
@@ -149,8 +152,6 @@ class Session:
 
 
 class RunSession(Session):
-    """A session on the stream of a benchmark."""
-
     def __init__(
         self,
         spec: RunSpec,
@@ -163,12 +164,12 @@ class RunSession(Session):
         super().__init__(model, online, source, benchmark.classes)
         self.spec, self.benchmark, self.protocol = spec, benchmark, protocol
         self.stream: Stream = protocol.stream(benchmark, spec.batch_size)
-        origin = [settings_origin(spec, benchmark), *online.adapter.remarks()]
+        origin = [settings_origin(spec, preset_of(spec, benchmark)), *online.adapter.remarks()]
         if self.source_folder:
             origin.append(f"source images of {self.source_folder}")
         if spec.guard:
             origin.append("with a guard")
-        self.record: Record = make_record(protocol, benchmark, self.stream, online.adapter, "; ".join(origin))
+        self.record = make_record(protocol, benchmark, self.stream, online.adapter, "; ".join(origin))
 
     @property
     def source_folder(self) -> Path | None:
@@ -178,7 +179,7 @@ class RunSession(Session):
     def config(self) -> dict[str, Any]:
         """Everything that the numbers of the run depend on, as plain values."""
         method = {"name": self.adapter.name, "settings": plain(asdict(self.adapter.settings))}
-        return {"protocol": {**self.record.to_dict(), **plain(self.spec.recorded)}, "method": method}
+        return {"protocol": {**self.record, **plain(self.spec.recorded)}, "method": method}
 
 
 def open_run(
@@ -221,19 +222,6 @@ def preset_of(spec: RunSpec, benchmark: Benchmark) -> str | None:
     return benchmark.name if benchmark.embedded and benchmark.name in find_method(spec.method).presets else None
 
 
-def settings_origin(spec: RunSpec, benchmark: Benchmark) -> str:
-    """Where the settings of a run come from, in words."""
-    preset = preset_of(spec, benchmark)
-    parts = [f"the method's preset for {preset}" if preset else "the method's defaults"]
-    for file in dict.fromkeys(spec.chosen_in.values()):
-        parts.append(
-            f"chosen in {file}: {', '.join(sorted(key for key, one in spec.chosen_in.items() if one == file))}"
-        )
-    if own := sorted(spec.settings.keys() - spec.chosen_in.keys() - {"seed", "precision"}):
-        parts.append(f"chosen by the user: {', '.join(own)}")
-    return "; ".join(parts)
-
-
 _benchmarks: dict[tuple[str, str | None, str], Benchmark] = {}
 _models: dict[tuple[RunSpec, str], VisionModel] = {}
 
@@ -258,7 +246,6 @@ def open_model(spec: RunSpec, device: str, observer: Observer | None = None) -> 
 
 
 def free_cache() -> None:
-    """Free the memory of the cached benchmark and model."""
     _benchmarks.clear()
     _models.clear()
 
@@ -283,11 +270,11 @@ def open_pictures(
 ) -> Session:
     """Open the session of a stream of pictures, around any model."""
     source: VisionModel = load_model(model).to(find_device(options.device))
-    names = class_names(source, options.classes)
+    names, values = class_names(source, options.classes), dict(settings or {})
     images = None if options.source is None else SourceFolder(options.source, names)
     if options.load_state is not None:
-        return Session(source, _loaded(source, options, settings or {}), images, names)
-    method, values, notes = find_method(options.method or DEFAULT_METHOD), dict(settings or {}), []
+        return Session(source, _load_state(options.load_state, source, options, images, values), images, names)
+    method, notes = find_method(options.method or DEFAULT_METHOD), []
     has_sketch = "sketch" in {field.name for field in fields(method.Settings)}
     if images is None and has_sketch and "sketch" not in values:
         # without clean pictures, a method that can be aligned to the beginning of the stream is
@@ -314,10 +301,14 @@ def _guarded(adapter: Adapter, source: SourceImages | None, options: PictureOpti
     return guard(adapter, None if source is None else source.probe(adapter))
 
 
-def _loaded(model: VisionModel, options: PictureOptions, settings: Mapping[str, Any]) -> OnlineModel:
-    """What `--load-state` names, with or without a guard around it."""
-    folder = options.load_state
-    assert folder is not None
+def _load_state(
+    folder: Path,
+    model: VisionModel,
+    options: PictureOptions,
+    source: SourceImages | None,
+    settings: Mapping[str, object],
+) -> OnlineModel:
+    """The model in a folder of `--save-state`, with or without a guard around it."""
     if settings:
         message = f"--load-state {folder} brings its own settings: leave out {sorted(settings)[0]}"
         raise UserError(message, code="option-conflict")
@@ -327,18 +318,21 @@ def _loaded(model: VisionModel, options: PictureOptions, settings: Mapping[str, 
         message = f"--load-state {folder} is of {method}, not of {options.method}: leave out --method"
         raise UserError(message, code="option-conflict")
     if online.guard is None:
-        source = None if options.source is None else SourceFolder(options.source, class_names(model, options.classes))
         return _guarded(online.adapter, source, options)
-    if options.source is not None:
+    if source is not None:
         message = f"--source has no effect: --load-state {folder} has its clean pictures; leave it out"
         raise UserError(message, code="option-conflict")
     return online if options.guard else online.adapter
 
 
 def class_names(model: VisionModel, given: str | Path | Sequence[str] | None = None) -> list[str]:
-    """A name for every class: `given`, or the lines of that file, else those of the model's configuration."""
+    """A name for every class: `given`, or the lines of that file, else those of the model."""
     if given is None:
-        return _configured(model) or [str(number) for number in range(model.classes)]
+        names, numbers = list(model.class_names), [str(number) for number in range(model.classes)]
+        if names not in (numbers, [f"LABEL_{number}" for number in numbers]):
+            return names
+        of_timm = (getattr(model.network, "pretrained_cfg", None) or {}).get("label_names") or ()
+        return [str(name) for name in of_timm] if len(of_timm) == model.classes else numbers
     if isinstance(given, str | Path):
         try:
             names = [line.strip() for line in read_text(given).splitlines() if line.strip()]
@@ -352,15 +346,3 @@ def class_names(model: VisionModel, given: str | Path | Sequence[str] | None = N
         message = f"{whose} {len(names)} classes; {model.name} has {model.classes}: name each, in order"
         raise UserError(message, code="wrong-classes")
     return names
-
-
-def _configured(model: VisionModel) -> list[str] | None:
-    """The class names in the configuration of transformers or timm; None without."""
-    labels: Any = getattr(getattr(model.network, "config", None), "id2label", None)
-    if isinstance(labels, dict):
-        found = [labels.get(number, labels.get(str(number))) for number in range(model.classes)]
-        placeholders = all(name == f"LABEL_{number}" for number, name in enumerate(found))
-        return None if placeholders or None in found else [str(name) for name in found]
-    labels = (getattr(model.network, "pretrained_cfg", None) or {}).get("label_names")
-    fits = isinstance(labels, list | tuple) and len(labels) == model.classes
-    return [str(name) for name in labels] if fits else None

@@ -25,12 +25,11 @@ from testdg.data.frames import PictureFolder
 from testdg.data.pictures import Unreadable, decode
 from testdg.data.stream import to_float
 from testdg.errors import UserError, unknown
-from testdg.files import checksum, replacing
+from testdg.files import cache_folder, checksum, replacing
 from testdg.models import Preprocessing, VisionModel, load_model
 from testdg.models.canvas import Canvas
 from testdg.models.model import tensor_bytes
 from testdg.runs.observer import Observer
-from testdg.runs.training.cache import cache_folder
 from testdg.runs.training.embedded import default_recipe, trained_model
 from testdg.version import __version__
 
@@ -94,8 +93,6 @@ def source_model(
 
 
 class SourceImages(ABC):
-    """Clean images of the source."""
-
     @abstractmethod
     def batches(self, adapter: Adapter) -> Batches:
         """As many images as a method learns from, drawn by its seed; pairs with labels where it needs them.

@@ -19,7 +19,7 @@ from torch import Tensor
 from testdg.data.pictures import to_pil
 from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE, default_palette
 from testdg.files import replace_text, writing
-from testdg.runs.predictor import Map, Prediction
+from testdg.runs.predictions import Prediction
 
 _MOST_BINS = 256
 _MOST_CHANGES = 1000
@@ -35,7 +35,6 @@ class Bin:
     differs: float = 0.0
 
     def add(self, other: Bin) -> None:
-        """Add the sums of another bin."""
         self.count += other.count
         self.confidence += other.confidence
         self.source_confidence += other.source_confidence
@@ -47,7 +46,7 @@ class Bin:
 
 
 @dataclass
-class Tally:
+class StreamStatistics:
     """Statistics of the rows of predictions as they are written, in bounded memory."""
 
     all: Bin = field(default_factory=Bin)
@@ -63,18 +62,11 @@ class Tally:
     source_classes: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Count a row of `predictions.csv`."""
         if int(row["change"]):
             self.changes += 1
             self.changed_at += [self.all.count] if len(self.changed_at) < _MOST_CHANGES else []
         one = Bin(1, *(float(row[key]) for key in ("confidence", "source_confidence", "differs")))
         self.all.add(one)
-        self._into_bin(one)
-        self.learnt += int(row["learnt"])
-        self.classes[str(row["class"])] += 1
-        self.source_classes[str(row["source_class"])] += 1
-
-    def _into_bin(self, one: Bin) -> None:
         if not self.bins or self.bins[-1].count >= self.width:
             if len(self.bins) == _MOST_BINS:
                 for left, right in zip(self.bins[::2], self.bins[1::2], strict=True):
@@ -82,9 +74,11 @@ class Tally:
                 self.bins, self.width = self.bins[::2], 2 * self.width
             self.bins.append(Bin())
         self.bins[-1].add(one)
+        self.learnt += int(row["learnt"])
+        self.classes[str(row["class"])] += 1
+        self.source_classes[str(row["source_class"])] += 1
 
     def summary(self) -> dict[str, Any]:
-        """The statistics as plain values."""
         return {
             "predictions": self.all.count,
             "skipped": self.skipped,
@@ -113,19 +107,17 @@ class Maps:
         if prediction.map is None:
             return
         kind = np.uint8 if len(self.colours) <= 256 else np.uint16
-        for place, values in zip(self.places, (prediction.map.astype(kind), self.paint(prediction.map)), strict=True):
+        pictures = prediction.map.astype(kind), self.colours[prediction.map]
+        for place, values in zip(self.places, pictures, strict=True):
             with writing(place):
                 place.mkdir(exist_ok=True)
                 Image.fromarray(values).save(place / map_name(prediction))
 
-    def paint(self, values: Map) -> Any:
-        """Class numbers as colours, (H, W, 3)."""
-        return self.colours[values]
-
 
 def map_name(prediction: Prediction) -> str:
     """A file name that sorts in the order of the stream; nothing in the name of a picture can leave the folder."""
-    stem = re.sub(r"[^A-Za-z0-9._-]", "_", prediction.file.rpartition("/")[2].rpartition(".")[0])[:80]
+    name = prediction.file.rpartition("/")[2].rpartition(".")[0]
+    stem = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:80]
     return f"{prediction.index:06}-{stem}.png" if stem else f"{prediction.index:06}.png"
 
 
@@ -148,7 +140,7 @@ class Sample:
     """Whether two maps are next to the picture: the predictions of the source and of the adapted model."""
 
 
-class Samples:
+class SamplePictures:
     """Stores up to a dozen pictures of each kind; the interval between them doubles, so that they cover the stream."""
 
     def __init__(self, folder: Path, maps: Maps) -> None:
@@ -169,20 +161,24 @@ class Samples:
                 self.stored[kind], self.every[kind] = self.stored[kind][::2], 2 * self.every[kind]
         self.seen[kind] += 1
 
-    def chosen(self, most: int = _MOST) -> list[Sample]:
-        """The samples to show, in the order of the stream; changed predictions have priority."""
-        changed, alike = _spread(self.stored["changed"], most), self.stored["alike"]
-        return sorted([*changed, *_spread(alike, most - len(changed))], key=lambda sample: sample.index)
+    def chosen(self) -> list[Sample]:
+        """A dozen samples, evenly spaced, in the order of the stream; changed predictions have priority."""
+        found: list[Sample] = []
+        for samples in self.stored.values():
+            count = min(_MOST - len(found), len(samples))
+            found += [samples[place * len(samples) // count] for place in range(count)]
+        return sorted(found, key=lambda sample: sample.index)
 
     def _picture(self, prediction: Prediction, image: Tensor) -> NDArray[np.uint8]:
         """The picture; for segmentation, with the predictions of the source and of the adapted model next to it."""
         picture = to_pil(image)
         picture.thumbnail((_SIDE, _SIDE))
-        if prediction.map is None or prediction.source_map is None:
-            return np.array(picture)
-        maps = (Image.fromarray(self.maps.paint(one)) for one in (prediction.source_map, prediction.map))
-        resized = [np.array(one.resize(picture.size, Image.Resampling.NEAREST)) for one in maps]
-        return np.hstack([np.array(picture), *resized])
+        parts = [np.array(picture)]
+        for pixels in (prediction.source_map, prediction.map):
+            if pixels is not None:
+                painted = Image.fromarray(self.maps.colours[pixels])
+                parts.append(np.array(painted.resize(picture.size, Image.Resampling.NEAREST)))
+        return np.hstack(parts)
 
     def save(self) -> None:
         """Write the pictures, for a stream that is resumed."""
@@ -192,10 +188,9 @@ class Samples:
             for path, sample in paths.items():
                 if not path.exists():
                     Image.fromarray(sample.picture).save(path)
-            about = {
-                kind: [[one.index, one.file, one.before, one.after, one.differs, one.strip] for one in stored]
-                for kind, stored in self.stored.items()
-            }
+            about = {}
+            for kind, stored in self.stored.items():
+                about[kind] = [list(vars(one).values())[1:] for one in stored]  # all but the picture
             values = {"seen": self.seen, "every": self.every, "stored": about}
             replace_text(self.folder / "samples.json", json.dumps(values) + "\n")
         for path in self.folder.glob("*.png"):
@@ -208,16 +203,10 @@ class Samples:
     def load(self) -> None:
         """Read what `save` wrote; without it, the figure shows later pictures only."""
         with suppress(OSError, ValueError, KeyError, TypeError):
-            values: dict[str, Any] = json.loads((self.folder / "samples.json").read_text(encoding="utf-8"))
-            stored = {kind: [self._read(about) for about in values["stored"][kind]] for kind in self.stored}
+            values = json.loads((self.folder / "samples.json").read_text(encoding="utf-8"))
+            stored: dict[str, list[Sample]] = {kind: [] for kind in self.stored}
+            for kind in stored:
+                for about in values["stored"][kind]:
+                    with Image.open(self._path(about[0]), formats=("PNG",)) as picture:
+                        stored[kind].append(Sample(np.array(picture), *about))
             self.seen, self.every, self.stored = values["seen"], values["every"], stored
-
-    def _read(self, about: list[Any]) -> Sample:
-        with Image.open(self._path(about[0]), formats=("PNG",)) as picture:
-            return Sample(np.array(picture), *about)
-
-
-def _spread(samples: list[Sample], most: int) -> list[Sample]:
-    """At most `most` samples, evenly spaced."""
-    count = min(most, len(samples))
-    return [samples[place * len(samples) // count] for place in range(count)]

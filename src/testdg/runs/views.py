@@ -36,7 +36,6 @@ class Views:
         return self.count == 1 and self.window is None
 
     def describe(self) -> str:
-        """Say the views in words: `one`, or their number and sizes, and the windows."""
         sizes = " ".join(f"{ratio:g}" for ratio in RATIOS_OF[self.count])
         words = "one" if self.count == 1 else f"{self.count} (sizes {sizes}, each plain and mirrored)"
         if self.window is None or self.stride is None:

@@ -12,9 +12,9 @@ from starlette.requests import Request
 
 from testdg.data.pictures import Unreadable
 from testdg.errors import visible
-from testdg.runs.predictor import Both
+from testdg.runs.predictions import Comparison
 from testdg.serve.limits import Limits, Refused
-from testdg.serve.pictures import Picture, index_png
+from testdg.serve.pictures import DecodedPicture, index_png
 from testdg.serve.session import FROZEN, Counts, Learning, LearningOutcome, StreamSession
 
 ABOUT = """A vision model that adapts to its input without labels.
@@ -33,20 +33,20 @@ _NOT_LEARNT = {
 Action = Literal["reset", "rollback", "snapshot", "freeze", "export"]
 
 
-class Answer(BaseModel):
+class Reply(BaseModel):
     """An answer; a field without a value in an example is left out where it does not apply."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Problem(Answer):
+class Problem(Reply):
     """An error."""
 
     error: str = Field(description="One sentence, which may be reworded at any time.", examples=["it is damaged"])
     code: str = Field(description="A name of the error that does not change.", examples=["damaged-picture"])
 
 
-class Prediction(Answer):
+class PicturePrediction(Reply):
     """Predictions of the adapted model and of the source model for one picture."""
 
     class_name: str = Field(serialization_alias="class", examples=["7"])
@@ -63,60 +63,61 @@ class Prediction(Answer):
     map: str = Field(default="", description="For segmentation: the class of every pixel as a PNG in base64.")
 
     @classmethod
-    def of(cls, both: Both, names: Sequence[str], learning: Learning, outcome: LearningOutcome | None) -> "Prediction":
+    def of(
+        cls, answer: Comparison, names: Sequence[str], learning: Learning, outcome: LearningOutcome | None
+    ) -> "PicturePrediction":
         """The answer for one picture, with the outcome of learning if the request has waited for it."""
-        own, source, differs = both
         found = cls(
-            class_name=names[own.class_index],
-            class_index=own.class_index,
-            confidence=round(own.confidence, 6),
-            source_class=names[source.class_index],
-            source_class_index=source.class_index,
-            source_confidence=round(source.confidence, 6),
-            differs=round(differs, 6),
+            class_name=names[answer.class_index],
+            class_index=answer.class_index,
+            confidence=round(answer.confidence, 6),
+            source_class=names[answer.source_class_index],
+            source_class_index=answer.source_class_index,
+            source_confidence=round(answer.source_confidence, 6),
+            differs=round(answer.differs, 6),
             learnt=None if learning == "queued" and outcome is None else outcome is not None and outcome.learnt,
             reason=_NOT_LEARNT.get(learning, "") if outcome is None else outcome.reason,
         )
-        if own.map is not None:
-            found.map = base64.b64encode(index_png(own.map, len(names))).decode()
+        if answer.map is not None:
+            found.map = base64.b64encode(index_png(answer.map, len(names))).decode()
         return found
 
 
-class LastLearning(Answer):
+class LastLearning(Reply):
     """Outcome of the last batch that the stream tried to learn from."""
 
     learnt: bool = Field(examples=[True])
     reason: str = Field(examples=[""])
 
 
-class Predictions(Answer):
+class Predictions(Reply):
     """Predictions in the order of the pictures, with an error for each picture that cannot be read."""
 
     stream: str = Field(examples=["main"])
     change: bool = Field(description="Whether a change of conditions was detected since the last answer.")
     learning: Learning = Field(examples=["done"])
     last_learning: LastLearning | None
-    predictions: list[Prediction | Problem]
+    predictions: list[PicturePrediction | Problem]
 
     @classmethod
     def of(
         cls,
         session: StreamSession,
-        read: Sequence[Picture | Unreadable],
-        answers: Sequence[Both],
+        read: Sequence[DecodedPicture | Unreadable],
+        answers: Sequence[Comparison],
         learning: Learning,
         outcomes: Sequence[LearningOutcome],
     ) -> "Predictions":
         """The answer to a request; there are `outcomes` if it has waited for learning."""
-        places = iter(range(len(answers)))
-        predictions: list[Prediction | Problem] = []
+        known: Sequence[LearningOutcome | None] = outcomes or [None] * len(answers)
+        answered = zip(answers, known, strict=True)
+        predictions: list[PicturePrediction | Problem] = []
         for one in read:
             if isinstance(one, Unreadable):
                 predictions.append(Problem(error=str(one), code=one.code))
             else:
-                place = next(places)
-                outcome = outcomes[place] if outcomes else None
-                predictions.append(Prediction.of(answers[place], session.factory.names, learning, outcome))
+                answer, outcome = next(answered)
+                predictions.append(PicturePrediction.of(answer, session.session.names, learning, outcome))
         change, session.changed = session.changed or any(outcome.change for outcome in outcomes), False
         last = session.last
         return cls(
@@ -137,7 +138,7 @@ class ActionRequest(BaseModel):
     to: StrictInt | Literal["healthy"] | None = Field(None, description="Number of a snapshot; else the last one.")
 
 
-class Done(Answer):
+class Done(Reply):
     """An action that was applied and logged."""
 
     stream: str = Field(examples=["main"])
@@ -148,7 +149,7 @@ class Done(Answer):
     folder: str = Field("", description="Folder of the exported model, in the folder of the server.")
 
 
-class ServerState(Answer):
+class ServerState(Reply):
     """State of the server."""
 
     model: str = Field(examples=["mine"])
@@ -179,7 +180,7 @@ class StreamState(ServerState, Counts):
     exports: list[int]
 
 
-class Health(Answer):
+class ServerHealth(Reply):
     """`degraded`: the server predicts and learns, but there are problems."""
 
     status: Literal["ok", "degraded"]
@@ -192,7 +193,7 @@ class LoginRequest(BaseModel):
     token: str
 
 
-class LoggedIn(Answer):
+class LoggedIn(Reply):
     """The answer sets a cookie that scripts cannot read."""
 
     status: Literal["ok"] = "ok"

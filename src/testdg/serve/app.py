@@ -27,7 +27,7 @@ from testdg.data.pictures import Unreadable
 from testdg.errors import UserError
 from testdg.serve import api
 from testdg.serve.limits import Refused
-from testdg.serve.pictures import Picture, index_png
+from testdg.serve.pictures import DecodedPicture, index_png
 from testdg.serve.security import COOKIE, Gate, Token
 from testdg.serve.service import Service
 from testdg.serve.session import Counts, StreamSession
@@ -114,14 +114,10 @@ async def _answer_error(request: Request, error: BaseException) -> Response:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events."""
-
     media_type = "text/event-stream"
 
 
 class Routes:
-    """The functions behind the addresses."""
-
     def __init__(self, service: Service, token: Token | None) -> None:
         self.service, self.token = service, token
         self.boot = secrets.token_hex(4)
@@ -149,12 +145,12 @@ class Routes:
         pixels = sum(cost for cost in costs if isinstance(cost, int))
         async with asyncio.timeout(self.service.limits.seconds):
             with self.service.admitted(pixels) as reserve:
-                read: list[Picture | Unreadable] = []
+                read: list[DecodedPicture | Unreadable] = []
                 decoding = self.service.decode(files, costs)
                 try:
                     for future in decoding:
                         read.append(await asyncio.wrap_future(future))
-                        reserve(read[-1].image.nbytes if isinstance(read[-1], Picture) else 0)
+                        reserve(read[-1].image.nbytes if isinstance(read[-1], DecodedPicture) else 0)
                 finally:  # also if the client has disconnected
                     for future in decoding:
                         future.cancel()
@@ -174,27 +170,25 @@ class Routes:
             pool.release(session)
 
     async def _answer(
-        self, session: StreamSession, read: Sequence[Picture | Unreadable], wait: bool, accept: str
+        self, session: StreamSession, read: Sequence[DecodedPicture | Unreadable], wait: bool, accept: str
     ) -> api.Predictions | Response:
-        service, pictures = self.service, [one for one in read if isinstance(one, Picture)]
+        service, pictures = self.service, [one for one in read if isinstance(one, DecodedPicture)]
         answers = await asyncio.wrap_future(service.batcher.predict(session, pictures))
         service.count(session, pictures, answers)
         learning, waiting = service.learner.offer(session, pictures, wait=wait)
         outcomes = [await asyncio.wrap_future(one) for one in waiting]
         if accept == "image/png":
-            if answers[0].own.map is None or len(answers) > 1:
+            if answers[0].map is None or len(answers) > 1:
                 message = "image/png is the answer to one picture of a segmentation: accept application/json"
                 raise Refused(message, "not-a-map")
-            data = index_png(answers[0].own.map, len(service.factory.names))
+            data = index_png(answers[0].map, len(service.source.names))
             return Response(data, media_type="image/png")
         build = partial(api.Predictions.of, session, read, answers, learning, outcomes)
-        return build() if answers[0].own.map is None else await self._run(build)
+        return build() if answers[0].map is None else await self._run(build)
 
     # Actions
 
     def action(self, name: api.Action) -> Callable[..., Any]:
-        """The route of an action."""
-
         async def act(body: api.ActionRequest, stream: str = MAIN) -> api.Done:
             return await self._run(self.service.act, stream, name, body)
 
@@ -213,7 +207,6 @@ class Routes:
     # State
 
     async def page(self) -> Response:
-        """The page."""
         return Response(PAGE, media_type="text/html", headers={"content-security-policy": PAGE_POLICY})
 
     async def state(self, stream: str | None = None) -> api.StreamState | api.ServerState:
@@ -224,13 +217,13 @@ class Routes:
         """Metrics for Prometheus."""
         return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4")
 
-    async def health(self) -> api.Health:
+    async def health(self) -> api.ServerHealth:
         """Health of the server; needs no token.
 
         The status is always 200: a restart would not help a server that continues in memory.
         """
         problems = self.service.problems()
-        return api.Health(status="degraded" if problems else "ok", problems=problems)
+        return api.ServerHealth(status="degraded" if problems else "ok", problems=problems)
 
     async def watching(self) -> AsyncIterator[None]:
         """Count the pages that receive events, from their admission to their end."""
@@ -292,7 +285,7 @@ class Metrics:
         yield CounterMetricFamily("testdg_requests_refused", about, service.refused)
 
 
-def _require_readable(read: Sequence[int | Picture | Unreadable]) -> None:
+def _require_readable(read: Sequence[int | DecodedPicture | Unreadable]) -> None:
     """Refuse a request without any picture that can be read."""
     if isinstance(read[0], Unreadable) and all(isinstance(one, Unreadable) for one in read):
         raise Refused(str(read[0]), read[0].code, 422)

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from testdg.data.benchmarks import Benchmark, load_benchmark
 from testdg.data.pictures import to_pil
-from testdg.data.stream import Samples, to_float
+from testdg.data.stream import LabelledImages, to_float
 from testdg.files import writing
 from testdg.methods import find_method
 from testdg.runs import source_model
-from testdg.runs.session import DEFAULT_METHOD, PictureOptions
-from testdg.serve.factory import Factory
+from testdg.runs.session import DEFAULT_METHOD, PictureOptions, Session
 from testdg.serve.limits import Refused
-from testdg.serve.pictures import Picture, encoded
+from testdg.serve.pictures import DecodedPicture, encoded
 from testdg.serve.service import Service
+from testdg.serve.session import open_source
 
 NAME = "demo"
 BENCHMARK = "digits-c"
@@ -33,7 +33,7 @@ RATE = 40
 _CLEAN = 256
 
 
-class Frame(NamedTuple):
+class DemoPicture(NamedTuple):
     """A picture of the demonstration. Its label is for the curve of correct predictions only."""
 
     scene: str
@@ -41,7 +41,7 @@ class Frame(NamedTuple):
     label: int | None
 
 
-def demo_factory(out: Path, method: str | None, settings: dict[str, Any] | None, device: str) -> Factory:
+def open_demo(out: Path, method: str | None, settings: dict[str, Any] | None, device: str) -> Session:
     """The small model of the embedded benchmark, trained once, with a folder of clean digits as its source data."""
     benchmark = load_benchmark(BENCHMARK)
     folder = write_clean(benchmark, out / "demo-clean")
@@ -49,11 +49,10 @@ def demo_factory(out: Path, method: str | None, settings: dict[str, Any] | None,
     preset = chosen.presets.get(BENCHMARK, {})
     clean = folder if chosen.name != "source" else None
     options = PictureOptions(method=chosen.name, source=clean, device=device, classes=benchmark.classes)
-    return Factory(source_model(benchmark), options, {**preset, **(settings or {})})
+    return open_source(source_model(benchmark), options, {**preset, **(settings or {})})
 
 
 def write_clean(benchmark: Benchmark, folder: Path) -> Path:
-    """Write a folder of clean digits if it does not exist yet."""
     samples = benchmark.train()
     with writing(folder):
         for number in range(_CLEAN):
@@ -69,17 +68,17 @@ def png(image: Tensor) -> bytes:
     return encoded(to_pil(image), "PNG")
 
 
-def scenes(benchmark: Benchmark) -> Iterator[Frame]:
+def scenes(benchmark: Benchmark) -> Iterator[DemoPicture]:
     """An endless sequence of pictures."""
     test = benchmark.test()
     for number, (scene, seconds) in enumerate(chain.from_iterable(repeat(SCENES))):
         order = torch.randperm(len(test), generator=torch.Generator().manual_seed(number)).tolist()
         for place in islice(cycle(order), seconds * RATE):
             label = None if scene == "black" else int(test.labels[place])
-            yield Frame(scene, png(_picture(benchmark, test, scene, place)), label)
+            yield DemoPicture(scene, png(_picture(benchmark, test, scene, place)), label)
 
 
-def _picture(benchmark: Benchmark, test: Samples, scene: str, place: int) -> Tensor:
+def _picture(benchmark: Benchmark, test: LabelledImages, scene: str, place: int) -> Tensor:
     if scene == "clean":
         return to_float(test.images[place])
     if scene == "black":
@@ -101,12 +100,12 @@ def play(service: Service) -> None:
             logging.getLogger(__name__).warning("the demonstration: %s", error)
 
 
-def _send(service: Service, frame: Frame, *, starts: bool) -> None:
+def _send(service: Service, frame: DemoPicture, *, starts: bool) -> None:
     with service.admitted(), service.pool.using(NAME, make=True) as session:
         if starts:
             session.timeline.mark("scene", f"the demonstration shows: {frame.scene}")
         picture = service.decode([frame.data], [0])[0].result()
-        if isinstance(picture, Picture):
+        if isinstance(picture, DecodedPicture):
             answers = service.batcher.predict(session, [picture]).result(service.limits.seconds)
             service.count(session, [picture], answers, frame.label)
             service.learner.offer(session, [picture])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from testdg.data.pictures import Unreadable, decode
 from testdg.models.canvas import Canvas
-from testdg.runs.predictor import Map
+from testdg.runs.predictions import Map, Size
 from testdg.serve.limits import Limits
 
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
@@ -20,11 +20,11 @@ _FRAMES = {*range(0xC0, 0xD0), 0xDE} - {0xC4, 0xC8, 0xCC}  # JPEG segments that 
 _PARTS = 8192  # chunks of a PNG, or segments and stray bytes in the header of a JPEG
 
 
-class Picture(NamedTuple):
+class DecodedPicture(NamedTuple):
     """A decoded picture at the size of the canvas, and its original height and width."""
 
     image: Tensor
-    size: tuple[int, int]
+    size: Size
 
 
 def check_header(data: bytes, limits: Limits, most: int) -> int | Unreadable:
@@ -53,7 +53,7 @@ def check_header(data: bytes, limits: Limits, most: int) -> int | Unreadable:
     return cost
 
 
-def _png_size(data: bytes) -> tuple[int, int]:
+def _png_size(data: bytes) -> Size:
     place, size = len(_PNG), (0, 0)
     for _ in range(_PARTS):
         if size != (0, 0) and place + 8 > len(data):
@@ -68,7 +68,7 @@ def _png_size(data: bytes) -> tuple[int, int]:
     raise IndexError
 
 
-def _jpeg_size(data: bytes) -> tuple[int, int]:
+def _jpeg_size(data: bytes) -> Size:
     place, size = 2, (0, 0)
     for _ in range(_PARTS):
         first, code = data[place], data[place + 1]
@@ -86,12 +86,12 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
     raise IndexError
 
 
-def open_picture(data: bytes, canvas: Canvas, channels: int) -> Picture | Unreadable:
+def open_picture(data: bytes, canvas: Canvas, channels: int) -> DecodedPicture | Unreadable:
     """Decode a file whose header was checked; or return the reason why that is not possible."""
     try:
         image = decode(data, channels)
         height, width = image.shape[-2:]
-        return Picture(canvas.shrink(image), (height, width))
+        return DecodedPicture(canvas.shrink(image), (height, width))
     except Unreadable as error:
         return error
 
@@ -102,7 +102,6 @@ def index_png(values: Map, classes: int) -> bytes:
 
 
 def encoded(picture: Image.Image, kind: str, quality: int = 85) -> bytes:
-    """A picture as the bytes of a PNG or JPEG file."""
     file = io.BytesIO()
     picture.save(file, kind, quality=quality)
     return file.getvalue()

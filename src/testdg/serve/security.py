@@ -45,7 +45,6 @@ class Token:
         self.cookie = hmac.new(self._value, b"testdg page", hashlib.sha256).hexdigest()
 
     def matches(self, value: str) -> bool:
-        """Whether a value is the token."""
         return hmac.compare_digest(self._value, value.encode(errors="replace"))
 
     def authorizes(self, request: HTTPConnection) -> bool:
@@ -93,7 +92,6 @@ class Gate:
         """Bytes of the bodies of all requests in progress."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         if scope["type"] != "http":  # web sockets

@@ -16,9 +16,9 @@ import uvicorn
 
 from testdg.errors import UserError
 from testdg.files import locked, writing
+from testdg.runs.session import Session
 from testdg.serve.app import make_app
 from testdg.serve.demo import play
-from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits
 from testdg.serve.security import Token, is_loopback
 from testdg.serve.service import Service
@@ -43,14 +43,14 @@ class Place:
             raise UserError(message, "no-token")
 
 
-def serve(factory: Factory, place: Place, *, demo: bool = False) -> list[str]:
+def serve(source: Session, place: Place, *, demo: bool = False) -> list[str]:
     """Serve until SIGINT or SIGTERM, then learn from queued pictures and save; returns sentences about losses."""
     place.check()
     with writing(place.out):
         place.out.mkdir(parents=True, exist_ok=True)
     busy = f"another server uses {place.out}: stop it, or choose another folder with --out"
     with locked(place.out / ".lock", busy):
-        service = Service(factory, place.out, place.limits)
+        service = Service(source, place.out, place.limits)
         server = Server(service, place)
         player = threading.Thread(target=play, args=(service,), name="demo", daemon=True)
         service.start()
@@ -112,7 +112,6 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the shutdown."""
         self.service.closing.set()
         super().handle_exit(sig, frame)
 

@@ -7,19 +7,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from testdg.data.pictures import Unreadable
 from testdg.errors import visible
-from testdg.runs.predictor import Both
+from testdg.runs.predictions import Comparison
+from testdg.runs.session import BATCH_SIZE, Session
 from testdg.serve.api import Action, ActionRequest, Done, ServerState, StreamState
-from testdg.serve.factory import Factory
 from testdg.serve.limits import Limits, Refused
-from testdg.serve.pictures import Picture, check_header, open_picture
+from testdg.serve.pictures import DecodedPicture, check_header, open_picture
 from testdg.serve.session import StreamSession
 from testdg.serve.storage import SessionPool, Storage
-from testdg.serve.workers import Batcher, Learner, lower_priority
+from testdg.serve.workers import BackgroundLearner, Batcher, lower_priority
 
 LOG = logging.getLogger("testdg.serve")
 _SAMPLE_EVERY = 0.25  # seconds between two pictures on the page
@@ -29,12 +30,13 @@ _LAST_LEARNING = 20.0  # seconds of learning while the server shuts down
 class Service:
     """Everything behind the HTTP interface. Thread-safe."""
 
-    def __init__(self, factory: Factory, folder: Path, limits: Limits) -> None:
-        self.factory, self.limits = factory, limits
-        self.storage = Storage(folder, factory)
+    def __init__(self, source: Session, folder: Path, limits: Limits) -> None:
+        self.source, self.limits = source, limits
+        self.storage = Storage(folder, source)
         self.pool = SessionPool(self.storage, limits)
-        self.batcher = Batcher(factory, limits)
-        self.learner = Learner(self.pool, limits, factory.batch_size, lambda: self.batcher.in_flight > 0)
+        self.batcher = Batcher(source, limits)
+        batch_size = BATCH_SIZE[source.model.task]
+        self.learner = BackgroundLearner(self.pool, limits, batch_size, lambda: self.batcher.in_flight > 0)
         self.decoders = ThreadPoolExecutor(4, thread_name_prefix="decoder")
         self.large_decoders = ThreadPoolExecutor(
             max(1, (os.cpu_count() or 1) // 2), "large-decoder", initializer=lower_priority
@@ -55,7 +57,6 @@ class Service:
         self._saver = threading.Thread(target=self._save_regularly, name="saver", daemon=True)
 
     def start(self) -> None:
-        """Start the threads."""
         for thread in (self.batcher.thread, self.learner.thread, self._saver):
             thread.start()
 
@@ -79,7 +80,9 @@ class Service:
     def check(self, files: Sequence[bytes]) -> list[int | Unreadable]:
         """Cost of decoding each picture, by its header, or why it is refused."""
         limits = self.limits
-        most = min(limits.pixels, limits.pass_pixels) if self.factory.whole_pictures else limits.pixels
+        # memory and answers grow with the size of the pictures
+        whole = self.source.canvas.size is None or self.source.model.task == "segmentation"
+        most = min(limits.pixels, limits.pass_pixels) if whole else limits.pixels
         return [check_header(data, limits, most) for data in files]
 
     @contextmanager
@@ -114,23 +117,26 @@ class Service:
                 self.large_in_flight -= large
                 self.decoded -= reserved
 
-    def decode(self, files: Sequence[bytes], costs: Sequence[int | Unreadable]) -> list[Future[Picture | Unreadable]]:
-        """Decode the pictures of a request whose headers were checked."""
+    def decode(
+        self, files: Sequence[bytes], costs: Sequence[int | Unreadable]
+    ) -> list[Future[DecodedPicture | Unreadable]]:
         large = sum(cost for cost in costs if isinstance(cost, int)) > self.limits.large
         executor = self.large_decoders if large else self.decoders
         return [executor.submit(self._decode, *one, large) for one in zip(files, costs, strict=True)]
 
-    def _decode(self, data: bytes, cost: int | Unreadable, large: bool) -> Picture | Unreadable:
+    def _decode(self, data: bytes, cost: int | Unreadable, large: bool) -> DecodedPicture | Unreadable:
         if large and self.closing.is_set():  # the queue may be worth many seconds
             raise Refused("the server is shutting down", "closing", 503)
-        return (
-            cost
-            if isinstance(cost, Unreadable)
-            else open_picture(data, self.factory.canvas, self.factory.model.channels)
-        )
+        if isinstance(cost, Unreadable):
+            return cost
+        return open_picture(data, self.source.canvas, self.source.model.channels)
 
     def count(
-        self, session: StreamSession, pictures: Sequence[Picture], answers: Sequence[Both], label: int | None = None
+        self,
+        session: StreamSession,
+        pictures: Sequence[DecodedPicture],
+        answers: Sequence[Comparison],
+        label: int | None = None,
     ) -> None:
         """Count predictions, and show one on the page now and then; the demonstration knows the label."""
         with self._lock:
@@ -141,7 +147,7 @@ class Service:
         session.timeline.add(answers, label)
         if show:
             place = max(range(len(answers)), key=lambda place: answers[place].differs)
-            names = self.factory.names
+            names = self.source.names
             self.decoders.submit(session.timeline.add_sample, pictures[place].image, answers[place], names)
 
     # Actions
@@ -201,7 +207,6 @@ class Service:
     # State
 
     def problems(self) -> list[str]:
-        """Problems of the server as sentences."""
         threads = {"prediction": self.batcher.thread, "learning": self.learner.thread}
         dead = [] if self.closing.is_set() else [what for what, one in threads.items() if not one.is_alive()]
         return [*self.storage.problems.values(), *(f"the {what} thread has ended: restart the server" for what in dead)]
@@ -213,9 +218,9 @@ class Service:
 
     def _state(self, session: StreamSession | None) -> ServerState:
         server: dict[str, Any] = {
-            "model": self.factory.model.name,
-            "method": self.factory.method.name,
-            "classes": self.factory.names,
+            "model": self.source.model.name,
+            "method": self.source.adapter.name,
+            "classes": self.source.names,
             "streams": self.pool.names(),
             "in_memory": [one.name for one in self.pool.resident()],
             "queue": len(self.learner),
@@ -223,14 +228,14 @@ class Service:
             "problems": self.problems(),
         }
         if session is None:
-            return ServerState(**server, guard=self.factory.guarded)
+            return ServerState(**server, guard=self.source.online.guard is not None)
         guard, saved = session.online.guard, session.saved
         return StreamState(
             **server,
             **session.counts.model_dump(),
             guard=None if guard is None else {str(action): count for action, count in guard.counts.items()},
             stream=session.name,
-            settings=self.factory.describe()["settings"],
+            settings=asdict(self.source.adapter.settings),
             frozen=session.frozen,
             rate=round(session.timeline.rate(), 2),
             pause=0 if guard is None else guard.pause,

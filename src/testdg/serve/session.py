@@ -1,21 +1,20 @@
-"""One named stream: its adapter, a copy of the adapted model for predictions, its counts and its timeline."""
+"""The session that all streams begin with, and a named stream: its adapter, its counts and its timeline."""
 
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from testdg.core.online import OnlineModel
 from testdg.files import writing
 from testdg.models import VisionModel
-from testdg.runs.session import Session
-from testdg.serve.factory import Factory
+from testdg.runs.session import PictureOptions, Session, open_pictures
 from testdg.serve.limits import Refused
 from testdg.serve.timeline import Timeline
 
@@ -61,6 +60,16 @@ class Saved:
     """What was lost when the last server was killed, or with a damaged state."""
 
 
+def open_source(
+    model: str | Path | nn.Module, options: PictureOptions, settings: Mapping[str, Any] | None = None
+) -> Session:
+    """Open the session that every stream of a server begins with a copy of: one source model, prepared once."""
+    session = open_pictures(model, options, settings)
+    session.warm_up()
+    assert session.untouched is not session.model  # copied now, before other threads predict
+    return session
+
+
 @dataclass(eq=False)
 class StreamSession:
     """An online model that learns under `lock`.
@@ -71,7 +80,6 @@ class StreamSession:
 
     name: str
     session: Session
-    factory: Factory
     counts: Counts = field(default_factory=Counts)
     timeline: Timeline = field(default_factory=Timeline)
     saved: Saved = field(default_factory=Saved)
@@ -95,15 +103,14 @@ class StreamSession:
 
     @property
     def online(self) -> OnlineModel:
-        """The adapter, with its guard if there is one."""
         return self.session.online
 
     def refresh(self) -> None:
         """Let predictions come from the adapter as it is now."""
         adapter = self.online.adapter
-        copied = self.factory.learns and adapter.why_not_exportable() is None
+        copied = adapter.learns and adapter.why_not_exportable() is None
         self._front: VisionModel | None = adapter.adapted_model() if copied else None
-        self._shift: Tensor | None = adapter.stream_shift() if self.factory.learns else None
+        self._shift: Tensor | None = adapter.stream_shift() if adapter.learns else None
         self.version += 1
 
     def predict(self, images: Tensor) -> Tensor:
@@ -122,7 +129,7 @@ class StreamSession:
             outcomes = [LearningOutcome(False, False, FROZEN if self.frozen else PUT_BACK)] * len(images)
             if self.frozen or era != self.era:
                 return outcomes
-            for places, batch in self.factory.canvas.batches(images):
+            for places, batch in self.session.canvas.batches(images):
                 self.last = outcome = self._learn(batch)
                 for place in places:
                     outcomes[place] = outcome
@@ -159,7 +166,6 @@ class StreamSession:
     # Actions, under the lock
 
     def reset(self) -> None:
-        """Return to the source model."""
         self.online.reset()
         self.era += 1
         self.refresh()
@@ -179,7 +185,6 @@ class StreamSession:
         return "the last healthy state" if snapshot is None else f"snapshot {snapshot.name}"
 
     def export(self, folder: Path) -> None:
-        """Write the adapted model as an ordinary one."""
         adapter = self.online.adapter
         if (reason := adapter.why_not_exportable()) is not None:
             raise Refused(f"{adapter.name} cannot be exported: {reason}; take a snapshot", "not-exportable", 409)
@@ -194,7 +199,6 @@ class StreamSession:
         return {**about, "frozen": self.frozen, "time": time.time()}
 
     def load_note(self, note: dict[str, Any]) -> None:
-        """Restore what `note` returned."""
         self.counts = Counts(**note["counts"])
         self.timeline.load(note["marks"])
         self.frozen = bool(note["frozen"])

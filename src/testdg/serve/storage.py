@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from testdg.bounds import read_json
 from testdg.core.state import TENSORS, VALUES, tidy
 from testdg.errors import UserError, visible
 from testdg.files import replace_text, writing
-from testdg.serve.factory import Factory
+from testdg.runs.session import Session
 from testdg.serve.limits import Limits, Refused
 from testdg.serve.session import StreamSession
 
@@ -35,8 +35,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 class Storage:
     """The folder of a server. Failures to write are noted in `problems` until a later attempt succeeds."""
 
-    def __init__(self, folder: Path, factory: Factory) -> None:
-        self.folder, self.factory = folder, factory
+    def __init__(self, folder: Path, source: Session) -> None:
+        self.folder, self.source = folder, source
         self.problems: dict[str, str] = {}
         """What cannot be written at the moment, as sentences."""
         self._log_lock = threading.Lock()
@@ -53,7 +53,9 @@ class Storage:
 
     def _check_owner(self) -> None:
         """Refuse the folder of another model, method or setting."""
-        about = json.loads(json.dumps(self.factory.describe()))
+        adapter = self.source.adapter
+        about = {"method": adapter.name, "settings": asdict(adapter.settings), **adapter.origin}
+        about = json.loads(json.dumps({**about, "classes": self.source.names}))
         path = self.folder / "server.json"
         if path.exists():
             try:
@@ -69,7 +71,6 @@ class Storage:
             replace_text(path, json.dumps(about, indent=1) + "\n")
 
     def path(self, name: str) -> Path:
-        """Folder of a stream."""
         return self.folder / "streams" / name
 
     def names(self) -> list[str]:
@@ -100,19 +101,19 @@ class Storage:
 
     def load(self, name: str) -> StreamSession:
         """Load a stream or create it. A damaged state is renamed, and the stream starts again from the source."""
-        folder, first = self.path(name) / "state", self.factory.session
+        folder, source = self.path(name) / "state", self.source
         if not folder.is_dir():
-            session = StreamSession(name, first.fresh(), self.factory)
+            session = StreamSession(name, source.fresh())
         else:
             try:
-                restored = first.fresh()
+                restored = source.fresh()
                 note = restored.restore(folder)
-                session = StreamSession(name, restored, self.factory)
+                session = StreamSession(name, restored)
                 session.load_note(note)
             except (ValueError, KeyError, TypeError) as error:
                 renamed = self.path(name) / f"damaged-{int(time.time())}"
                 folder.rename(renamed)
-                session = StreamSession(name, first.fresh(), self.factory)
+                session = StreamSession(name, source.fresh())
                 session.saved.lost = f"the saved state was damaged and renamed to {renamed.name}: the stream restarted"
                 session.timeline.mark("note", f"{session.saved.lost} ({error})")
                 return session
@@ -138,7 +139,6 @@ class Storage:
             self.problems["life"] = f"nothing can be written: {error.strerror or error}"
 
     def log(self, record: dict[str, Any]) -> None:
-        """Append an action to the log."""
         path = self.folder / "actions.jsonl"
         try:
             with self._log_lock:
@@ -172,7 +172,6 @@ class Storage:
             shutil.rmtree(self.path(name) / kind / str(number), ignore_errors=True)
 
     def numbers(self, name: str, kind: str) -> list[int]:
-        """Numbers of the snapshots or exports."""
         found = (path.name for path in (self.path(name) / kind).glob("*") if path.is_dir())
         return sorted(int(number) for number in found if number.isdecimal())
 
@@ -211,7 +210,6 @@ class SessionPool:
             return session
 
     def release(self, session: StreamSession) -> None:
-        """End the use of a session."""
         with self._lock:
             session.users -= 1
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from testdg.data.pictures import to_pil
-from testdg.runs.predictor import Both
+from testdg.runs.predictions import Comparison
 from testdg.serve.pictures import encoded
 
 SECONDS = 900
@@ -73,26 +73,25 @@ class Timeline:
         self._lock = threading.Lock()
         self._current: Second | None = None
 
-    def add(self, answers: Sequence[Both], label: int | None = None) -> None:
-        """Count predictions."""
+    def add(self, answers: Sequence[Comparison], label: int | None = None) -> None:
         with self._lock:
             now = int(time.time())
             if self._current is None or self._current.time != now:
                 self._finish_second()
                 self._current = Second(now)
             second = self._current
-            for own, source, differs in answers:
+            for one in answers:
                 second.pictures += 1
-                second.confidence += own.confidence
-                second.source_confidence += source.confidence
-                second.differs += differs
+                second.confidence += one.confidence
+                second.source_confidence += one.source_confidence
+                second.differs += one.differs
                 if label is not None:
                     second.labelled += 1
-                    second.right += own.class_index == label
-                    second.source_right += source.class_index == label
-                self.mix.append(own.class_index)
+                    second.right += one.class_index == label
+                    second.source_right += one.source_class_index == label
+                self.mix.append(one.class_index)
                 if not self.changed and len(self.before) < MIX:
-                    self.before.append(own.class_index)
+                    self.before.append(one.class_index)
 
     def _finish_second(self) -> None:
         if self._current is not None and self._current.pictures:
@@ -117,21 +116,20 @@ class Timeline:
             number = next(_numbers)
             self.marks.append(Mark(kind, text, now, number, number))
 
-    def add_sample(self, image: Tensor, answer: Both, names: Sequence[str]) -> None:
+    def add_sample(self, image: Tensor, answer: Comparison, names: Sequence[str]) -> None:
         """Add a picture. Pictures whose prediction differs from the source's have a queue of their own."""
-        own, source, differs = answer
         picture = to_pil(image)
         picture.thumbnail((_SIDE, _SIDE))
         sample = {
             "picture": f"data:image/jpeg;base64,{base64.b64encode(encoded(picture, 'JPEG')).decode()}",
-            "before": names[source.class_index],
-            "after": names[own.class_index],
-            "confidence": own.confidence,
-            "source_confidence": source.confidence,
-            "differs": differs,
+            "before": names[answer.source_class_index],
+            "after": names[answer.class_index],
+            "confidence": answer.confidence,
+            "source_confidence": answer.source_confidence,
+            "differs": answer.differs,
         }
         with self._lock:
-            changed = sample["before"] != sample["after"] or differs > 0.1
+            changed = answer.class_index != answer.source_class_index or answer.differs > 0.1
             self.samples[changed].append({"number": next(_numbers), "time": time.time(), **sample})
 
     def since(self, number: int) -> dict[str, Any]:
@@ -162,7 +160,6 @@ class Timeline:
             return [{"kind": one.kind, "text": one.text, "time": one.time} for one in list(self.marks)[-50:]]
 
     def load(self, values: Sequence[dict[str, Any]]) -> None:
-        """Restore what `values` returned."""
         for value in values:
             number = next(_numbers)
             self.marks.append(Mark(str(value["kind"]), str(value["text"]), float(value["time"]), number, number))

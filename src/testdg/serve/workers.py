@@ -17,10 +17,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from testdg.runs.predictor import Both, compare
-from testdg.serve.factory import Factory
+from testdg.runs.predictions import Comparison, compare
+from testdg.runs.session import Session
 from testdg.serve.limits import Limits, Refused
-from testdg.serve.pictures import Picture
+from testdg.serve.pictures import DecodedPicture
 from testdg.serve.session import PUT_BACK, Learning, LearningOutcome, StreamSession
 from testdg.serve.storage import SessionPool
 
@@ -49,22 +49,22 @@ class Job(NamedTuple):
     """Pictures of one request."""
 
     session: StreamSession
-    pictures: Sequence[Picture]
-    answers: Future[list[Both]]
+    pictures: Sequence[DecodedPicture]
+    answers: Future[list[Comparison]]
 
 
 class Batcher:
     """A thread that predicts with the adapted models, and a second one for the source model."""
 
-    def __init__(self, factory: Factory, limits: Limits) -> None:
-        self.factory, self.limits = factory, limits
+    def __init__(self, source: Session, limits: Limits) -> None:
+        self.source, self.limits = source, limits
         self.in_flight = 0
         """Requests that are in progress and will soon need a prediction."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._work, name="predictions", daemon=True)
         self._source_thread = ThreadPoolExecutor(1, thread_name_prefix="source")
 
-    def predict(self, session: StreamSession, pictures: Sequence[Picture]) -> Future[list[Both]]:
+    def predict(self, session: StreamSession, pictures: Sequence[DecodedPicture]) -> Future[list[Comparison]]:
         """Queue pictures for a prediction."""
         job = Job(session, pictures, running_future())
         self._jobs.put(job)
@@ -111,26 +111,26 @@ class Batcher:
         for job in jobs:
             job.answers.set_result(list(islice(answers, len(job.pictures))))
 
-    def _predict(self, session: StreamSession, pictures: Sequence[Picture]) -> list[Both]:
+    def _predict(self, session: StreamSession, pictures: Sequence[DecodedPicture]) -> list[Comparison]:
         """Predictions of the adapted model and of the source, in passes of a bounded number of pixels."""
-        answers: list[Both] = []
+        answers: list[Comparison] = []
         while len(answers) < len(pictures):
-            rest, found = pictures[len(answers) :], dict[int, Both]()
-            count = self.factory.canvas.fitting((one.image for one in rest), self.limits.pass_pixels)
-            for places, batch in self.factory.canvas.batches([one.image for one in rest[:count]]):
+            rest, found = pictures[len(answers) :], dict[int, Comparison]()
+            count = self.source.canvas.fitting((one.image for one in rest), self.limits.pass_pixels)
+            for places, batch in self.source.canvas.batches([one.image for one in rest[:count]]):
                 batch = batch.contiguous(memory_format=torch.channels_last)  # faster for convolutions on a CPU
-                both = compare(*self._logits(session, batch), [rest[place].size for place in places])
-                if not all(math.isfinite(one.own.confidence) for one in both):
+                compared = compare(*self._logits(session, batch), [rest[place].size for place in places])
+                if not all(math.isfinite(one.confidence) for one in compared):
                     message = "the predictions of the adapted model are not finite: roll the stream back, or reset it"
                     raise Refused(message, "not-finite", 409)
-                found.update(zip(places, both, strict=True))
+                found.update(zip(places, compared, strict=True))
             answers += [found[place] for place in range(count)]
         return answers
 
     def _logits(self, session: StreamSession, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the adapted model and of the source; one after the other where the batch is small."""
-        source_pass = partial(session.session.predict_by, self.factory.model, batch)
-        if not self.factory.learns:
+        source_pass = partial(session.session.predict_by, self.source.model, batch)
+        if not self.source.adapter.learns:
             return (source_pass(),) * 2
         parallel = self._source_thread.submit(source_pass) if len(batch) >= _LARGE else None
         try:
@@ -140,7 +140,7 @@ class Batcher:
         return own, source
 
 
-class Waiting(NamedTuple):
+class QueuedPicture(NamedTuple):
     """A picture in the queue, and the future of a request that waits for its outcome."""
 
     image: Tensor
@@ -151,11 +151,11 @@ class Waiting(NamedTuple):
 @dataclass
 class _Queue:
     session: StreamSession
-    pictures: deque[Waiting] = field(default_factory=deque)
+    pictures: deque[QueuedPicture] = field(default_factory=deque)
     served: float = 0.0
 
 
-class Learner:
+class BackgroundLearner:
     """Takes pictures from the queues, a batch at a time, and lets the adapters learn from them."""
 
     def __init__(self, pool: SessionPool, limits: Limits, batch_size: int, busy: Callable[[], bool]) -> None:
@@ -169,14 +169,13 @@ class Learner:
         self.thread = threading.Thread(target=self._work, name="learner", daemon=True)
 
     def __len__(self) -> int:
-        """Pictures in all queues."""
         return self._length
 
     def offer(
-        self, session: StreamSession, pictures: Sequence[Picture], *, wait: bool = False
+        self, session: StreamSession, pictures: Sequence[DecodedPicture], *, wait: bool = False
     ) -> tuple[Learning, list[Future[LearningOutcome]]]:
         """Queue the pictures of a request if there is room for all of them; `wait` returns a future for each."""
-        if not session.factory.learns or session.frozen:
+        if not session.online.adapter.learns or session.frozen:
             return "frozen" if session.frozen else "off", []
         count, size = len(pictures), sum(one.image.nbytes for one in pictures)
         with self._change:
@@ -192,7 +191,7 @@ class Learner:
             outcomes: list[Future[LearningOutcome]] = [running_future() for _ in pictures] if wait else []
             now = time.monotonic()
             for place, one in enumerate(pictures):
-                queue.pictures.append(Waiting(one.image, now, outcomes[place] if wait else None))
+                queue.pictures.append(QueuedPicture(one.image, now, outcomes[place] if wait else None))
             self._length, self._bytes = self._length + count, self._bytes + size
             self._change.notify()
         return "queued", outcomes
@@ -221,7 +220,7 @@ class Learner:
             started = time.thread_time()
             with self._change:
                 images = (one.image for one in islice(queue.pictures, self.batch_size))
-                size = queue.session.factory.canvas.fitting(images, self.limits.pass_pixels)
+                size = queue.session.session.canvas.fitting(images, self.limits.pass_pixels)
                 batch, era = self._take(queue, size), queue.session.era
             if batch:
                 _set_outcomes(batch, self._learn(queue.session, batch, era))
@@ -252,13 +251,13 @@ class Learner:
                 self._change.wait(0.02 if self._length else None)
         return None
 
-    def _take(self, queue: _Queue, most: int) -> list[Waiting]:
+    def _take(self, queue: _Queue, most: int) -> list[QueuedPicture]:
         taken = [queue.pictures.popleft() for _ in range(min(most, len(queue.pictures)))]
         self._length -= len(taken)
         self._bytes -= sum(one.image.nbytes for one in taken)
         return taken
 
-    def _learn(self, session: StreamSession, batch: Sequence[Waiting], era: int) -> list[LearningOutcome]:
+    def _learn(self, session: StreamSession, batch: Sequence[QueuedPicture], era: int) -> list[LearningOutcome]:
         """Learn from a batch; an error of one stream must not end the thread."""
         try:
             return session.learn([one.image for one in batch], era)
@@ -268,7 +267,7 @@ class Learner:
             return [LearningOutcome(False, False, "learning failed")] * len(batch)
 
 
-def _set_outcomes(batch: Sequence[Waiting], outcomes: Sequence[LearningOutcome]) -> None:
+def _set_outcomes(batch: Sequence[QueuedPicture], outcomes: Sequence[LearningOutcome]) -> None:
     for one, outcome in zip(batch, outcomes, strict=True):
         if one.outcome is not None:
             one.outcome.set_result(outcome)

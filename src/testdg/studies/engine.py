@@ -8,14 +8,14 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import torch
 
 from testdg.errors import ErrorCollector, UserError
 from testdg.files import Busy
 from testdg.methods import find_method
-from testdg.models.device import find_device
+from testdg.models.loading import find_device
 from testdg.runs.events import Entry
 from testdg.runs.observer import Observer, Observers, RunProgress, tracked
 from testdg.runs.result import Result
@@ -55,6 +55,13 @@ class Failed:
     trace: str = ""
     busy: bool = False
     """Whether another process has locked the run, so that a later attempt may succeed."""
+
+    @classmethod
+    def of(cls, number: int, error: Exception) -> Self:
+        """The failure of an exception that is being handled."""
+        if isinstance(error, UserError):
+            return cls(number, str(error), busy=isinstance(error, Busy))
+        return cls(number, f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
 News = Running | Complete | Failed
@@ -126,11 +133,9 @@ def run_one(
     `patience` is how many seconds to wait for a folder that another process, perhaps a dying one, has locked.
     """
     try:
-        return Complete(number, retry_while_busy(lambda: _run(spec, out, _Reporter(number, notify)), patience))
-    except UserError as error:
-        return Failed(number, str(error), busy=isinstance(error, Busy))
+        return Complete(number, retry_while_busy(lambda: _run(spec, out, _RunReporter(number, notify)), patience))
     except Exception as error:
-        return Failed(number, f"{type(error).__name__}: {error}", traceback.format_exc())
+        return Failed.of(number, error)
     finally:
         gc.collect()  # the adapter refers to itself, and recorded CUDA graphs hold gigabytes
         if torch.cuda.is_available():
@@ -159,7 +164,7 @@ def _run(spec: RunSpec, out: Out, observer: Observer) -> Result:
         return run_session(open_run(spec, everyone), out, everyone)
 
 
-class _Reporter(Observer):
+class _RunReporter(Observer):
     """Reports the progress of a run as news."""
 
     def __init__(self, number: int, notify: Callable[[Running], None]) -> None:

@@ -7,7 +7,6 @@ polls the mailbox, and starts an actor again when its process is lost.
 import copy
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,19 +20,19 @@ from torch import nn
 from testdg.data.frames import natural
 from testdg.errors import UserError, unknown
 from testdg.models import VisionModel, load_model
-from testdg.models.device import DEVICES
+from testdg.models.loading import DEVICES
 from testdg.runs.adapt import Draw, Request, Watcher, adapt_frames, check_request, open_request
 from testdg.runs.loop import graceful_interrupt
-from testdg.runs.pictures import Answered
-from testdg.runs.summary import Tally
+from testdg.runs.pictures import PredictedBatch
+from testdg.runs.summary import StreamStatistics
 from testdg.studies.engine import Failed, retry_while_busy
-from testdg.studies.ray import PATIENCE, POLL_INTERVAL, RETRIES, Cluster, import_ray
+from testdg.studies.ray import PATIENCE, POLL_INTERVAL, RETRIES, Cluster, Lost, Sender, import_ray
 
 NEWS_INTERVAL = 1.0  # seconds between two news of a stream: thousands of streams share one mailbox
 
 
 @dataclass(frozen=True)
-class Seen:
+class StreamProgress:
     """The progress of a stream: pictures done, and the total if it is known; `began` if it has started or resumed."""
 
     number: int
@@ -58,13 +57,6 @@ class Stopped:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """The process of a stream is lost; another one resumes from the last saved state."""
-
-    number: int
-
-
-@dataclass(frozen=True)
 class Noted:
     """A note to the user about all streams."""
 
@@ -72,7 +64,7 @@ class Noted:
 
 
 End = Ended | Stopped | Failed
-News = Seen | Lost | Noted | End
+News = StreamProgress | Lost | Noted | End
 Notify = Callable[[News], None]
 
 
@@ -121,32 +113,28 @@ class Camera:
 
     def run(self, number: int, request: Request, model: SharedModel, mailbox: Any, draw: Draw | None) -> End:
         """Run the stream; errors are returned as `Failed`, never raised."""
-        import ray
-
-        watcher = _Reporter(number, mailbox, self._stopped)
+        sender = Sender(mailbox)
+        watcher = _StreamReporter(number, sender, self._stopped)
         try:
             whole = replace(request, model=model.model())
             return Ended(number, retry_while_busy(lambda: adapt_frames(whole, watcher, draw), PATIENCE))
         except KeyboardInterrupt:
             return Stopped(number)
-        except UserError as error:
-            return Failed(number, str(error))
         except Exception as error:
-            return Failed(number, f"{type(error).__name__}: {error}", traceback.format_exc())
+            return Failed.of(number, error)
         finally:
-            ray.get(watcher.sent)  # all news arrive before the end
+            sender.flush()  # all news arrive before the end
 
     def stop(self) -> None:
         """Save the state and end after the present batch."""
         self._stopped.set()
 
 
-class _Reporter(Watcher):
-    """Reports the progress of a stream, without waiting for the mailbox."""
+class _StreamReporter(Watcher):
+    """Reports the progress of a stream."""
 
-    def __init__(self, number: int, mailbox: Any, stopped: threading.Event) -> None:
-        self.number, self.mailbox, self._stopped = number, mailbox, stopped
-        self.sent: list[Any] = []
+    def __init__(self, number: int, sender: Sender, stopped: threading.Event) -> None:
+        self.number, self.sender, self._stopped = number, sender, stopped
         self.total: int | None = None
         self.done, self.last = 0, 0.0
 
@@ -154,8 +142,8 @@ class _Reporter(Watcher):
         self.total, self.done = total, done
         self._send(began=True)
 
-    def answered(self, answered: Answered, tally: Tally) -> None:
-        self.done += len(answered.predictions) + len(answered.skipped)
+    def advanced(self, batch: PredictedBatch, statistics: StreamStatistics) -> None:
+        self.done += len(batch.predictions) + len(batch.skipped)
         if time.monotonic() - self.last >= NEWS_INTERVAL:
             self._send()
 
@@ -164,7 +152,7 @@ class _Reporter(Watcher):
 
     def _send(self, *, began: bool = False) -> None:
         self.last = time.monotonic()
-        self.sent[:] = [self.mailbox.put.remote(Seen(self.number, self.done, self.total, began))]
+        self.sender.send(StreamProgress(self.number, self.done, self.total, began))
 
 
 def find_streams(request: Request) -> dict[str, Request]:
@@ -277,7 +265,8 @@ class _Fleet:
         notify: Notify,
         draw: Draw | None = None,
     ) -> None:
-        self.ray, self.requests, self.notify, self.draw = cluster.ray, requests, notify, draw
+        self.cluster, self.ray = cluster, cluster.ray
+        self.requests, self.notify, self.draw = requests, notify, draw
         self.model, self.mailbox = self.ray.put(model), cluster.mailbox()
         self.actor = self.ray.remote(Camera).options(max_concurrency=2, **needs)
         self.tasks: dict[Any, int] = {}
@@ -329,31 +318,18 @@ class _Fleet:
             self.notify(news)
 
     def _end(self, task: Any, number: int) -> None:
-        end = self._result(task, number)
-        self.ray.kill(
-            self.actors.pop(number)
-        )  # frees its place at once; an actor that cannot be reached must not continue
-        if end is None:
-            self.notify(Lost(number))
-            self._start(number)
-            return
+        end: End | Lost = self.cluster.result(task, number)
+        actor = self.actors.pop(number)
+        self.ray.kill(actor)  # frees its place at once; an actor that cannot be reached must not continue
+        if isinstance(end, Lost):
+            self.losses[number] += 1
+            if self.stopping:
+                end = Stopped(number)
+            elif self.losses[number] > RETRIES:
+                end = end.failure(self.losses[number])
+            else:
+                self.notify(end)
+                self._start(number)
+                return
         self.ends[number] = end
         self.notify(end)
-
-    def _result(self, task: Any, number: int) -> End | None:
-        """How a stream ended; None if its process was lost and is to be started again."""
-        try:
-            end: End = self.ray.get(task)
-            return end
-        except self.ray.exceptions.RayTaskError as error:
-            last = str(error).strip().splitlines()[-1]
-            return Failed(number, f"it could not start on its machine: {last}", f"{error}\n")
-        except self.ray.exceptions.RayError as error:
-            if self.stopping:
-                return Stopped(number)
-            self.losses[number] += 1
-            if self.losses[number] <= RETRIES:
-                return None
-            reason = f"its machine or process was lost {self.losses[number]} times at the same place"
-            remedy = "look at the memory that is left, and start the command again"
-            return Failed(number, f"{reason} ({type(error).__name__}): {remedy}")

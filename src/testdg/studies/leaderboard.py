@@ -13,7 +13,7 @@ from testdg.runs.scores import Metric
 from testdg.spec import SOURCE, RunSpec
 from testdg.studies.grid import Grid, expand
 from testdg.studies.rows import method_title
-from testdg.studies.summary import BenchRow, BenchTable, Score, make_table
+from testdg.studies.summary import BenchRow, BenchTable, ScoreAndGain, make_table
 from testdg.studies.tuning import chosen_preset
 from testdg.studies.variants import Variant
 
@@ -23,7 +23,7 @@ _PREFIX = "leaderboard: "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream:
+class BoardStream:
     """A column of the leaderboard: how its stream differs from the first one."""
 
     name: str
@@ -52,18 +52,18 @@ class Stream:
 FIRST = "continual"
 BOTH = ("classification", "segmentation")
 STREAMS = (
-    Stream(name=FIRST, protocol="held-out,held_out={held_out},then=adapt", tasks=BOTH),
-    Stream(name="another order", protocol="order-1"),
-    Stream(name="dirichlet", protocol="dirichlet"),
-    Stream(name="three rounds", protocol="cyclic", share=0.5, tasks=BOTH),
-    Stream(name="gradual", protocol="gradual,order=benchmark", share=0.1, needs_severities=True),
-    Stream(name="batches of 10", protocol="continual", share=0.5, batch_size=10),
-    Stream(name="single images", protocol="continual", share=0.1, batch_size=1, tasks=BOTH),
-    Stream(name="five times longer", protocol="continual", share=5.0, tasks=BOTH, best_only=True),
-    Stream(name="dirichlet 1", protocol="dirichlet,concentration=1", optional=True),
-    Stream(name="dirichlet 0.01", protocol="dirichlet,concentration=0.01", optional=True),
-    Stream(name="sorted", protocol="continual,sampling=sorted", optional=True),
-    Stream(name="dirichlet batches of 10", protocol="dirichlet", share=0.5, batch_size=10, optional=True),
+    BoardStream(name=FIRST, protocol="held-out,held_out={held_out},then=adapt", tasks=BOTH),
+    BoardStream(name="another order", protocol="order-1"),
+    BoardStream(name="dirichlet", protocol="dirichlet"),
+    BoardStream(name="three rounds", protocol="cyclic", share=0.5, tasks=BOTH),
+    BoardStream(name="gradual", protocol="gradual,order=benchmark", share=0.1, needs_severities=True),
+    BoardStream(name="batches of 10", protocol="continual", share=0.5, batch_size=10),
+    BoardStream(name="single images", protocol="continual", share=0.1, batch_size=1, tasks=BOTH),
+    BoardStream(name="five times longer", protocol="continual", share=5.0, tasks=BOTH, best_only=True),
+    BoardStream(name="dirichlet 1", protocol="dirichlet,concentration=1", optional=True),
+    BoardStream(name="dirichlet 0.01", protocol="dirichlet,concentration=0.01", optional=True),
+    BoardStream(name="sorted", protocol="continual,sampling=sorted", optional=True),
+    BoardStream(name="dirichlet batches of 10", protocol="dirichlet", share=0.5, batch_size=10, optional=True),
 )
 HELD_OUT = "held out"
 
@@ -76,7 +76,7 @@ class StreamRun:
     spec: RunSpec
 
 
-def find_streams(names: str | None, benchmark: Benchmark) -> list[Stream]:
+def find_streams(names: str | None, benchmark: Benchmark) -> list[BoardStream]:
     """The streams of comma-separated names ("all" for all, None for those that are not optional) that fit a benchmark.
 
     They are in the order of `STREAMS`, and at least one of them is for all methods, which ranks the best.
@@ -99,7 +99,7 @@ def find_streams(names: str | None, benchmark: Benchmark) -> list[Stream]:
 def leaderboard_runs(
     variants: Sequence[Variant],
     benchmark: Benchmark,
-    streams: Iterable[Stream],
+    streams: Iterable[BoardStream],
     values: Mapping[str, Any],
     *,
     best: bool = False,
@@ -132,7 +132,7 @@ class Ranked:
     method: str
     rows: Mapping[str, BenchRow]
 
-    def score(self, stream: str) -> Score | None:
+    def score(self, stream: str) -> ScoreAndGain | None:
         """The score on a stream, or on the held-out domains of the first."""
         if stream == HELD_OUT:
             return self.rows[FIRST].held_out if FIRST in self.rows else None

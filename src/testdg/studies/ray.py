@@ -19,11 +19,10 @@ import msgspec
 
 from testdg import registry
 from testdg.errors import UserError
-from testdg.files import write_files
+from testdg.files import cache_folder, write_files
 from testdg.runs.session import open_model
-from testdg.runs.training.cache import cache_folder
 from testdg.spec import RunSpec
-from testdg.studies.engine import Complete, Failed, News, Running, run_one
+from testdg.studies.engine import Complete, Failed, News, run_one
 from testdg.studies.storage import Out
 
 RETRIES = 3  # how often work is started again when its machine or its process is lost
@@ -90,9 +89,32 @@ class Cluster:
         here = strategies.NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=False)
         return self.ray.remote(_Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
 
+    def result(self, task: Any, number: int) -> Any:
+        """What a task returned; `Lost` if its machine or process was lost, `Failed` if it could not start."""
+        try:
+            return self.ray.get(task)
+        except self.ray.exceptions.RayTaskError as error:
+            last = str(error).strip().splitlines()[-1]
+            return Failed(number, f"it could not start on its machine: {last}", f"{error}\n")
+        except self.ray.exceptions.RayError as error:
+            return Lost(number, type(error).__name__)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The process of a run or of a stream was lost, perhaps with its machine; the state that was saved last is not."""
+
+    number: int
+    error: str = ""
+    """The name of Ray's exception."""
+
+    def failure(self, times: int) -> Failed:
+        reason = f"its machine or process was lost {times} times ({self.error})"
+        return Failed(self.number, f"{reason}: look at the memory that is left, and start the command again")
+
 
 class _Mailbox:
-    """Collects news until they are fetched."""
+    """An actor that collects news until they are fetched."""
 
     def __init__(self) -> None:
         self.news: list[Any] = []
@@ -104,6 +126,23 @@ class _Mailbox:
         """Remove and return all news."""
         news, self.news = self.news, []
         return news
+
+
+class Sender:
+    """Sends news to a mailbox without waiting for it: Ray gives the core of a waiting task to another one."""
+
+    def __init__(self, mailbox: Any) -> None:
+        self.mailbox, self.last = mailbox, None
+
+    def send(self, news: object) -> None:
+        self.last = self.mailbox.put.remote(news)
+
+    def flush(self) -> None:
+        """Wait until all news have arrived."""
+        import ray
+
+        if self.last is not None:
+            ray.get(self.last)
 
 
 def import_ray() -> Any:
@@ -182,7 +221,8 @@ class Ray:
                     if news.number in waiting.values():
                         yield news
                 for task in ended:
-                    yield self._end(task, waiting.pop(task))
+                    end = self.cluster.result(task, waiting.pop(task))
+                    yield end.failure(RETRIES + 1) if isinstance(end, Lost) else end
         finally:
             for task in waiting:
                 self._ray.cancel(task, force=True)
@@ -200,18 +240,6 @@ class Ray:
             tasks[task.remote(number, _absolute(spec), place, models[spec.setup], mailbox)] = number
         return tasks
 
-    def _end(self, task: Any, number: int) -> Complete | Failed:
-        """The end of a run."""
-        try:
-            end: Complete | Failed = self._ray.get(task)
-            return end
-        except self._ray.exceptions.RayTaskError as error:
-            last = str(error).strip().splitlines()[-1]
-            return Failed(number, f"it could not start on its machine: {last}", f"{error}\n")
-        except self._ray.exceptions.RayError as error:
-            reason = f"its machine or process was lost {RETRIES + 1} times ({type(error).__name__})"
-            return Failed(number, f"{reason}: look at the memory that is left, and start the command again")
-
     def close(self) -> None:
         self.cluster.close()
 
@@ -225,17 +253,11 @@ def _absolute(spec: RunSpec) -> RunSpec:
 
 def _work(number: int, spec: RunSpec, out: Out, model: SentModel | None, mailbox: Any) -> Complete | Failed:
     """Compute one run on a machine of the cluster."""
-    import ray
-
-    sent: list[Any] = []
-
-    def notify(news: Running) -> None:  # without waiting: Ray gives the core of a waiting task to another one
-        sent[:] = [mailbox.put.remote(news)]
-
     if model is not None:
         spec = msgspec.structs.replace(spec, model=str(model.unpack()))
-    end = run_one(number, spec, out, notify, PATIENCE)
-    ray.get(sent)  # all news arrive before the end
+    sender = Sender(mailbox)
+    end = run_one(number, spec, out, sender.send, PATIENCE)
+    sender.flush()  # all news arrive before the end
     return end
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from testdg.errors import UserError
-from testdg.files import checksum
+from testdg.files import cache_folder, checksum
 from testdg.runs import Observer
-from testdg.runs.training.cache import cache_folder
 
 _RESULT = "result.json"
 _LIGHT = ("config.toml", "events.jsonl", _RESULT)  # the files that reading a run needs; the result comes last

@@ -82,7 +82,7 @@ Ended = tuple[RunSpec, Result]
 
 
 @dataclass(frozen=True)
-class Score:
+class ScoreAndGain:
     """A mean error (or mIoU) over runs, and how much better it is than Source's; None for Source, and without it."""
 
     value: Spread
@@ -96,8 +96,8 @@ class BenchRow:
     name: str
     method: str
     results: list[Result]
-    adapted: Score
-    held_out: Score | None
+    adapted: ScoreAndGain
+    held_out: ScoreAndGain | None
     seconds: float
     """Mean time of a run."""
 
@@ -147,7 +147,7 @@ class BenchTable:
         """Whether each stream leaves out other domains, so that only the scores on those count."""
         return len(self.streams) > 1 and leaves_one_out([[result] for result in self.streams])
 
-    def score(self, row: BenchRow) -> Score:
+    def score(self, row: BenchRow) -> ScoreAndGain:
         """The score that counts: on the left-out domains if each stream leaves out others."""
         return self.shown(row.held_out if self.leaves_out and row.held_out else row.adapted)
 
@@ -155,7 +155,7 @@ class BenchTable:
         """The score of one run that counts."""
         return result.held_out_score if self.leaves_out else result.mean_score
 
-    def shown(self, score: Score) -> Score:
+    def shown(self, score: ScoreAndGain) -> ScoreAndGain:
         """A score as tables show it: without the deviation if domains are left out in turn."""
         return replace(score, value=replace(score.value, deviation=None)) if self.leaves_out else score
 
@@ -222,15 +222,15 @@ def _row(name: str, results: list[Result], sources: Sequence[Result]) -> BenchRo
 
 def _score(
     results: Sequence[Result], sources: Sequence[Result], visits: Callable[[Result], Sequence[DomainResult]]
-) -> Score:
+) -> ScoreAndGain:
     metric = results[0].metric
     values = spread([statistics.fmean(visit.known(metric.key) for visit in visits(result)) for result in results])
     paired = [(next((source for source in sources if source.stream == run.stream), None), run) for run in results]
     pairs = [(visits(source), visits(run)) for source, run in paired if source is not None]
-    return Score(values, paired_gain(pairs, metric) if len(pairs) == len(results) else None)
+    return ScoreAndGain(values, paired_gain(pairs, metric) if len(pairs) == len(results) else None)
 
 
-def _plain_score(score: Score, metric: Metric) -> dict[str, Any]:
+def _plain_score(score: ScoreAndGain, metric: Metric) -> dict[str, Any]:
     return {metric.key: asdict(score.value), "gain": None if score.gain is None else asdict(score.gain)}
 
 

@@ -1,6 +1,6 @@
 """Tuning: for every method the same number of configurations, on the same streams, chosen by the same rule."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -13,14 +13,15 @@ from testdg.data.benchmarks import Benchmark
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
 from testdg.data.corruptions import EXTRA
 from testdg.errors import UserError
-from testdg.runs import Observer, Result
+from testdg.runs import Observer
 from testdg.runs.result import mean_of
 from testdg.runs.scores import Metric
 from testdg.runs.session import open_run
+from testdg.schema import plain
 from testdg.spec import SOURCE, RunSpec
 from testdg.studies.engine import Complete, Failed
-from testdg.studies.grid import Grid
-from testdg.studies.variants import Chosen, Variant
+from testdg.studies.grid import Grid, expand
+from testdg.studies.variants import TunedRow, Variant
 
 IMAGES = 4000
 TIED = 0.005  # points by which two scores may differ that are shown as equal
@@ -29,7 +30,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Configuration:
-    """Settings of a variant that the search tries."""
+    """Settings of a variant that the search tries, and the score that they reached."""
 
     variant: Variant
     preset: str
@@ -37,21 +38,21 @@ class Configuration:
     published: bool
     widened: int = 0
     """The widening of the search that added it; 0 for the first search."""
+    score: float | None = None
+    """The mean over all its runs; None if one failed or has no score."""
+    seconds: float = 0.0
 
     @property
     def described(self) -> str:
-        return ", ".join(f"{key}={_text(value)}" for key, value in self.settings.items())
+        texts = {
+            key: f"{value:g}" if isinstance(value, float) else plain(value) for key, value in self.settings.items()
+        }
+        return ", ".join(f"{key}={text}" for key, text in texts.items())
 
     @cached_property
     def name(self) -> str:
         """The name of its runs."""
         return f"{self.variant.title}: {self.described}"
-
-    def run(self, domains: Sequence[str]) -> dict[str, Any]:
-        """Its table in a grid, on some domains in order."""
-        settings = {**self.variant.fixed, **self.settings}
-        about = {"name": self.name, "method": self.variant.method, "preset": self.preset}
-        return {**about, "settings": {k: "none" if v is None else v for k, v in settings.items()}, "domains": domains}
 
 
 def configurations(variant: Variant, preset: str, rates: Sequence[float] = ()) -> list[Configuration]:
@@ -86,24 +87,25 @@ def chosen_preset(variant: Variant, benchmark: str, values: Values) -> str:
     return preset if preset in variant.method_class.presets or "preset" in values else "none"
 
 
-def tuning_grid(tried: Iterable[Configuration], values: Values, settings: Values) -> Grid:
-    """Every configuration on the domains in both orders; `settings` of a method apply to all its configurations."""
-    ways = list(dict.fromkeys([tuple(values["domains"]), tuple(values["domains"][::-1])]))
-    runs = tuple(one.run(list(way)) for one in tried for way in ways)
-    shared = {key: value for key, value in values.items() if key not in ("domains", "preset")}
-    return Grid({**shared, "settings": settings}, runs, "tune")
+def tuning_runs(tried: Sequence[Configuration], values: Values, settings: Mapping[str, Values]) -> list[RunSpec]:
+    """The runs of every configuration on the domains in both orders, of Source first, then method by method.
 
-
-def check_given(tried: Iterable[Configuration], settings: Mapping[str, Values]) -> None:
-    """Refuse settings of the user that the search or a variant sets."""
+    An interrupted tuning is thus complete for some methods. `settings` of a method apply to all its configurations.
+    """
     for one in tried:
-        if own := [key for key in settings.get(one.variant.method, {}) if key in {**one.settings, **one.variant.fixed}]:
-            message = f"tune chooses {own[0]} of {one.variant.key}: leave it out of --set"
+        own = {**one.settings, **one.variant.fixed}
+        if taken := [key for key in settings.get(one.variant.method, {}) if key in own]:
+            message = f"tune chooses {taken[0]} of {one.variant.key}: leave it out of --set"
             raise UserError(message, code="setting-varied")
-
-
-def order_by_method(specs: Sequence[RunSpec], tried: Sequence[Configuration]) -> list[RunSpec]:
-    """Runs method by method, Source first, so that an interrupted tuning is complete for some methods."""
+    domains, runs = list(values["domains"]), []
+    for one in tried:
+        table = {"name": one.name, "method": one.variant.method, "preset": one.preset}
+        table["settings"] = plain({**one.variant.fixed, **one.settings})
+        runs.append({**table, "domains": domains})
+        if domains != domains[::-1]:
+            runs.append({**table, "domains": domains[::-1]})
+    shared = {key: value for key, value in values.items() if key not in ("domains", "preset")}
+    specs = expand(Grid({**shared, "settings": settings}, tuple(runs), "tune"))
     order = list(dict.fromkeys(one.variant.key for one in tried))
     places = {one.name: order.index(one.variant.key) for one in tried}
     return sorted(specs, key=lambda spec: places.get(spec.name, -1))
@@ -115,7 +117,7 @@ def conditions(rule: str, specs: Sequence[RunSpec], observer: Observer | None = 
     This loads the source model, which is trained first if the benchmark is embedded.
     """
     source = specs[0]
-    record = open_run(msgspec.structs.replace(source, device="cpu"), observer).record.to_dict()
+    record = open_run(msgspec.structs.replace(source, device="cpu"), observer).record
     data = {key: record[key] for key in ("benchmark", "domains", "severity", "images_per_domain", "batch_size")}
     seeds = sorted({spec.seed for spec in specs if spec.method != SOURCE})
     of_model = {key: record[key] for key in ("model", "model_fingerprint", "precision")}
@@ -123,134 +125,131 @@ def conditions(rule: str, specs: Sequence[RunSpec], observer: Observer | None = 
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A configuration and its mean score over all its runs; None if one failed or has no score."""
-
-    configuration: Configuration
-    score: float | None
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Choice:
+class VariantChoice:
     """All configurations of a variant with their scores, of which at least one is not None."""
 
     variant: Variant
     metric: Metric
     source: float | None
-    tried: Sequence[Tried]
+    tried: Sequence[Configuration]
     given: Values = field(default_factory=dict)
     """Settings that the user gave to all configurations."""
 
     @property
-    def best(self) -> Tried:
+    def best(self) -> Configuration:
         """The configuration with the best score; in a tie the published one, then the smaller rate, then the first."""
-        return min(
-            self.ties, key=lambda one: (not one.configuration.published, one.configuration.settings.get(RATE, 0))
-        )
+        return min(self.ties, key=lambda one: (not one.published, one.settings.get(RATE, 0)))
 
     @property
-    def ties(self) -> list[Tried]:
+    def ties(self) -> list[Configuration]:
         """All configurations whose score is shown as equal to the best."""
         least = min(self._loss(one) for one in self.scored)
         return [one for one in self.scored if self._loss(one) - least < TIED]
 
     @property
-    def scored(self) -> list[Tried]:
+    def scored(self) -> list[Configuration]:
         return [one for one in self.tried if one.score is not None]
 
     @property
-    def published(self) -> Tried:
-        return next(one for one in self.tried if one.configuration.published)
+    def published(self) -> Configuration:
+        return next(one for one in self.tried if one.published)
 
-    def gap_to_best(self, one: Tried) -> float | None:
+    def gap_to_best(self, one: Configuration) -> float | None:
         """How much worse a score is than the best."""
         return None if one.score is None else self._loss(one) - self._loss(self.best)
 
-    def neighbours(self) -> list[Tried]:
+    def neighbours(self) -> list[Configuration]:
         """Configurations that differ from the best in one setting, by one place if its values are ordered."""
         return [one for one in self.tried if self._steps(one) == 1]
 
     def edges(self) -> dict[str, Side]:
         """Settings whose best value is the smallest or the largest of the search, and on which side."""
-        chosen = self.best.configuration.settings
         edges: dict[str, Side] = {}
         for key, values in self._axes().items():
-            if is_ordered(values) and chosen[key] in (min(values), max(values)):
-                edges[key] = "least" if chosen[key] == min(values) else "largest"
+            value = self.best.settings[key]
+            if is_ordered(values) and value in (min(values), max(values)):
+                edges[key] = "least" if value == min(values) else "largest"
         return edges
 
     @property
     def widened(self) -> int:
-        return max(one.configuration.widened for one in self.tried)
+        return max(one.widened for one in self.tried)
 
     def wider(self) -> list[Configuration]:
         """The configurations that a wider search adds: a value beyond each edge, in every combination with the others.
 
         Empty if the choice is not at an edge, or if the setting is at its bound.
         """
-        axes, kind, first = self._axes(), self.variant.method_class.Settings, self.best.configuration
+        axes, kind = self._axes(), self.variant.method_class.Settings
         for key, side in self.edges().items():
             if (value := next_value(kind, key, axes[key], side)) is not None:
                 axes[key] = (value, *axes[key]) if side == "least" else (*axes[key], value)
-        known = [one.configuration.settings for one in self.tried]
+        known = [one.settings for one in self.tried]
         found = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-        added = replace(first, published=False, widened=self.widened + 1)
+        added = replace(self.best, published=False, widened=self.widened + 1, score=None, seconds=0.0)
         return [replace(added, settings=settings) for settings in found if settings not in known]
 
-    def chosen(self) -> Chosen:
+    def chosen(self) -> TunedRow:
         """The row of the file of chosen settings."""
-        best, variant = self.best, self.variant
-        settings = {**self.given, **best.configuration.settings}
-        about = (variant.title, variant.method, best.configuration.preset, settings, variant.fixed)
-        return Chosen(*about, best.score, self.published.score, tuple(self.edges()), self.widened)
+        return TunedRow(
+            name=self.variant.title,
+            method=self.variant.method,
+            preset=self.best.preset,
+            settings={**self.given, **self.best.settings},
+            fixed=dict(self.variant.fixed),
+            score=self.best.score,
+            published=self.published.score,
+            edges=tuple(self.edges()),
+            widened=self.widened,
+        )
 
-    def _loss(self, one: Tried) -> float:
+    def _loss(self, one: Configuration) -> float:
         assert one.score is not None
         return -one.score if self.metric.higher else one.score
 
     def _axes(self) -> dict[str, tuple[Any, ...]]:
         """All values of each setting in the search, numbers in rising order."""
-        settings = [one.configuration.settings for one in self.tried]
-        axes = {key: tuple(dict.fromkeys(one[key] for one in settings)) for key in settings[0]}
-        return {key: tuple(sorted(values)) if is_ordered(values) else values for key, values in axes.items()}
+        axes = {}
+        for key in self.tried[0].settings:
+            values = tuple(dict.fromkeys(one.settings[key] for one in self.tried))
+            axes[key] = tuple(sorted(values)) if is_ordered(values) else values
+        return axes
 
-    def _steps(self, other: Tried) -> int:
+    def _steps(self, other: Configuration) -> int:
         """Places between a configuration and the best one."""
-        best, steps = self.best.configuration.settings, 0
+        best, steps = self.best.settings, 0
         for key, values in self._axes().items():
-            here, there = values.index(best[key]), values.index(other.configuration.settings[key])
+            here, there = values.index(best[key]), values.index(other.settings[key])
             steps += abs(here - there) if is_ordered(values) else here != there
         return steps
 
 
 def choose(
     tried: Sequence[Configuration], specs: Sequence[RunSpec], ends: Sequence[Complete | Failed]
-) -> tuple[list[Choice], list[Variant]]:
+) -> tuple[list[VariantChoice], list[Variant]]:
     """The choices of the variants whose runs have all ended, at least one with a score; and the other variants."""
-    ended = {end.number: end for end in ends}
-    complete = {n: end.result for n, end in ended.items() if isinstance(end, Complete)}
-    sources = [result for number, result in complete.items() if specs[number].method == SOURCE]
+    ended = {end.number for end in ends}
+    complete = {end.number: end.result for end in ends if isinstance(end, Complete)}
+    source = mean_of([result.mean_score for n, result in complete.items() if specs[n].method == SOURCE])
     choices, waiting = [], []
     for variant in {one.variant.key: one.variant for one in tried}.values():
-        mine = [one for one in tried if one.variant.key == variant.key]
-        numbers = {one.name: [n for n, spec in enumerate(specs) if spec.name == one.name] for one in mine}
-        every = [n for several in numbers.values() for n in several]
-        scored = [_tried(one, [complete.get(n) for n in numbers[one.name]]) for one in mine]
-        if not all(n in ended for n in every) or not any(one.score is not None for one in scored):
+        mine = {one.name: one for one in tried if one.variant.key == variant.key}
+        numbers: dict[str, list[int]] = {name: [] for name in mine}
+        for number, spec in enumerate(specs):
+            if spec.name in mine:
+                numbers[spec.name].append(number)
+        every = [number for several in numbers.values() for number in several]
+        scored = []
+        for name, one in mine.items():
+            results = [complete.get(number) for number in numbers[name]]
+            score = mean_of([None if result is None else result.mean_score for result in results])
+            seconds = sum(result.seconds for result in results if result is not None)
+            scored.append(replace(one, score=score, seconds=seconds))
+        if not ended.issuperset(every) or all(one.score is None for one in scored):
             waiting.append(variant)
             continue
-        metric = next(complete[n] for n in every if n in complete).metric
-        own = {*mine[0].settings, *variant.fixed}
+        metric = next(complete[number] for number in every if number in complete).metric
+        own = {*scored[0].settings, *variant.fixed}
         given = {key: value for key, value in specs[every[0]].settings.items() if key not in own}
-        choices.append(Choice(variant, metric, mean_of([source.mean_score for source in sources]), scored, given))
+        choices.append(VariantChoice(variant, metric, source, scored, given))
     return choices, waiting
-
-
-def _tried(configuration: Configuration, results: Sequence[Result | None]) -> Tried:
-    score = mean_of([None if result is None else result.mean_score for result in results])
-    return Tried(configuration, score, sum(result.seconds for result in results if result is not None))
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)

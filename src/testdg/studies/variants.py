@@ -5,23 +5,22 @@ A variant is a method, perhaps with settings that its `search` declares for a ro
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tomli_w
+from msgspec import Struct
 
 from testdg.errors import UserError, look_up
-from testdg.files import replace_text, writing
+from testdg.files import read_toml, replace_text, writing
 from testdg.methods import Adapter, find_method, methods
 from testdg.runs.session import open_model
 from testdg.schema import plain
 from testdg.spec import SOURCE, RunSpec
-
-SEPARATOR = ":"
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Variant:
     @property
     def key(self) -> str:
         """The name in commands."""
-        return f"{self.method}{SEPARATOR}{self.name}" if self.name else self.method
+        return f"{self.method}:{self.name}" if self.name else self.method
 
     @property
     def title(self) -> str:
@@ -52,7 +51,7 @@ class Variant:
 
 
 def find_variant(key: str) -> Variant:
-    method, _, name = key.partition(SEPARATOR)
+    method, _, name = key.partition(":")
     known = find_method(method).search.variants
     return Variant(method, name, look_up(f"variant of {method}", name, known)) if name else Variant(method)
 
@@ -87,16 +86,15 @@ _HEAD = (
 )
 
 
-@dataclass(frozen=True)
-class Chosen:
+class TunedRow(Struct, frozen=True, forbid_unknown_fields=True):
     """The chosen settings of one row, with their scores."""
 
     name: str
     method: str
     preset: str
-    settings: Mapping[str, Any]
+    settings: dict[str, Any]
     """Those of the search, and those that the user gave to all configurations."""
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    fixed: dict[str, Any] = {}
     """Those that make the row a variant of its method."""
     score: float | None = None
     published: float | None = None
@@ -107,50 +105,38 @@ class Chosen:
     """How often the search was widened."""
 
 
-@dataclass(frozen=True)
-class Tuned:
+class Tuned(Struct, frozen=True):
     """The content of the file: the chosen settings by key of the row, and the conditions, which all rows share."""
 
-    conditions: Mapping[str, Any] = field(default_factory=dict)
-    rows: Mapping[str, Chosen] = field(default_factory=dict)
+    conditions: dict[str, Any]
+    rows: dict[str, TunedRow]
 
     @classmethod
     def read(cls, path: str | Path) -> Tuned:
         try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-            rows = {key: Chosen(**{**row, "edges": tuple(row.get("edges", ()))}) for key, row in values["rows"].items()}
-            for row in rows.values():
-                if not all(isinstance(one, Mapping) for one in (row.settings, row.fixed)):
-                    raise TypeError(f"{row.name} has no settings")
-            return cls(values["conditions"], rows)
-        except OSError as error:
-            message = f"tuned file {path} cannot be read: {error.strerror or error}"
-            raise UserError(message, code="unreadable-file") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return msgspec.convert(read_toml(Path(path), "tuned file"), cls)
+        except msgspec.ValidationError as error:
             message = f"tuned file {path} is not one that `testdg tune` wrote ({error})"
             raise UserError(message, code="damaged-file") from error
 
     def write(self, path: Path) -> None:
-        """Write the file in one step; TOML has no None, which is written as "none"."""
-        rows = {key: _plain(asdict(row)) for key, row in self.rows.items()}
+        """Write the file in one step. TOML has no None: in settings it is "none", other values are left out."""
+        rows = {}
+        for key, row in self.rows.items():
+            known = {name: value for name, value in msgspec.structs.asdict(row).items() if value is not None}
+            rows[key] = plain(known)
         with writing(path.parent):
-            replace_text(path, _HEAD + tomli_w.dumps({"conditions": _plain(dict(self.conditions)), "rows": rows}))
+            replace_text(path, _HEAD + tomli_w.dumps({"conditions": plain(self.conditions), "rows": rows}))
 
     def joined(self, other: Tuned, path: Path) -> Tuned:
         """Both files merged, whose conditions must be equal; rows of `self` win."""
-        mine = _plain(dict(self.conditions))
-        if differing := [key for key in {**mine, **other.conditions} if mine.get(key) != other.conditions.get(key)]:
+        mine, theirs = plain(self.conditions), other.conditions
+        if differing := [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]:
             message = f"{path} was chosen with another {', '.join(differing)}: use another file with --write"
             raise UserError(message, code="other-tuning")
-        return replace(self, rows={**other.rows, **self.rows})
+        return Tuned(self.conditions, {**other.rows, **self.rows})
 
-    def find(self, method: str, settings: Mapping[str, Any]) -> Chosen | None:
+    def find(self, method: str, settings: Mapping[str, Any]) -> TunedRow | None:
         """The row of a method: of its variants, the one with most settings of its own that are all among `settings`."""
         fits = [row for row in self.rows.values() if row.method == method and row.fixed.items() <= settings.items()]
         return max(fits, key=lambda row: len(row.fixed), default=None)
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as TOML stores them; unknown values are left out, while None is the text "none" in settings."""
-    found: dict[str, Any] = plain({key: value for key, value in values.items() if value is not None})
-    return found

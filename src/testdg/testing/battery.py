@@ -6,9 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from testdg.core.state import Values
 from testdg.methods import Adapter
 
 MakeAdapter = Callable[..., Adapter]
+Snapshot = tuple[dict[str, Tensor], Values]
 Check = Callable[[MakeAdapter], None]
 CHECKS: dict[str, Check] = {}
 
@@ -94,12 +96,12 @@ def same_state(one: Adapter, other: Adapter) -> str | None:
     return difference(snapshot(one), snapshot(other))
 
 
-def snapshot(adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def snapshot(adapter: Adapter) -> Snapshot:
     """Copy everything that the next batch depends on."""
     return {name: value.clone() for name, value in adapter.tensors().items()}, adapter.values()
 
 
-def difference(one: tuple[dict[str, Tensor], Any], other: tuple[dict[str, Tensor], Any]) -> str | None:
+def difference(one: Snapshot, other: Snapshot) -> str | None:
     """Name the first difference between two snapshots."""
     if one[0].keys() != other[0].keys():
         return f"tensors {sorted(one[0].keys() ^ other[0].keys())}"

@@ -1,7 +1,8 @@
-"""The checks: states, predictions, sizes, seeds, precision, and invalid input."""
+"""The checks: states, predictions, sizes, seeds, precision, invalid input, and injected failures."""
 
 import tempfile
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from testdg.core.state import read_folder
+from testdg.core.state import Values, read_folder
 from testdg.errors import UserError
 from testdg.methods import Adapter
-from testdg.models import VisionModel, load_model
+from testdg.models import Output, VisionModel, load_model
 from testdg.testing.battery import (
     MakeAdapter,
     assert_equal,
@@ -24,10 +25,53 @@ from testdg.testing.battery import (
     stream,
     warmed_up,
 )
-from testdg.testing.failures import Injected, failing
 
 MOMENTS = 16
 """Maximum number of moments at which a step is made to fail; of more, an even selection."""
+
+
+class Injected(RuntimeError):
+    """An injected failure of a step."""
+
+
+@contextmanager
+def failing(adapter: Adapter, at: int | None = None) -> Iterator[list[str]]:
+    """Make a step fail at its `at`-th moment (never for None); yields the names of the moments that passed.
+
+    A moment is the beginning or the end of a pass of a network, or the beginning of a backward pass.
+    """
+    moments: list[str] = []
+
+    def pass_by(what: str) -> None:
+        moments.append(what)
+        if len(moments) - 1 == at:
+            raise Injected(f"injected at moment {at}: {what}")
+
+    def watched(name: str, run: Callable[[Tensor], Output]) -> Callable[[Tensor], Output]:
+        def watch(images: Tensor) -> Output:
+            pass_by(f"{name} begins")
+            output = run(images)
+            pass_by(f"{name} ends")
+            return output
+
+        return watch
+
+    models = [(name, part) for name, part in adapter.named_modules() if isinstance(part, VisionModel)]
+    for name, model in models:
+        model.__dict__["run"] = watched(name, model.run)
+    grad = torch.autograd.grad
+
+    def backward(*inputs: Any, **options: Any) -> Any:
+        pass_by("backward")
+        return grad(*inputs, **options)
+
+    torch.autograd.grad = backward
+    try:
+        yield moments
+    finally:
+        torch.autograd.grad = grad
+        for _, model in models:
+            del model.__dict__["run"]
 
 
 def _lived(make: MakeAdapter, batches: int) -> Adapter:
@@ -108,9 +152,9 @@ def _untouched(make: MakeAdapter) -> None:
     before = {name: value.clone() for name, value in given.state_dict().items()}
     wrapped = warmed_up(type(adapter))(model=given)
     images = stream(adapter, 1)[0]
-    kept = images.clone()
+    unchanged = images.clone()
     wrapped(images)
-    assert torch.equal(images, kept), "the images changed"
+    assert torch.equal(images, unchanged), "the images changed"
     changed = [name for name, value in given.state_dict().items() if not torch.equal(value, before[name])]
     assert not changed, f"the given model changed: {changed[:3]}"
 
@@ -268,7 +312,7 @@ def _misfits(make: MakeAdapter) -> None:
         kind = torch.float16 if value.dtype != torch.float16 else torch.float32
         for spoiled in ({**tensors, name: wrong}, {**tensors, name: value.to(kind)}):
             _assert_refused(other, spoiled, values, name)
-    _assert_refused(other, {**tensors, "nobody": torch.zeros(1)}, values, "nobody")
+    _assert_refused(other, {**tensors, "unknown": torch.zeros(1)}, values, "unknown")
     for key in values:
         _assert_refused(other, tensors, {name: value for name, value in values.items() if name != key}, key)
     assert (changed := difference(before, snapshot(other))) is None, f"a refused state changed {changed}"
@@ -276,7 +320,7 @@ def _misfits(make: MakeAdapter) -> None:
     assert_equal(adapter, other)
 
 
-def _assert_refused(adapter: Adapter, tensors: dict[str, Tensor], values: dict[str, Any], name: str) -> None:
+def _assert_refused(adapter: Adapter, tensors: dict[str, Tensor], values: Values, name: str) -> None:
     try:
         adapter.load_state(tensors, values)
     except UserError as error:

@@ -134,7 +134,7 @@ class Health:
         self.source = frozen_copy(self.adapter.model)
         self.movement = Movement(self.adapter.trainable())
         self.probe.weights = bool(self.movement.before)
-        self.probe.by_batch = any(
+        self.probe.aligned = any(
             model.alignment is not None or any(map(uses_batch, model.modules()))
             for model in self.adapter.modules()
             if isinstance(model, VisionModel)
@@ -220,7 +220,7 @@ class Health:
 
     def values(self) -> dict[str, Any]:
         """Every plain value that the next check depends on, ready for JSON."""
-        return {"checks": asdict(self.checks), "origin": self.probe.origin}
+        return {"checks": asdict(self.checks), "origin": self.probe.origin, "by_batch": self.probe.by_batch}
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Restore what `tensors` and `values` returned."""
@@ -230,7 +230,7 @@ class Health:
             setattr(self.probe, name, None if value is None else value.to(device, copy=True))
         recent = tensors.get("recent")
         self.recent = None if recent is None else recent.to(device, copy=True)
-        self.probe.origin = values["origin"]
+        self.probe.origin, self.probe.by_batch = values["origin"], values["by_batch"]
         self.watch_source()
         for name, before in self.movement.before.items():
             if (value := tensors.get(f"before.{name}")) is not None:  # none was saved before the first batch

@@ -36,7 +36,7 @@ STREAM_LIMIT = 0.4
 CLEAR = 0.5
 """Part of the limit by which the loss of one part must be below it to be enough; of n parts, their root less."""
 BLENDS = {"image": 0.6, "batch": 0.7}
-"""Share of an image in its blend with another one, by what predictions depend on. Blends of 0.6 are harder; but a batch
+"""Share of an image in its blend with another one, by whether the model normalises by the batch. Blends of 0.6 are harder; but a batch
 of them is one of its own kind, which changes statistics."""
 MIN_CONFIDENCE = 0.8
 """Probability of the predicted class with which an image of the stream enters the probe."""
@@ -72,8 +72,9 @@ class Probe(nn.Module):
         super().__init__()
         self.size, self.part, self.task = IMAGES[task], PART[task], task
         self.origin = "stream" if images is None else "source"
-        self.by_batch = self.weights = False
-        """Whether predictions depend on the batch, and whether the method moves weights."""
+        self.aligned = self.by_batch = self.weights = False
+        """Whether the model normalises by statistics of the stream or the batch, whether predictions depend on the
+        batch at all, and whether the method moves weights."""
         self.register_buffer("images", None if images is None else images[: self.size].clone())
         self.register_buffer("classes", None)
         self.register_buffer("shares", None)
@@ -104,14 +105,17 @@ class Probe(nn.Module):
         """Store what an adapter predicts before it learns, and how likely the source finds each class."""
         if self.images is None or self.classes is not None:
             return
-        parts = torch.split(self._pictures(), self.least)
+        pictures = self._pictures()
+        few = predict(pictures[:3])[:2], predict(pictures[:2])
+        self.by_batch = self.aligned or not torch.allclose(*few, rtol=0.01, atol=0.01)
+        parts = torch.split(pictures, self.least)
         self.classes = torch.cat([predict(part).argmax(1) for part in parts])
         if self.blends:
             self.shares = torch.cat([source(part).float().softmax(1) for part in parts])
 
     def _pictures(self) -> Tensor:
         assert self.images is not None
-        return blended(self.images, BLENDS["batch" if self.by_batch else "image"]) if self.blends else self.images
+        return blended(self.images, BLENDS["batch" if self.aligned else "image"]) if self.blends else self.images
 
     def first_images(self, batches: Iterable[Batch], first: list[Tensor]) -> Iterator[Batch]:
         """Pass batches of a warm-up on, and collect enough of their images for a probe in `first`."""

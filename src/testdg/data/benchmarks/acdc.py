@@ -7,7 +7,7 @@ from testdg.data.benchmarks.base import Options, WeatherBenchmark, fingerprint, 
 from testdg.data.segmentation.classes import CITYSCAPES, CITYSCAPES_PALETTE
 from testdg.data.segmentation.files import PairFiles, readable
 from testdg.data.segmentation.layouts import complete, find_parent, list_acdc, list_cityscapes
-from testdg.data.stream import Domain, Samples
+from testdg.data.stream import Domain, LabelledImages
 from testdg.errors import UserError
 
 SIZE = (540, 960)
@@ -51,17 +51,17 @@ class Acdc(WeatherBenchmark):
         files = self.files(name)
         return Domain(name, None, files.images, files.masks)
 
-    def train(self) -> Samples:
+    def train(self) -> LabelledImages:
         """The training pictures of Cityscapes, if the data folder has it, at 1024 x 512 px."""
         return self._source("train")
 
-    def test(self) -> Samples:
+    def test(self) -> LabelledImages:
         """The validation pictures of Cityscapes, if the data folder has it, at 1024 x 512 px."""
         return self._source("val")
 
-    def _source(self, split: str) -> Samples:
+    def _source(self, split: str) -> LabelledImages:
         pairs = complete(list_cityscapes(self.data, split, self.options.subset))
-        return Samples(*PairFiles(pairs, SOURCE_SIZE, SOURCE_SIZE, self.options.workers).load())
+        return LabelledImages(*PairFiles(pairs, SOURCE_SIZE, SOURCE_SIZE, self.options.workers).load())
 
     def origin(self) -> str:
         return f"ACDC, training split; {self.options.describe_files()}"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from testdg.data.corruptions import corrupt_uint8
 from testdg.data.corruptions.parameters import check_severity
-from testdg.data.stream import Domain, ImageSource, Samples, Stream
+from testdg.data.stream import Domain, ImageSource, LabelledImages, Stream
 from testdg.data.weather import CONDITIONS
 from testdg.errors import UserError, unknown
 from testdg.registry import Registry
@@ -47,7 +47,7 @@ class PixelCache:
 
 
 class CorruptedImages(ImageSource):
-    """Clean images, uint8 (N, 3, H, W), that are corrupted when they are read, and then cached.
+    """Clean images that are corrupted when they are read, and then cached.
 
     `positions` are their positions in the data set, which the noise depends on (default: 0, 1, ...). Domains may share
     a `cache` and its limit.
@@ -55,7 +55,7 @@ class CorruptedImages(ImageSource):
 
     def __init__(
         self,
-        clean: Tensor | ImageSource,
+        clean: ImageSource,
         name: str,
         severity: int,
         corrupt: Corrupt = corrupt_uint8,
@@ -72,20 +72,18 @@ class CorruptedImages(ImageSource):
 
     def take(self, indices: Sequence[int]) -> Tensor:
         keys = {index: (self.name, self.severity, index) for index in indices}
-        images = {index: image for index, key in keys.items() if (image := self._cache.get(key)) is not None}
+        found = {index: self._cache.get(key) for index, key in keys.items()}
+        images = {index: image for index, image in found.items() if image is not None}
         missing = [index for index in keys if index not in images]
         if missing:
-            if isinstance(self.clean, Tensor):
-                clean = self.clean[missing]
-            elif missing == list(range(missing[0], missing[0] + len(missing))):
-                clean = self.clean.read(missing[0], missing[-1] + 1)  # sources read ahead after a range
-            else:
-                clean = self.clean.take(missing)
+            # Sources read ahead after a range.
+            is_range = missing == list(range(missing[0], missing[0] + len(missing)))
+            clean = self.clean.read(missing[0], missing[-1] + 1) if is_range else self.clean.take(missing)
             positions = [self.positions[index] for index in missing]
             corrupted = self.corrupt(clean, self.name, self.severity, indices=positions)
-            images.update(zip(missing, corrupted, strict=True))
-        for index in missing:
-            self._cache.put(keys[index], images[index])
+            for index, image in zip(missing, corrupted, strict=True):
+                images[index] = image
+                self._cache.put(keys[index], image)
         return torch.stack([images[index] for index in indices])
 
 
@@ -104,7 +102,7 @@ class Options:
     skip_unreadable: bool = False
     """Try to read every image file first, and leave out and count those that cannot be decoded."""
     workers: int | None = None
-    """Processes that decode image files; None for one per core, at most 16."""
+    """Threads that decode image files; None for one per core, at most 16."""
 
     def __post_init__(self) -> None:
         if self.images is not None and self.images < 1:
@@ -166,7 +164,8 @@ class Benchmark(ABC):
             expected = self.needs or "images"
             message = f"data folder {data} does not exist: expected a folder with {expected}"
             raise UserError(message, code="no-such-folder")
-        self.data, self.options, own, usual = data, options or Options(), options or Options(), Options()
+        own = options or Options()
+        self.data, self.options = data, own
         self.cache = PixelCache()
         """Images that are made on the fly, of all domains."""
         self._domains: dict[tuple[str, int], Domain] = {}
@@ -174,7 +173,7 @@ class Benchmark(ABC):
             self._refuse("is not made of image files: leave out subset and skip_unreadable")
         if not self.image_files and own.workers is not None:
             self._refuse("is not made of image files: leave out --workers")
-        if not self.has_severities and own.severity != usual.severity:
+        if not self.has_severities and own.severity != Options().severity:
             self._refuse(f"has no severities; got {own.severity}: leave out --severity")
         if data is not None and self.embedded and not any((data / name).is_dir() for name in self.extras):
             used = f" (only {' and '.join(self.extras)}/ of a data folder would be used)" if self.extras else ""
@@ -202,7 +201,6 @@ class Benchmark(ABC):
         return chosen
 
     def check_domain(self, name: str) -> None:
-        """Refuse a domain that does not exist."""
         if self.known_domains and name not in self.known_domains:
             raise unknown(self.domain_kind, name, self.known_domains)
 
@@ -223,11 +221,11 @@ class Benchmark(ABC):
         return tuple(self.domain(name) for name in self.order)
 
     @abstractmethod
-    def train(self) -> Samples:
+    def train(self) -> LabelledImages:
         """Clean images for training a source model."""
 
     @abstractmethod
-    def test(self) -> Samples:
+    def test(self) -> LabelledImages:
         """Clean images for testing a source model."""
 
     @abstractmethod

@@ -5,12 +5,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
-from testdg.data.arrays import CorruptedArray, read_labels
 from testdg.data.benchmarks.base import fingerprint, register
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
-from testdg.data.cifar import CIFAR10, CIFAR100, Cifar, find_arrays, has_clean, read_test, read_train
+from testdg.data.cifar import (
+    CIFAR10,
+    CIFAR100,
+    Cifar,
+    CorruptedArray,
+    find_arrays,
+    has_clean,
+    read_labels,
+    read_test,
+    read_train,
+)
 from testdg.data.picture_sets import stored_origin
-from testdg.data.stream import Domain, Samples
+from testdg.data.stream import Domain, LabelledImages
 from testdg.errors import UserError
 
 
@@ -34,10 +43,10 @@ class CifarC(CorruptionBenchmark):
             self._refuse_seed()
         return folder
 
-    def train(self) -> Samples:
+    def train(self) -> LabelledImages:
         return read_train(self.data, self.data_set)
 
-    def test(self) -> Samples:
+    def test(self) -> LabelledImages:
         return read_test(self.data, self.data_set)
 
     def make_domain(self, name: str, severity: int) -> Domain:
@@ -59,7 +68,8 @@ class CifarC(CorruptionBenchmark):
         if self.arrays is None:
             return super().fingerprint()
         domains = self.domains()
-        return fingerprint([domains[0].image_labels(), *(domain.source.read(0, 1) for domain in domains)])
+        first_images = [domain.source.read(0, 1) for domain in domains]
+        return fingerprint([domains[0].image_labels(), *first_images])
 
 
 @register

@@ -9,10 +9,9 @@ import torch
 from testdg.data.benchmarks.base import Benchmark, Corrupt, CorruptedImages, Options, benchmarks, fingerprint, letters
 from testdg.data.cifar import Cifar
 from testdg.data.corruptions import CIFAR, EXTRA, STANDARD_ORDER, FrostTextures, corrupt_uint8
-from testdg.data.decoder import Decoder
-from testdg.data.image_files import ImageFiles, choose_images, list_images, spread
+from testdg.data.image_files import Decoder, ImageFiles, choose_images, list_images, spread
 from testdg.data.picture_sets import Pictures, PictureSet, stored_origin
-from testdg.data.stream import Domain, Samples
+from testdg.data.stream import Domain, LabelledImages
 from testdg.errors import UserError
 
 _MOST_BYTES = 4 << 30  # of images in memory
@@ -31,8 +30,7 @@ class CorruptionBenchmark(Benchmark):
     """Contents of the data folder and how they are corrupted; None if the images are embedded."""
 
     @cached_property
-    def clean(self) -> Samples:
-        """The clean images of the stream."""
+    def clean(self) -> LabelledImages:
         return self.test().first(self.options.images)
 
     @cached_property
@@ -43,12 +41,11 @@ class CorruptionBenchmark(Benchmark):
 
     @property
     def corrupt(self) -> Corrupt:
-        """The function that corrupts clean images."""
         parameters = CIFAR if self.data_set is None else self.data_set.parameters
         return partial(corrupt_uint8, seed=self.options.corruption_seed, parameters=parameters, frost=self.frost)
 
     def make_domain(self, name: str, severity: int) -> Domain:
-        images = CorruptedImages(self.clean.images, name, severity, self.corrupt, cache=self.cache)
+        images = CorruptedImages(self.clean, name, severity, self.corrupt, cache=self.cache)
         return Domain(name, severity, images, self.clean.labels)
 
     def origin(self) -> str:
@@ -136,16 +133,15 @@ class PictureBenchmark(CorruptionBenchmark):
         files = self._ordered(self._choose(pictures))
         if not self.options.skip_unreadable:
             return files
-        damaged = files.unreadable()
-        self._skipped[files.folder] = [str(files.path(name).relative_to(self.data)) for name in damaged]
-        return files.without(damaged)
+        files, damaged = files.readable()
+        self._skipped[files.folder] = [str(path.relative_to(self.data)) for path in damaged]
+        return files
 
     def _labels(self, files: ImageFiles) -> torch.Tensor:
         numbers = {name: number for number, name in enumerate(self.classes)}
         labels = [numbers.get(name.split("/")[0], -1) for name in files.names]
         if -1 in labels:
-            unknown = files.path(files.names[labels.index(-1)])
-            message = f"{unknown}: its class is not listed in {self._class_source()}: add it"
+            message = f"{files.files[labels.index(-1)]}: its class is not listed in {self._class_source()}: add it"
             raise UserError(message, code="unknown-class")
         return torch.tensor(labels)
 
@@ -153,22 +149,23 @@ class PictureBenchmark(CorruptionBenchmark):
         listed = self.data_set.find_class_list(self.data)
         return "the folders" if listed is None else listed.name
 
-    def train(self) -> Samples:
+    def train(self) -> LabelledImages:
         """All clean training images, or the first N of each class; list files only apply to test images."""
         subset = str(self.options.subset or "all")
         listed = self.data_set.list_split(self.data, self.data_set.train)
         return self._load(self._choose(listed, subset if subset.startswith("first:") else "all"))
 
-    def test(self) -> Samples:
+    def test(self) -> LabelledImages:
         return self._load(self._choose(self.test_pictures))
 
-    def _load(self, files: ImageFiles) -> Samples:
-        most = _MOST_BYTES // self.decoder.crop.image_bytes
+    def _load(self, files: ImageFiles) -> LabelledImages:
+        most = _MOST_BYTES // (3 * self.decoder.crop.side**2)
         if len(files) > most:
             counted = f"{files.folder} has {len(files)} images, more than the {most} that fit in memory"
             raise UserError(f"{counted}: choose some with the subset 'first:N'", code="too-many-images")
-        files = files.without(files.unreadable()) if self.options.skip_unreadable else files
-        return Samples(files.read(0, len(files)), self._labels(files))
+        if self.options.skip_unreadable:
+            files, _ = files.readable()
+        return LabelledImages(files.take(range(len(files))), self._labels(files))
 
     def origin(self) -> str:
         published = f"published {self.data_set.stored}"
@@ -185,12 +182,16 @@ class PictureBenchmark(CorruptionBenchmark):
 
     def fingerprint(self) -> str:
         """Fingerprint of all names and labels, and of the first image of each domain (or of the clean images)."""
-        sources = [self.clean_files] if self.stored is None else [domain.source for domain in self.domains()]
+        if self.stored is None:
+            return fingerprint(self._identity(self.clean_files))
         parts: list[torch.Tensor] = []
-        for files in sources:
-            assert isinstance(files, ImageFiles)
-            parts += [letters(files.names), self._labels(files), files.take([0])]
+        for domain in self.domains():
+            assert isinstance(domain.source, ImageFiles)
+            parts += self._identity(domain.source)
         return fingerprint(parts)
+
+    def _identity(self, files: ImageFiles) -> list[torch.Tensor]:
+        return [letters(files.names), self._labels(files), files.take([0])]
 
     def unreadable(self) -> list[str]:
         """Unreadable files that were left out of the domains that were opened so far."""

@@ -7,13 +7,13 @@ import torch.nn.functional as F
 
 from testdg.data.benchmarks.base import register
 from testdg.data.benchmarks.corruption import CorruptionBenchmark
-from testdg.data.stream import Samples
+from testdg.data.stream import LabelledImages
 
 _TRAIN_IMAGES = 1000
 
 
 @cache
-def load_digits() -> tuple[Samples, Samples]:
+def load_digits() -> tuple[LabelledImages, LabelledImages]:
     """The first 1000 images for training and the last 797 for testing: 8 x 8, shown as 32 x 32 RGB."""
     from sklearn import datasets
 
@@ -22,7 +22,8 @@ def load_digits() -> tuple[Samples, Samples]:
     large = F.interpolate(small, (32, 32), mode="bilinear", align_corners=False).clamp(0, 1)
     images = (large * 255).round().to(torch.uint8).expand(-1, 3, -1, -1).contiguous()
     targets = torch.from_numpy(labels).long()
-    return Samples(images, targets).first(_TRAIN_IMAGES), Samples(images[_TRAIN_IMAGES:], targets[_TRAIN_IMAGES:])
+    train = LabelledImages(images[:_TRAIN_IMAGES], targets[:_TRAIN_IMAGES])
+    return train, LabelledImages(images[_TRAIN_IMAGES:], targets[_TRAIN_IMAGES:])
 
 
 @register
@@ -36,8 +37,8 @@ class DigitsC(CorruptionBenchmark):
     embedded = True
     extras = ("frost",)
 
-    def train(self) -> Samples:
+    def train(self) -> LabelledImages:
         return load_digits()[0]
 
-    def test(self) -> Samples:
+    def test(self) -> LabelledImages:
         return load_digits()[1]

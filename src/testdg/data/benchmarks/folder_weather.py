@@ -5,14 +5,13 @@ from pathlib import Path
 
 from testdg.data.benchmarks.base import CorruptedImages, Options, WeatherBenchmark, fingerprint, register
 from testdg.data.segmentation import layouts
-from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE
+from testdg.data.segmentation.classes import CITYSCAPES, PALETTES
 from testdg.data.segmentation.files import Pair, PairFiles, readable, size_of
-from testdg.data.stream import Domain, Samples
+from testdg.data.stream import Domain, LabelledImages
 from testdg.data.weather import weather
 from testdg.errors import UserError
 
 WIDEST = 1024
-_PALETTES = {CITYSCAPES: CITYSCAPES_PALETTE, CAMVID: CAMVID_PALETTE}
 _STREAM, _TRAIN = ("test", "val"), ("train",)  # splits; for Cityscapes the last one is used
 
 
@@ -31,12 +30,14 @@ class FolderWeather(WeatherBenchmark):
         super().__init__(data, options)
         self.cities = layouts.find_parent(self.data, "leftImg8bit") is not None
         self.classes = CITYSCAPES if self.cities else self._folders(_STREAM).classes
-        self.palette = _PALETTES.get(self.classes, ())
+        self.palette = PALETTES.get(self.classes, ())
         self._skipped: list[str] = []
 
     def _folders(self, splits: tuple[str, ...]) -> layouts.Folders:
         candidates = (layouts.find_folders(self.data, split) for split in splits)
-        folders = next(filter(None, candidates), None) or (layouts.find_flat(self.data) if splits == _STREAM else None)
+        folders = next(filter(None, candidates), None)
+        if folders is None and splits == _STREAM:
+            folders = layouts.find_flat(self.data)
         if folders is None:
             training = "train/ and trainannot/, or images/train/ and masks/train/"
             expected = layouts.FOLDERS if splits == _STREAM else training
@@ -76,12 +77,12 @@ class FolderWeather(WeatherBenchmark):
         source = CorruptedImages(images, name, severity, corrupt, positions=positions, cache=self.cache)
         return Domain(name, severity, source, self.files.masks)
 
-    def train(self) -> Samples:
-        return Samples(*self._open(self._pairs(_TRAIN, self.options.subset)).load())
+    def train(self) -> LabelledImages:
+        return LabelledImages(*self._open(self._pairs(_TRAIN, self.options.subset)).load())
 
-    def test(self) -> Samples:
+    def test(self) -> LabelledImages:
         """The pictures of the stream, in their own weather."""
-        return Samples(*self.files.load())
+        return LabelledImages(*self.files.load())
 
     def origin(self) -> str:
         pictures = "Cityscapes" if self.cities else f"{self.files.pairs[0].image.parent.name}/"

@@ -7,9 +7,9 @@ import torch
 from testdg.data.benchmarks.base import register
 from testdg.data.benchmarks.corruption import PictureBenchmark
 from testdg.data.corruptions import IMAGENET as PARAMETERS
-from testdg.data.decoder import Crop
 from testdg.data.image_files import ImageFiles
 from testdg.data.picture_sets import PictureSet
+from testdg.data.pictures import Crop
 
 SIDE = 224
 """Side of a picture in pixels, unless a model needs another one."""

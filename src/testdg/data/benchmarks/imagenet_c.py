@@ -5,8 +5,8 @@ from types import MappingProxyType
 from testdg.data.benchmarks.base import register
 from testdg.data.benchmarks.corruption import PictureBenchmark
 from testdg.data.corruptions import IMAGENET as PARAMETERS
-from testdg.data.decoder import IMAGENET_CROP
 from testdg.data.picture_sets import PictureSet
+from testdg.data.pictures import IMAGENET_CROP
 
 IMAGENET = PictureSet(
     title="ImageNet",
@@ -14,7 +14,8 @@ IMAGENET = PictureSet(
     class_count=1000,
     crop=IMAGENET_CROP,
     parameters=PARAMETERS,
-    groups=("", "noise", "blur", "weather", "digital", "extra"),  # the archives of the published set unpack into these
+    # The archives of the published set unpack into these.
+    groups=("", "noise", "blur", "weather", "digital", "extra"),
     class_lists=("classes.txt", "LOC_synset_mapping.txt"),
 )
 

@@ -6,7 +6,7 @@ from functools import cache
 from torch import Tensor
 
 from testdg.data.benchmarks.base import CorruptedImages, WeatherBenchmark, fingerprint, register
-from testdg.data.stream import Domain, Samples
+from testdg.data.stream import Domain, LabelledImages
 from testdg.data.streets.scene import Scenes, draw_scenes
 from testdg.data.streets.street import CLASSES, PALETTE
 from testdg.data.weather import weather
@@ -38,16 +38,16 @@ class Streets(WeatherBenchmark):
         """The scenes of the stream, in clear weather."""
         return load_streets(_TEST_SEED, self.options.images or TEST_IMAGES)
 
-    def train(self) -> Samples:
+    def train(self) -> LabelledImages:
         scenes = load_streets(_TRAIN_SEED, TRAIN_IMAGES)
-        return Samples(scenes.images, scenes.labels)
+        return LabelledImages(scenes.images, scenes.labels)
 
-    def test(self) -> Samples:
-        return Samples(self.scenes.images, self.scenes.labels)
+    def test(self) -> LabelledImages:
+        return LabelledImages(self.scenes.images, self.scenes.labels)
 
     def make_domain(self, name: str, severity: int) -> Domain:
         """Put the scenes into a condition, each with its own geometry."""
-        images = CorruptedImages(self.scenes.images, name, severity, self._corrupt, cache=self.cache)
+        images = CorruptedImages(self.test(), name, severity, self._corrupt, cache=self.cache)
         return Domain(name, severity, images, self.scenes.labels)
 
     def _corrupt(self, images: Tensor, name: str, severity: int, /, *, indices: Sequence[int]) -> Tensor:

@@ -2,7 +2,15 @@
 
 from testdg.data.corruptions.apply import corrupt, corrupt_uint8
 from testdg.data.corruptions.generator import ImageNoise
-from testdg.data.corruptions.parameters import CIFAR, EXTRA, IMAGENET, SEVERITIES, STANDARD_ORDER, ParameterSet
+from testdg.data.corruptions.parameters import (
+    CIFAR,
+    EXTRA,
+    IMAGENET,
+    SEVERITIES,
+    STANDARD_ORDER,
+    TINY_IMAGENET,
+    ParameterSet,
+)
 from testdg.data.corruptions.textures import FrostTextures
 
 __all__ = [
@@ -11,6 +19,7 @@ __all__ = [
     "IMAGENET",
     "SEVERITIES",
     "STANDARD_ORDER",
+    "TINY_IMAGENET",
     "FrostTextures",
     "ImageNoise",
     "ParameterSet",

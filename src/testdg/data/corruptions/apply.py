@@ -32,7 +32,6 @@ from testdg.errors import UserError
 
 
 def gaussian_noise(images: Tensor, noise: ImageNoise, scale: float) -> Tensor:
-    """Add normal noise."""
     return images + noise.normal(*images.shape[1:], scale=scale).to(images.device)
 
 
@@ -59,7 +58,6 @@ def defocus_blur(images: Tensor, noise: ImageNoise, radius: float, alias: float)
 
 
 def gaussian_blur(images: Tensor, noise: ImageNoise, sigma: float) -> Tensor:
-    """Convolve with a bell curve."""
     return gaussian(images, sigma)
 
 
@@ -158,7 +156,8 @@ def brightness(images: Tensor, noise: ImageNoise, added: float) -> Tensor:
 def contrast(images: Tensor, noise: ImageNoise, factor: float) -> Tensor:
     """Draw every channel towards its mean over the image."""
     height, width = images.shape[-2:]
-    levels = to_levels(images).sum(dim=(2, 3), keepdim=True, dtype=torch.int64)  # whole numbers: exact in any order
+    # Whole numbers: exact in any order.
+    levels = to_levels(images).sum(dim=(2, 3), keepdim=True, dtype=torch.int64)
     mean = levels.float() * (1 / (255 * height * width))
     return (images - mean) * factor + mean
 
@@ -169,7 +168,8 @@ def saturate(images: Tensor, noise: ImageNoise, factor: float, added: float) -> 
     saturation = (value - least) / value.clamp(min=1e-6)
     target = (saturation * factor + added).clamp(0, 1)
     missing = (value - images) * (target / saturation.clamp(min=1e-6))
-    red = torch.tensor([0.0, 1.0, 1.0], device=images.device).view(1, 3, 1, 1)  # grey has the hue 0, which is red
+    # Grey has the hue 0, which is red.
+    red = torch.tensor([0.0, 1.0, 1.0], device=images.device).view(1, 3, 1, 1)
     return value - torch.where(saturation > 0, missing, value * target * red)
 
 
@@ -191,9 +191,11 @@ def _affine_positions(noise: ImageNoise, height: int, width: int, shift: float) 
     before = np.array([[x + arm, y + arm], [x + arm, y - arm], [x - arm, y - arm]], dtype=np.float64)
     after = before + noise.uniform(3, 2, low=-shift, high=shift).double().numpy()
     corners = np.concatenate([after, np.ones((len(after), 3, 1))], axis=2)
-    back = torch.from_numpy(np.linalg.solve(corners, np.broadcast_to(before, after.shape)))[..., None, None]
+    solved = np.linalg.solve(corners, np.broadcast_to(before, after.shape))
+    back = torch.from_numpy(solved)[..., None, None]
     column, row = torch.arange(width)[None, :], torch.arange(height)[:, None]
-    columns, rows = (back[:, 0, axis] * column + back[:, 1, axis] * row + back[:, 2, axis] for axis in (0, 1))
+    columns = back[:, 0, 0] * column + back[:, 1, 0] * row + back[:, 2, 0]
+    rows = back[:, 0, 1] * column + back[:, 1, 1] * row + back[:, 2, 1]
     return rows, columns
 
 
@@ -300,20 +302,28 @@ def corrupt_uint8(
         raise UserError(message, code="image-type")
     _check_shape(images)
     values = parameters_of(name, severity, parameters, min(images.shape[-2:]))
-    positions = [int(index) for index in (indices.tolist() if isinstance(indices, Tensor) else indices)]
+    positions = indices.tolist() if isinstance(indices, Tensor) else [int(index) for index in indices]
     if len(positions) != len(images):
         message = f"indices must be one per image; got {len(positions)} for {len(images)} images"
         raise UserError(message, code="wrong-indices")
     function = _FUNCTIONS[name]
     if name == "frost":
         function = partial(function, textures=frost or FrostTextures.procedural())
-    chunk = _CHUNK_CPU if images.device.type == "cpu" else _CHUNK_ACCELERATOR  # limits memory
-    size = max(1, chunk // images[0].numel()) if len(images) else 1
+
+    def change(part: Tensor, place: slice) -> Tensor:
+        return function(part, ImageNoise(seed, name, severity, positions[place]), *values)
+
+    return in_chunks(images, change)
+
+
+def in_chunks(images: Tensor, change: Callable[[Tensor, slice], Tensor]) -> Tensor:
+    """Change uint8 images a few at a time, which limits memory; `change` gets them as floats, with their place."""
+    chunk = _CHUNK_CPU if images.device.type == "cpu" else _CHUNK_ACCELERATOR
+    size = max(1, chunk // max(1, images[:1].numel()))
     result = torch.empty_like(images)
     for start in range(0, len(images), size):
-        part = slice(start, start + size)
-        image_noise = ImageNoise(seed, name, severity, positions[part])
-        result[part] = to_levels(function(from_levels(images[part]), image_noise, *values))
+        place = slice(start, min(start + size, len(images)))
+        result[place] = to_levels(change(from_levels(images[place]), place))
     return result
 
 

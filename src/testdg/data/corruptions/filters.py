@@ -13,7 +13,8 @@ from torch import Tensor
 
 Border = Callable[[Tensor, int], Tensor]
 _LUMA = (0.299, 0.587, 0.114)
-_ROUNDING = 2.0**-10  # a grey level that float32 rounding has lowered is not truncated to the next lower one
+# A grey level that float32 rounding has lowered is not truncated to the next lower one.
+_ROUNDING = 2.0**-10
 
 
 def from_levels(levels: Tensor) -> Tensor:
@@ -51,7 +52,6 @@ def mirror(index: Tensor, size: int) -> Tensor:
 
 
 def extend(images: Tensor, rows: int, columns: int, border: Border) -> Tensor:
-    """Pad all four sides."""
     for axis, margin in ((-2, rows), (-1, columns)):
         if margin:
             size = images.shape[axis]
@@ -127,7 +127,8 @@ def warp(images: Tensor, rows: Tensor, columns: Tensor, border: Border) -> Tenso
     """Read every image bilinearly at its own positions: rows and columns are (N, H, W), float64."""
     height, width = images.shape[-2:]
     top, left = rows.floor(), columns.floor()
-    down, right = ((at - before).float().to(images.device) for at, before in ((rows, top), (columns, left)))
+    down = (rows - top).float().to(images.device)
+    right = (columns - left).float().to(images.device)
     rows_at = [border(top.long() + step, height).to(images.device) for step in (0, 1)]
     columns_at = [border(left.long() + step, width).to(images.device) for step in (0, 1)]
     total = torch.zeros_like(images)
@@ -152,8 +153,10 @@ def motion(images: Tensor, radius: float, sigma: float, angles: Tensor) -> Tenso
     radians = [math.radians(angle) for angle in angles.tolist()]
     total = torch.zeros_like(images)
     for tap, weight in zip(taps, bell, strict=True):
-        down = torch.tensor([math.ceil(tap * math.sin(angle) - 0.5) for angle in radians], device=images.device)
-        right = torch.tensor([math.ceil(tap * math.cos(angle) - 0.5) for angle in radians], device=images.device)
-        row, column = clamp(rows + down[:, None], height), clamp(columns + right[:, None], width)
-        total += _pick(images, row[:, :, None] * width + column[:, None, :]) * (weight / math.fsum(bell))
+        down = [math.ceil(tap * math.sin(angle) - 0.5) for angle in radians]
+        right = [math.ceil(tap * math.cos(angle) - 0.5) for angle in radians]
+        row = clamp(rows + torch.tensor(down, device=images.device)[:, None], height)
+        column = clamp(columns + torch.tensor(right, device=images.device)[:, None], width)
+        index = row[:, :, None] * width + column[:, None, :]
+        total += _pick(images, index) * (weight / math.fsum(bell))
     return total

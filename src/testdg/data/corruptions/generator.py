@@ -20,11 +20,9 @@ class ImageNoise:
     def __init__(self, seed: int, corruption: str, severity: int, indices: Sequence[int]) -> None:
         self.count = len(indices)
         keys = [f"{int(seed)}/{corruption}/{int(severity)}/{int(index)}" for index in indices]
-        digests = [hashlib.blake2b(key.encode(), digest_size=16).digest() for key in keys]  # the same on every machine
-        self._streams = [np.random.Generator(np.random.Philox(key=int.from_bytes(d, "little"))) for d in digests]
+        self._streams = [_stream_of(key) for key in keys]
 
     def normal(self, *shape: int, mean: float = 0.0, scale: float = 1.0) -> Tensor:
-        """Draw from the normal distribution, as float32."""
         drawn = self._rows(shape, lambda stream, size: stream.standard_normal(size, dtype=np.float32))
         return drawn.mul_(scale).add_(mean)
 
@@ -43,9 +41,14 @@ class ImageNoise:
         return self._rows(rate.shape[1:], lambda stream, _: stream.poisson(next(rates)).astype(np.float32))
 
     def _rows(self, shape: Sequence[int], draw: Callable[[np.random.Generator, int], Any]) -> Tensor:
-        """Let every image's stream draw its row."""
         rows = [draw(stream, math.prod(shape)) for stream in self._streams]
         return torch.from_numpy(np.stack(rows)).view(len(rows), *shape)
+
+
+def _stream_of(key: str) -> np.random.Generator:
+    """The random stream of a key, the same on every machine."""
+    digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
 def plasma(noise: ImageNoise, side: int, decay: float) -> Tensor:
@@ -57,7 +60,8 @@ def plasma(noise: ImageNoise, side: int, decay: float) -> Tensor:
         shift = noise.uniform(*points.shape[1:], low=-1.0, high=1.0) * (wobble * wobble)
         points.copy_(neighbours * 0.25 + shift)
 
-    while step >= 2:  # halve the grid: first the centres of the squares, then the centres of their edges
+    # Halve the grid: first the centres of the squares, then the centres of their edges.
+    while step >= 2:
         half = step // 2
         corners, centres = cloud[:, ::step, ::step], cloud[:, half::step, half::step]
         across, down = cloud[:, ::step, half::step], cloud[:, half::step, ::step]

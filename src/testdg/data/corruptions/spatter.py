@@ -9,7 +9,8 @@ from testdg.data.corruptions.generator import ImageNoise
 _WATER = (175, 238, 238)
 _MUD = (63, 42, 20)
 _FARTHEST = 20
-_RELIEF = torch.tensor([[-2.0, -1.0, 0.0], [-1.0, 1.0, 1.0], [0.0, 1.0, 2.0]])  # light from the upper left
+# Light from the upper left.
+_RELIEF = torch.tensor([[-2.0, -1.0, 0.0], [-1.0, 1.0, 1.0], [0.0, 1.0, 2.0]])
 _BOX = torch.full((3, 3), 1 / 9)
 _SLOPE = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]])
 _STEEP = 150.0
@@ -33,7 +34,8 @@ def spatter(
         cover = gaussian((liquid > threshold).float(), strength)
         cover = cover.masked_fill(cover < 0.8, 0.0)
         return images * (1 - cover) + cover * _colour(_MUD, images)
-    liquid = liquid.masked_fill(liquid < threshold, 0.0)  # it reflects light, most where it slopes away from an edge
+    # It reflects light, most where it slopes away from an edge.
+    liquid = liquid.masked_fill(liquid < threshold, 0.0)
     relief = correlate(_equalise(_edge_distance(liquid)), _RELIEF, reflect).clamp(0, 255)
     light = liquid * correlate(relief, _BOX, reflect)
     brightest = light.amax(dim=(2, 3), keepdim=True).clamp(min=1e-6)
@@ -60,7 +62,8 @@ def _edges(liquid: Tensor) -> Tensor:
     steepness = across.abs() + down.abs()
     flat, upright = down.abs() < _TANGENT * across.abs(), across.abs() < _TANGENT * down.abs()
     diagonal = torch.where(across * down >= 0, _ridge(steepness, 1, 1), _ridge(steepness, 1, -1))
-    ridge = torch.where(flat, _ridge(steepness, 0, 1), torch.where(upright, _ridge(steepness, 1, 0), diagonal))
+    steep = torch.where(upright, _ridge(steepness, 1, 0), diagonal)
+    ridge = torch.where(flat, _ridge(steepness, 0, 1), steep)
     return ridge & (steepness > _STEEP)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from testdg.data.corruptions.filters import gaussian, mirror
 from testdg.data.corruptions.generator import ImageNoise, plasma
-from testdg.data.decoder import DATA_SET_SUFFIXES, read_levels
+from testdg.data.pictures import DATA_SET_SUFFIXES, read_image
 from testdg.errors import UserError
 
 _USED = 5  # the reference recipe has six photographs and draws from the first five
@@ -60,8 +60,7 @@ class FrostTextures:
             raise UserError(
                 f"frost textures: no .png or .jpg file in {str(folder)!r}; name a folder of pictures", code="no-images"
             )
-        textures = (torch.from_numpy(read_levels(file)).permute(2, 0, 1).contiguous() for file in files)
-        return cls(tuple(textures), f"photographs from {folder.resolve().name}")
+        return cls(tuple(read_image(file) for file in files), f"photographs from {folder.resolve().name}")
 
     @classmethod
     def procedural(cls) -> FrostTextures:
@@ -85,7 +84,8 @@ def _grow_textures() -> tuple[Tensor, ...]:
         noise = ImageNoise(0, "frost texture", 0, [number])
         cloud = plasma(noise, 1024, decay=1.8)[:, None, :_HEIGHT, :_WIDTH]
         ice = gaussian(_crystals(noise, pane)[None, None], 0.7)
-        surface = _standardise(cloud) * pane.cloudiness**0.5 + _standardise(ice) * (1 - pane.cloudiness) ** 0.5
+        slow, fast = _standardise(cloud), _standardise(ice)
+        surface = slow * pane.cloudiness**0.5 + fast * (1 - pane.cloudiness) ** 0.5
         surface = _standardise(_standardise(surface).clamp(-2.5, 2.5))[0]
         mean, deviation = (torch.tensor(values)[:, None, None] for values in (pane.mean, pane.deviation))
         textures.append((surface * deviation + mean).round().clamp(0, 255).byte())
@@ -93,7 +93,6 @@ def _grow_textures() -> tuple[Tensor, ...]:
 
 
 def _standardise(field: Tensor) -> Tensor:
-    """Scale a field to mean 0 and standard deviation 1."""
     field = field.double()
     return (field - field.mean()) / field.std()
 

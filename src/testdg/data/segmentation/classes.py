@@ -5,49 +5,36 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from testdg.data.image_files import read_lines
 from testdg.errors import UserError
+from testdg.files import read_toml
 
 IGNORED = 255
 _WRONG = 254  # in a table: an invalid number
 VOID = ("void", "unlabelled", "unlabeled")
 
-# name, number in the labelIds files of Cityscapes, colour; the place in the list is the trainId
-_CITYSCAPES = (
-    ("road", 7, (128, 64, 128)),
-    ("sidewalk", 8, (244, 35, 232)),
-    ("building", 11, (70, 70, 70)),
-    ("wall", 12, (102, 102, 156)),
-    ("fence", 13, (190, 153, 153)),
-    ("pole", 17, (153, 153, 153)),
-    ("traffic light", 19, (250, 170, 30)),
-    ("traffic sign", 20, (220, 220, 0)),
-    ("vegetation", 21, (107, 142, 35)),
-    ("terrain", 22, (152, 251, 152)),
-    ("sky", 23, (70, 130, 180)),
-    ("person", 24, (220, 20, 60)),
-    ("rider", 25, (255, 0, 0)),
-    ("car", 26, (0, 0, 142)),
-    ("truck", 27, (0, 0, 70)),
-    ("bus", 28, (0, 60, 100)),
-    ("train", 31, (0, 80, 100)),
-    ("motorcycle", 32, (0, 0, 230)),
-    ("bicycle", 33, (119, 11, 32)),
-)
-CITYSCAPES = tuple(name for name, _, _ in _CITYSCAPES)
-CITYSCAPES_PALETTE = tuple(colour for _, _, colour in _CITYSCAPES)
-COLOURS = dict(zip(CITYSCAPES, CITYSCAPES_PALETTE, strict=True))
+Colour = tuple[int, int, int]
 
-# name, and the class of Cityscapes that shows it in the same colour
-_CAMVID = {
-    "sky": "sky", "building": "building", "pole": "pole", "road": "road", "pavement": "sidewalk", "tree": "vegetation",
-    "sign": "traffic sign", "fence": "fence", "car": "car", "pedestrian": "person", "bicyclist": "rider",
-}  # fmt: skip
-CAMVID = tuple(_CAMVID)
-CAMVID_PALETTE = tuple(COLOURS[name] for name in _CAMVID.values())
+
+class _Names(msgspec.Struct):
+    """The content of classes.toml."""
+
+    cityscapes: dict[str, tuple[int, Colour]]
+    camvid: dict[str, str]
+
+
+_NAMES = msgspec.convert(read_toml(Path(__file__).with_suffix(".toml"), "classes"), _Names)
+CITYSCAPES = tuple(_NAMES.cityscapes)
+COLOURS = {name: colour for name, (_, colour) in _NAMES.cityscapes.items()}
+CITYSCAPES_PALETTE = tuple(COLOURS.values())
+CAMVID = tuple(_NAMES.camvid)
+CAMVID_PALETTE = tuple(COLOURS[name] for name in _NAMES.camvid.values())
+PALETTES = {CITYSCAPES: CITYSCAPES_PALETTE, CAMVID: CAMVID_PALETTE}
+"""Colours of the classes of a data set."""
 
 
 class LabelTable(NamedTuple):
@@ -81,7 +68,7 @@ def cityscapes_table() -> LabelTable:
     """The table for labelIds of Cityscapes: 0 to 33, of which 19 are classes and the others are ignored."""
     numbers = np.full(256, _WRONG, np.uint8)
     numbers[[*range(34), IGNORED]] = IGNORED
-    numbers[[number for _, number, _ in _CITYSCAPES]] = np.arange(len(_CITYSCAPES))
+    numbers[[number for number, _ in _NAMES.cityscapes.values()]] = np.arange(len(CITYSCAPES))
     return LabelTable(numbers, f"labelIds 0 to 33, or {IGNORED} for none")
 
 
@@ -97,7 +84,11 @@ def read_class_names(path: Path) -> tuple[tuple[str, ...], LabelTable]:
     return tuple(names), plain_table(len(names), () if void is None else (void,))
 
 
-def default_palette(classes: int) -> list[tuple[int, int, int]]:
+def default_palette(classes: int) -> list[Colour]:
     """One colour per class, evenly spaced hues, every other one darker."""
-    hues = ((number / classes, 0.75, 0.95 if number % 2 else 0.6) for number in range(classes))
-    return [(round(255 * r), round(255 * g), round(255 * b)) for r, g, b in (colorsys.hsv_to_rgb(*hue) for hue in hues)]
+    palette = []
+    for number in range(classes):
+        value = 0.95 if number % 2 else 0.6
+        red, green, blue = colorsys.hsv_to_rgb(number / classes, 0.75, value)
+        palette.append((round(255 * red), round(255 * green), round(255 * blue)))
+    return palette

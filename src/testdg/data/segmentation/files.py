@@ -1,10 +1,9 @@
-"""Pictures and label maps in files, read by threads ahead of the stream."""
+"""Pictures and label maps in files."""
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,13 +14,13 @@ from PIL import Image
 from torch import Tensor
 
 from testdg.data.benchmarks.base import letters
-from testdg.data.decoder import open_image_file
+from testdg.data.image_files import FileSource, find_unreadable
+from testdg.data.pictures import open_image_file
 from testdg.data.segmentation.classes import LabelTable
 from testdg.errors import UserError
 
 Size = tuple[int, int]
 """Height and width."""
-_AHEAD = 4  # batches that are read in advance
 _THREADS = 4
 
 
@@ -32,39 +31,6 @@ class Pair(NamedTuple):
     image: Path
     mask: Path
     table: LabelTable
-
-
-class FileSource:
-    """What `load` reads of each pair of files, in order, with read-ahead in threads.
-
-    Futures are stored by index. A read requests its files and the next batches, and cancels all others, so the window
-    follows a caller that moves to another place.
-    """
-
-    def __init__(self, pairs: Sequence[Pair], load: Callable[[Pair], Tensor], threads: ThreadPoolExecutor) -> None:
-        self.pairs, self.load, self.threads = pairs, load, threads
-        self._ahead: dict[int, Future[Tensor]] = {}
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def read(self, start: int, stop: int) -> Tensor:
-        stop = min(stop, len(self))
-        window = range(start, min(stop + _AHEAD * (stop - start), len(self)))
-        for index in [index for index in self._ahead if index not in window]:
-            self._ahead.pop(index).cancel()
-        for index in window:
-            if index not in self._ahead:
-                self._ahead[index] = self.threads.submit(self.load, self.pairs[index])
-        return torch.stack([self._ahead.pop(index).result() for index in range(start, stop)])
-
-    def take(self, indices: Sequence[int]) -> Tensor:
-        tensors = self.threads.map(self.load, [self.pairs[index] for index in indices])
-        first = next(tensors)
-        result = first.new_empty(len(indices), *first.shape)  # filled file by file, so that nothing is in memory twice
-        for place, one in enumerate(chain([first], tensors)):
-            result[place] = one
-        return result
 
 
 class PairFiles:
@@ -89,7 +55,8 @@ class PairFiles:
 
     def identity(self) -> list[Tensor]:
         """Tensors for a fingerprint: all names, the first picture and label map."""
-        return [letters([pair.name for pair in self.pairs]), self.images.take([0]), self.masks.take([0])]
+        names = letters([pair.name for pair in self.pairs])
+        return [names, self.images.take([0]), self.masks.take([0])]
 
     def load(self) -> tuple[Tensor, Tensor]:
         (height, width), (tall, wide) = self.size, self.mask_size
@@ -105,21 +72,18 @@ class PairFiles:
 def readable(pairs: Sequence[Pair], workers: int | None = None) -> tuple[list[Pair], list[str]]:
     """Read all pairs; return those whose files are readable, and the names of the others."""
 
-    def is_readable(pair: Pair) -> bool:
-        try:
-            size = size_of(pair.image)
-            read_picture(pair, size)
-            read_mask(pair, size)
-        except UserError:
-            return False
-        return True
+    def read(pair: Pair) -> None:
+        size = size_of(pair.image)
+        read_picture(pair, size)
+        read_mask(pair, size)
 
     with ThreadPoolExecutor(workers or _THREADS) as threads:
-        results = list(zip(pairs, threads.map(is_readable, pairs), strict=True))
-    if not any(good for _, good in results):
+        damaged = {pair.name for pair in find_unreadable(pairs, read, threads)}
+    if len(damaged) == len(pairs):
         message = f"none of {len(pairs)} pictures with label maps can be read, first {pairs[0].image}"
         raise UserError(message, code="unreadable-picture")
-    return [pair for pair, good in results if good], [pair.name for pair, good in results if not good]
+    good = [pair for pair in pairs if pair.name not in damaged]
+    return good, [pair.name for pair in pairs if pair.name in damaged]
 
 
 def room() -> int:
@@ -159,7 +123,8 @@ def read_picture(pair: Pair, size: Size) -> Tensor:
         levels = torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
     if levels.shape[1:] == size:
         return levels.contiguous()
-    return F.interpolate(levels[None].float(), size, mode="bilinear", align_corners=False)[0].round().byte()
+    resized = F.interpolate(levels[None].float(), size, mode="bilinear", align_corners=False)
+    return resized[0].round().byte()
 
 
 def read_mask(pair: Pair, size: Size) -> Tensor:

@@ -45,7 +45,7 @@ def list_acdc(data: Path, condition: str, subset: str | Path | None = None) -> l
     images, masks = (folder / "train" for folder in _find_both(data, "rgb_anon", "gt", condition))
     table = plain_table(len(CITYSCAPES))
     names = choose_images(images, _list_nested(images, _ACDC_IMAGE), subset)
-    return [Pair(name, images / name, masks / _swap(name, _ACDC_IMAGE, _ACDC_MASK), table) for name in names]
+    return [Pair(name, images / name, masks / (name.removesuffix(_ACDC_IMAGE) + _ACDC_MASK), table) for name in names]
 
 
 def list_cityscapes(data: Path, split: str, subset: str | Path | None = None) -> list[Pair]:
@@ -53,9 +53,10 @@ def list_cityscapes(data: Path, split: str, subset: str | Path | None = None) ->
     images, masks = _find_both(data, "leftImg8bit", "gtFine", split)
     tables, pairs = {_CITY_MASK: plain_table(len(CITYSCAPES)), _CITY_IDS: cityscapes_table()}, []
     for name in choose_images(images, _list_nested(images, _CITY_IMAGE), subset):
-        made = (masks / _swap(name, _CITY_IMAGE, _CITY_MASK)).is_file()  # every download has the labelIds
+        frame = name.removesuffix(_CITY_IMAGE)
+        made = (masks / f"{frame}{_CITY_MASK}").is_file()  # every download has the labelIds
         kind = _CITY_MASK if made else _CITY_IDS
-        pairs.append(Pair(name, images / name, masks / _swap(name, _CITY_IMAGE, kind), tables[kind]))
+        pairs.append(Pair(name, images / name, masks / f"{frame}{kind}", tables[kind]))
     return pairs
 
 
@@ -86,7 +87,6 @@ def find_folders(data: Path, split: str) -> Folders | None:
 
 
 def find_flat(data: Path) -> Folders | None:
-    """Find `images` and `masks` without splits."""
     images, masks = data / "images", data / "masks"
     if not (images.is_dir() and masks.is_dir() and any(map(_is_picture, images.iterdir()))):
         return None
@@ -128,10 +128,6 @@ def _check_names(folder: Path, files: list[str]) -> None:
                 f"{folder} contains {other} and {file}, which would share a label map: keep one",
                 code="duplicate",
             )
-
-
-def _swap(name: str, old: str, new: str) -> str:
-    return name.removesuffix(old) + new
 
 
 def complete(pairs: list[Pair]) -> list[Pair]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from testdg.data.weather import FAR
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = NDArray[Any]
 NEAR = 0.5
 
 
@@ -62,7 +63,9 @@ class StreetCanvas:
         y = self.eye + self.up[:, None] * z[None, columns]
         inside = (y > low) & (y < high)
         rows = _span(inside.any(1))
-        return None if rows is None else Patch(rows, columns, z[None, columns], z[None, columns], y[rows], inside[rows])
+        if rows is None:
+            return None
+        return Patch(rows, columns, z[None, columns], z[None, columns], y[rows], inside[rows])
 
     def top(self, left: float, right: float, y: float, near: float, far: float) -> Patch | None:
         """A face that looks up, below the camera; u is x and v is z."""
@@ -106,7 +109,7 @@ class StreetCanvas:
             self.colour[place] *= np.where(shown, factor, 1)[..., None].astype(np.float32)
 
 
-def floats(values: Any) -> Array:
+def floats(values: ArrayLike) -> Array:
     """Numbers as float32, the type of all drawing."""
     return np.array(values, np.float32)
 
@@ -124,11 +127,10 @@ def part(values: Array, period: float) -> Array:
 
 
 def _between(values: Array, low: float, high: float) -> slice | None:
-    """The range of a monotonic row of numbers that lies between two bounds."""
     return _span((values > low) & (values < high))
 
 
-def _span(mask: Any) -> slice | None:
+def _span(mask: Array | np.bool_) -> slice | None:
     """The range of the true values, which are contiguous."""
     count, first = np.count_nonzero(mask), int(mask.argmax())
     return slice(first, first + count) if count else None

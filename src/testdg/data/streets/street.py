@@ -53,8 +53,10 @@ def draw_sky(street: Street) -> None:
     canvas, grain = street.canvas, street.grain
     cover, blue = street.between(0.25, 0.75), street.between(0.75, 1.1)
     rows = int((canvas.up > -0.04).sum()) // 2 * 2
-    up, across = canvas.up[:rows:2, None], canvas.across[None, ::2]  # clouds are soft: half the pixels will do
-    large, small = grain.smooth(across + 3, up * 2.5 + 5, 0.25), grain.smooth(across, up * 2.5, 0.09)
+    # Clouds are soft: half the pixels will do.
+    up, across = canvas.up[:rows:2, None], canvas.across[None, ::2]
+    large = grain.smooth(across + 3, up * 2.5 + 5, 0.25)
+    small = grain.smooth(across, up * 2.5, 0.09)
     cloud = np.float32(0.65) * large + np.float32(0.35) * small
     cloud = np.clip((cloud - np.float32(1 - cover)) * 4, 0, np.float32(0.9))[..., None]
     top, low = floats([0.3, 0.5, 0.8]) * np.float32(blue), floats([0.78, 0.84, 0.9])
@@ -73,9 +75,11 @@ def draw_ground(street: Street) -> None:
     marks = _marks(street, x, z) & road
     kerb = (np.abs(x - street.left) < 0.14) | (np.abs(x - street.right) < 0.14)
     joints = ((part(x, 0.9) < 0.08) | (part(z, 0.9) < 0.08)) & (z < 14)
-    rough = (street.grain.fine(x, z, 0.11) - np.float32(0.5)) * (np.float32(0.4) / (1 + z * np.float32(0.15)))
+    fading = np.float32(0.4) / (1 + z * np.float32(0.15))
+    rough = (street.grain.fine(x, z, 0.11) - np.float32(0.5)) * fading
     rough += (street.grain.smooth(x, z, 2.3) - np.float32(0.5)) * np.float32(0.18)
-    surface = np.where(road, 0, np.where(paved, 1 + joints, 3))  # asphalt, slabs, joints, grass; kerbs and marks on top
+    # Asphalt, slabs, joints, grass; kerbs and marks on top.
+    surface = np.where(road, 0, np.where(paved, 1 + joints, 3))
     surface = np.where(marks, 5, np.where(kerb, 4, surface))
     asphalt, slabs = street.between(0.3, 0.44), street.between(0.5, 0.64)
     greys = floats([asphalt, slabs, 0.8 * slabs, 0, slabs + 0.12, 0.88])[:, None] * floats([1.01, 0.99, 0.96])
@@ -143,34 +147,36 @@ class _Facade:
         random, self.street, self.height, self.light = street.random, street, height, light
         self.colour = _WALLS[random.integers(len(_WALLS))] * np.float32(street.between(0.85, 1.15))
         self.roof = _ROOFS[random.integers(len(_ROOFS))]
-        self.bay, self.storey, self.eaves = street.between(1.8, 3.2), street.between(2.7, 3.4), street.between(0.3, 1.8)
-        self.wide, self.tall, self.shop = street.between(0.35, 0.7), street.between(0.4, 0.6), random.random() < 0.5
+        self.bay, self.storey = street.between(1.8, 3.2), street.between(2.7, 3.4)
+        self.eaves = street.between(0.3, 1.8)
+        self.wide, self.tall = street.between(0.35, 0.7), street.between(0.4, 0.6)
+        self.shop = random.random() < 0.5
         self.turn = int(random.integers(64))
 
     def paint(self, patch: Patch | None) -> None:
-        """Paint the wall on a face."""
         if patch is None:
             return
         along, above = part(patch.u, self.bay), part(patch.v, self.storey)
         ground, roof = patch.v < self.storey, patch.v > self.height - self.eaves
         window = (np.abs(along - 0.5) < self.wide / 2) & (np.abs(above - 0.55) < self.tall / 2) & ~ground
         if self.shop:
-            window = window | ((np.abs(along - 0.5) < 0.43) & (np.abs(above - 0.45) < 0.33) & ground)
+            opening = (np.abs(along - 0.5) < 0.43) & (np.abs(above - 0.45) < 0.33)
         else:
-            window = window | ((np.abs(along - 0.5) < 0.2) & (above < 0.7) & ground)
-        window = window & ~roof
+            opening = (np.abs(along - 0.5) < 0.2) & (above < 0.7)
+        window = (window | (opening & ground)) & ~roof
         column, row = patch.u / np.float32(self.bay) + self.turn, patch.v / np.float32(self.storey)
         cell = self.street.grain.fine(column, row, 1.0)
         stone = np.float32(0.88) + np.float32(0.24) * self.street.grain.fine(patch.u, patch.v, 0.37)
-        light = np.where(window, np.float32(0.5) + np.float32(1.1) * cell, stone) * np.float32(self.light)
+        glass = np.float32(0.5) + np.float32(1.1) * cell
+        light = np.where(window, glass, stone) * np.float32(self.light)
         colour = tint(floats([self.colour, self.roof, _GLASS]), np.where(window, 2, roof), light)
         top = 0.9 * (patch.v > self.height - 0.5 * self.eaves - 0.15)
-        lit = window * np.where(cell > 0.62, np.float32(0.35) + np.float32(0.6) * cell, np.float32(0))
+        lamp = np.float32(0.35) + np.float32(0.6) * cell
+        lit = window * np.where(cell > 0.62, lamp, np.float32(0))
         self.street.canvas.paint(patch, BUILDING, colour, patch.v < self.height, upward=top, lights=lit)
 
 
 def _draw_border(street: Street, side: int, near: float, far: float) -> None:
-    """A fence or a hedge between pavement and grass."""
     wall, canvas = street.wall(side), street.canvas
     hedge, height = street.random.random() < 0.3, street.between(1.0, 1.7)
     patch = canvas.side(wall, 0, height, near, far)

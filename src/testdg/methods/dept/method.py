@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +10,9 @@ from torch import Generator, Tensor, nn
 
 from testdg.core.weights import ema_update, frozen_copy
 from testdg.data.augmentation import Augmentation
-from testdg.methods import Learner, PlainState, Search, Settings, option, register
-from testdg.methods.added_layers import AddedLayersAdapter, added_layers, watched
+from testdg.methods import Learner, PlainState, Presets, Search, Settings, option, register
 from testdg.methods.dept.prompts import add_prompts, begin_as_tokens
+from testdg.methods.parts.added_layers import AddedLayersAdapter, added_layers, watched
 from testdg.methods.parts.blocks import AtHead, final_norm, run_to_head, transformer_blocks
 from testdg.methods.parts.warm_up import supervised_loss, train_on_source
 from testdg.models import VisionModel
@@ -125,14 +125,13 @@ class Neighbours(PlainState):
         self.count += len(features)
 
     def label(self, features: Tensor, nearest: int) -> Tensor:
-        """Classes of features (M, D)."""
         count = min(self.count, len(self.features))
         alike = F.normalize(features.float(), dim=1) @ self.features[:count].T
         which = alike.topk(min(nearest, count), 1).indices
         return self.predictions[which].mean(1).argmax(1)
 
 
-class Seen(NamedTuple):
+class ProjectedOutput(NamedTuple):
     """Result of a pass: prediction, input and output of the classifier, projected features and prompts."""
 
     output: AtHead
@@ -165,14 +164,13 @@ class Dept(AddedLayersAdapter):
     Settings = DeptSettings
     settings: DeptSettings
     search = Search(rates=(1e-3, 0.01, 0.1, 1), values={"momentum": (0.99, 0.997, 0.999)})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "digits-c": {"flip": False, "source_images": 1000},
         "acdc": {"learning_rate": 1e-4},
     }
 
     @classmethod
     def refuses(cls, model: VisionModel) -> str | None:
-        """Prompts need transformer blocks of one width."""
         blocks = transformer_blocks(model)
         if not blocks:
             return "it has no transformer blocks that prompts could pass through"
@@ -181,7 +179,6 @@ class Dept(AddedLayersAdapter):
         return None
 
     def build(self) -> None:
-        """Put the prompts into the model; make projections, teacher, the ring of neighbours and the optimiser."""
         s, model, device = self.settings, self.model, self.model.device
         add_prompts(model, s.stages, s.prompts, self.generator)
         size = model.head_weight.shape[1]
@@ -232,7 +229,7 @@ class Dept(AddedLayersAdapter):
         self.diagnostics.update(loss=loss.detach(), following=following.detach(), alike=alike.detach())
         return plain.logits
 
-    def _two_views(self, images: Tensor) -> tuple[Seen, Seen]:
+    def _two_views(self, images: Tensor) -> tuple[ProjectedOutput, ProjectedOutput]:
         """One augmented view for the student and another for the teacher."""
         with torch.no_grad():
             theirs = self._see(self.teacher, self.teacher_projections, self.augment(images, self.generator))
@@ -242,7 +239,7 @@ class Dept(AddedLayersAdapter):
         ema_update(self.teacher, self.model, momentum)
         ema_update(self.teacher_projections, self.projections, momentum)
 
-    def _see(self, model: VisionModel, projections: nn.ModuleList, images: Tensor) -> Seen:
+    def _see(self, model: VisionModel, projections: nn.ModuleList, images: Tensor) -> ProjectedOutput:
         with watched(model) as seen:
             output = run_to_head(model, images)
         left = [values[-1] for values in seen]
@@ -250,9 +247,9 @@ class Dept(AddedLayersAdapter):
             left[-1] = model.get_submodule(self.norm)(left[-1])
         feature = output.features.flatten(2).mean(2) if output.features.ndim > 2 else output.features
         prompts = [project(tokens) for project, tokens in zip(projections, left, strict=False)]
-        return Seen(output, projections[-1](feature), prompts)
+        return ProjectedOutput(output, projections[-1](feature), prompts)
 
-    def _alike(self, mine: Seen, theirs: Seen, diversity: float) -> Tensor:
+    def _alike(self, mine: ProjectedOutput, theirs: ProjectedOutput, diversity: float) -> Tensor:
         """Student and teacher should see the same features and prompts, and no two prompts the same."""
         s = self.settings
         agree = torch.stack([agreement(a, b) for a, b in zip(mine.prompts, theirs.prompts, strict=True)])

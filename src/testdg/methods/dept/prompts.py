@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from testdg.methods.added_layers import AddedLayer, add_layers, added_layers
+from testdg.methods.parts.added_layers import AddedLayer, add_layers, added_layers
 from testdg.methods.parts.blocks import transformer_blocks
 from testdg.models import VisionModel
 from testdg.models.blocks import first, holding, is_attention, width_of, with_first
@@ -29,14 +29,12 @@ class StagePrompts(AddedLayer):
         self.tokens = nn.Parameter((2 * draw - 1) * bound)
 
     def enter(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Before the first block of the stage."""
         if self.begins:
             self.tokens.data += inputs[0].detach().float().mean((0, 1))
         own = self.tokens.expand(len(inputs[0]), -1, -1)
         return (torch.cat([own.to(inputs[0].dtype), inputs[0]], 1), *inputs[1:])
 
     def leave(self, _: nn.Module, __: Any, output: Any) -> Any:
-        """After the last block of the stage."""
         tokens, count = first(output), len(self.tokens)
         self.report(tokens[:, :count])
         return with_first(output, tokens[:, count:])

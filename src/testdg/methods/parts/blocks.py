@@ -65,7 +65,6 @@ def hooked(*hooks: tuple[nn.Module, Callable[..., Any]]) -> Iterator[None]:
 
 @torch.no_grad()
 def pass_empty_image(model: VisionModel) -> None:
-    """Run a model on a black image, so that hooks see the outputs of its modules."""
     model(model.empty_image())
 
 

@@ -64,7 +64,6 @@ class Bottleneck(nn.Module):
         return weights
 
     def run(self, model: VisionModel, images: Tensor, scales: Tensor | None = None) -> Output:
-        """Run a model with the branches."""
         with torch.autocast(images.device.type, enabled=False):
             weights = self.merged(model, scales)
         return functional_call(model, weights, (images,))  # type: ignore[no-any-return]

@@ -38,7 +38,7 @@ RAREST = 0.01
 
 
 class Estimate(NamedTuple):
-    """What a batch and the images before it say about the mix."""
+    """The mix, estimated from a batch and the images before it."""
 
     usual: Tensor
     window: Tensor
@@ -73,7 +73,7 @@ class ClassMix(nn.Module):
 
     @torch.no_grad()
     def shift(self) -> Tensor:
-        """What the window alone says about the next image, (C,)."""
+        """Shift of the next image, estimated from the window alone, (C,)."""
         return self.estimate(self.usual.new_zeros(0, len(self.usual))).shift[0]
 
     def estimate(self, logits: Tensor) -> Estimate:

@@ -12,7 +12,6 @@ from testdg.models.blocks import holding
 
 
 def batch_norms(model: VisionModel) -> list[nn.Module]:
-    """The BatchNorm layers of a model."""
     return [layer for _, layer in model.norm_layers() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
 
 

@@ -1,12 +1,32 @@
-"""The memory of TestDG: embeddings of the current domain, and prototypes of previous domains.
+"""What TestDG remembers of a stream: the last confidence, embeddings of the domain, and prototypes of earlier ones.
 
-Both live in tensors of fixed size that are changed in place; how many of their rows are used is counted on the host.
+Embeddings and prototypes live in tensors of fixed size that are changed in place; how many of their rows are used is
+counted on the host.
 """
+
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
 
 from testdg.methods import PlainState
+
+
+class ChangeDetector(PlainState):
+    """Section 3.1: detect a new domain by a jump of the mean confidence between two consecutive batches."""
+
+    plain: ClassVar[tuple[str, ...]] = ("past",)
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.threshold = threshold
+        self.past: list[float] = []
+
+    def update(self, confidence: float) -> bool:
+        """Add the mean confidence of a batch; True if a new domain begins with this batch."""
+        jumped = any(abs(confidence - value) > self.threshold for value in self.past)
+        self.past = [confidence]
+        return jumped
 
 
 class Queue(PlainState):
@@ -77,7 +97,6 @@ class Prototypes(PlainState):
 
     @property
     def current(self) -> Tensor:
-        """The stored prototypes, (M, D)."""
         return self.embeddings[: len(self)]
 
     def add(self, embeddings: Tensor, positions: Tensor) -> None:
@@ -89,5 +108,4 @@ class Prototypes(PlainState):
         self.positions[:after] = torch.cat([self.positions[:before], positions])[-after:]
 
     def move(self, embeddings: Tensor) -> None:
-        """Replace the coordinates of the prototypes."""
         self.current.copy_(embeddings)

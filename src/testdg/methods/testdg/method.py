@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from testdg.data.augmentation import Augmentation
 from testdg.methods import Learner, Search, register
-from testdg.methods.testdg.detection import ChangeDetector
 from testdg.methods.testdg.learning import discrimination_loss, domain_accuracy, invariance_loss, self_training_loss
-from testdg.methods.testdg.memory import Prototypes, Queue
+from testdg.methods.testdg.memory import ChangeDetector, Prototypes, Queue
 from testdg.methods.testdg.networks import Networks, trained
 from testdg.methods.testdg.selection import select, selection_mmd2
 from testdg.methods.testdg.settings import PRESETS, TestDGSettings
@@ -61,7 +60,8 @@ class TestDG(Networks):
         """Make the subclass that follows the released code where the settings ask for it."""
         from testdg.methods.testdg.released import TestDGReleased
 
-        return super().__new__(TestDGReleased if settings.get("as_released") is True and cls is TestDG else cls)  # type: ignore[return-value]
+        released = cls is TestDG and settings.get("as_released") is True
+        return super().__new__(TestDGReleased if released else cls)  # type: ignore[return-value]
 
     def build(self) -> None:
         s, device, width = self.settings, self.model.device, self.embedding_width
@@ -176,7 +176,8 @@ class TestDG(Networks):
         s = self.settings
         if not self.amplifier_learns:
             domain = Output(*(part.detach() for part in domain))
-        parts = [self.extractor, self.discriminator, *([self.amplifier] if self.amplifier is not None else [])]
+        parts: list[nn.Module] = [self.extractor, self.discriminator]
+        parts += [] if self.amplifier is None else [self.amplifier]
         with trained(parts, s.discrimination):
             embeddings = self._embed(domain)
             loss = s.discrimination_weight * self._discrimination(embeddings, self._reference(augmented))
@@ -264,4 +265,7 @@ class TestDG(Networks):
 
 def added(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
     """The sums of gradients, of which some may be missing."""
-    return tuple(b if a is None else a if b is None else a + b for a, b in zip(one, other, strict=True))
+    sums: list[Tensor | None] = []
+    for a, b in zip(one, other, strict=True):
+        sums.append(a + b if a is not None and b is not None else b if a is None else a)
+    return tuple(sums)

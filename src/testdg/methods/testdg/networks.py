@@ -35,7 +35,6 @@ class Networks(Adapter):
     embedding_width: ClassVar[int] = 16
 
     def build_networks(self) -> None:
-        """Make amplifier, extractor, discriminator and teacher."""
         s = self.settings
         if self.batch_norm == "batch":
             replace_batch_norms(self.model, MixedBatchNorm, SOURCE_WEIGHT)
@@ -63,14 +62,12 @@ class Networks(Adapter):
 
     @classmethod
     def exceptions(cls, model: VisionModel) -> Mapping[str, str]:
-        """Batch statistics change the prediction even without learning."""
         if model.task == "classification" and batch_norms(model):
             return {"learning rate 0 is the source": "BatchNorm layers use the statistics of the batch"}
         return super().exceptions(model)
 
     @property
     def needs_features(self) -> bool:
-        """The extractor reads features."""
         return True
 
     def source_images(self) -> int:
@@ -99,7 +96,6 @@ class Networks(Adapter):
             return self._embed(self._domain_pass(images, model))
 
     def predicting_model(self) -> VisionModel:
-        """The model that predicts."""
         return frozen_copy(self.model if self.settings.predict == "student" else self.teacher)
 
     # Passes
@@ -109,7 +105,6 @@ class Networks(Adapter):
         return model(images) if self.amplifier is None else self.amplifier.run(model, images)
 
     def _teach(self, images: Tensor) -> Tensor:
-        """The teacher's logits."""
         with torch.no_grad():
             return self.teacher(images).logits  # type: ignore[no-any-return]
 

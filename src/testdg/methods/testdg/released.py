@@ -12,8 +12,8 @@ from torch import Generator, Tensor, nn
 
 from testdg.core.weights import Anchor, ema_update, frozen_copy, restore
 from testdg.methods.parts.bottleneck import Bottleneck
-from testdg.methods.testdg.detection import ChangeDetector
 from testdg.methods.testdg.learning import mlp
+from testdg.methods.testdg.memory import ChangeDetector
 from testdg.methods.testdg.method import TestDG, Update
 from testdg.methods.testdg.networks import trained
 from testdg.methods.testdg.selection import squared_distances
@@ -55,7 +55,6 @@ class TestDGReleased(TestDG):
     default_gamma = 1.0
 
     def build_networks(self) -> None:
-        """The teacher has an amplifier of its own."""
         super().build_networks()
         if self.amplifier is not None:
             start_small(self.amplifier, self.generator)
@@ -64,7 +63,6 @@ class TestDGReleased(TestDG):
         self.source = Anchor(list(self.model.parameters())) if restores else None
 
     def domain_networks(self) -> tuple[nn.Sequential, nn.Sequential]:
-        """The extractor reads logits."""
         classes = self.model.classes
         hidden = (31, 7) if self.settings.released_for == "imagenet-c" else (2 * classes,)
         extractor = bias_free_mlp([classes, *hidden, self.embedding_width], self.generator)
@@ -77,7 +75,6 @@ class TestDGReleased(TestDG):
 
     @property
     def needs_features(self) -> bool:
-        """The extractor reads logits."""
         return False
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -87,11 +84,9 @@ class TestDGReleased(TestDG):
             ema_update(self.teacher_amplifier, self.amplifier, 0.0)
 
     def infer(self, images: Tensor) -> Tensor:
-        """The teacher predicts."""
         return self._teacher_pass(images).logits
 
     def predicting_model(self) -> VisionModel:
-        """The teacher with its amplifier merged into the weights."""
         model = frozen_copy(self.teacher)
         if self.teacher_amplifier is not None:
             model.load_state_dict(self.teacher_amplifier.merged(self.teacher), strict=False)

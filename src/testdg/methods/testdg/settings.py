@@ -1,9 +1,9 @@
 """Settings of TestDG, and the published ones for each benchmark."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from testdg.methods import Settings, option
+from testdg.methods import Presets, Settings, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class TestDGSettings(Settings):
     )
 
 
-PUBLISHED: dict[str, dict[str, Any]] = {
+PUBLISHED: Presets = {
     "cifar10-c": {
         "released_for": "cifar10-c",
         "threshold": 0.1,
@@ -111,7 +111,7 @@ RELEASED_SIZES: dict[str, dict[str, int]] = {
 }
 """As many prototypes as a batch has images: the released code has no number of its own."""
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     **PUBLISHED,
     **{
         f"{name}-released": {"as_released": True, **values, **RELEASED_SIZES[name]}

@@ -1,31 +1,33 @@
 """The source models of embedded benchmarks: small networks, trained once on clean images, and cached."""
 
-import hashlib
 import json
+import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import Generator, Tensor
 
 from testdg.core.fitting import fit
 from testdg.data.benchmarks import Benchmark
 from testdg.data.segmentation.classes import IGNORED
-from testdg.data.stream import Samples, to_float
+from testdg.data.stream import LabelledImages, to_float
 from testdg.errors import UserError
+from testdg.files import cache_folder, checksum
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
-from testdg.models.tiny import tiny_segformer
-from testdg.runs.training.cache import cache_folder, cached_folder
+from testdg.models.segformer import tiny_segformer
 from testdg.runs.training.losses import class_weights
 from testdg.runs.training.recipe import Loss, Recipe
 from testdg.runs.training.views import map_view, turned_view
 
 Progress = Callable[[int, int], None]
-"""Hears the steps done and to do."""
+"""Called with the steps that are done, and all of them."""
 
 
 class EmbeddedRecipe(Recipe):
@@ -67,13 +69,11 @@ class EmbeddedClasses(EmbeddedRecipe):
     seed: int = 0
 
     def start(self, classes: int, name: str) -> VisionModel:
-        """A TinyViT of this shape."""
         network = TinyViT(classes, self.size, self.patch, self.width, self.depth, self.heads)
         preprocessing = Preprocessing((self.size,) * 2, mean=(self.mean,) * 3, std=(self.std,) * 3)
         return VisionModel(network, "head", preprocessing, name)
 
     def view(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        """A turned, zoomed and shifted image."""
         return turned_view(images, generator, degrees=self.degrees, zoom=self.zoom, shift=self.shift), labels
 
 
@@ -96,16 +96,13 @@ class EmbeddedMaps(EmbeddedRecipe):
     seed: int = 0
 
     def start(self, classes: int, name: str) -> VisionModel:
-        """A tiny SegFormer."""
         preprocessing = Preprocessing(mean=(self.mean,) * 3, std=(self.std,) * 3)
         return load_model(tiny_segformer(classes), preprocessing=preprocessing, name=name)
 
     def view(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        """A larger part, a mirror image, other colours."""
         return map_view(images, labels, (1, 1 + self.zoom), generator, colour=self.colour)
 
     def loss(self, labels: Tensor, classes: int, device: torch.device) -> Loss:
-        """Weighted cross entropy."""
         weights = class_weights(labels, classes, self.balance).to(device)
         return partial(F.cross_entropy, weight=weights, ignore_index=IGNORED)
 
@@ -116,21 +113,34 @@ def default_recipe(benchmark: Benchmark) -> EmbeddedRecipe:
 
 
 def trained_model(benchmark: Benchmark, recipe: EmbeddedRecipe, progress: Progress) -> VisionModel:
-    """Give the source model of a benchmark, from the cache or freshly trained."""
-    key = hashlib.blake2b(json.dumps([benchmark.name, vars(recipe)]).encode(), digest_size=4).hexdigest()
-    name = f"{benchmark.name}-{recipe.network}-{key}"
-    folder = cache_folder() / name
+    """The source model of a benchmark, from the cache or newly trained."""
+    key = checksum(json.dumps([benchmark.name, vars(recipe)]).encode(), 4)
+    folder = cache_folder() / f"{benchmark.name}-{recipe.network}-{key}"
     if not folder.exists():
-        with cached_folder(folder) as fresh:
-            train(benchmark, recipe, progress, name).save(fresh)
+        _train_into(folder, benchmark, recipe, progress)
     try:
         return load_model(folder)
     except UserError as error:
         raise UserError(f"{error}; delete {folder} to train it again", code="damaged-model") from error
 
 
+def _train_into(folder: Path, benchmark: Benchmark, recipe: EmbeddedRecipe, progress: Progress) -> None:
+    """Train a model next to its folder in the cache, and rename it, unless another process was faster."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=folder.name + "-", dir=folder.parent) as place:
+            train(benchmark, recipe, progress, folder.name).save(Path(place) / "model")
+            if not folder.exists():
+                (Path(place) / "model").rename(folder)
+    except (OSError, SafetensorError) as error:
+        if not folder.exists():
+            reason = getattr(error, "strerror", None) or error
+            remedy = "point TESTDG_CACHE to a folder with space that you may write"
+            message = f"cannot store the source model in {folder.parent}: {reason}; {remedy}"
+            raise UserError(message, code="cannot-write") from error
+
+
 def train(benchmark: Benchmark, recipe: EmbeddedRecipe, progress: Progress, name: str) -> VisionModel:
-    """Train a small network on the clean training images."""
     samples, classes = benchmark.train(), len(benchmark.classes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
@@ -148,7 +158,7 @@ def train(benchmark: Benchmark, recipe: EmbeddedRecipe, progress: Progress, name
     return model.eval()
 
 
-def _batches(samples: Samples, recipe: EmbeddedRecipe) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(samples: LabelledImages, recipe: EmbeddedRecipe) -> Iterator[tuple[Tensor, Tensor]]:
     """Random views of every batch; a short last batch of an epoch is left out."""
     generator = torch.Generator().manual_seed(recipe.seed)
     whole = len(samples) - len(samples) % recipe.batch_size

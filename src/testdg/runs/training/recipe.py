@@ -3,28 +3,29 @@
 A recipe holds values, and says what differs between trainings that share a loop: the view of a batch and its loss.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 from torch import Generator, Tensor, nn
 
 from testdg.errors import UserError
 from testdg.models import VisionModel
 from testdg.runs.training.losses import class_weights, map_loss
 from testdg.runs.training.views import class_view, map_view
+from testdg.schema import check_value
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Gives the loss of logits and labels."""
 
-_WHOLE = ("epochs", "batch_size", "image_size", "images")
-_SHARES = ("weight_decay", "smoothing", "colour", "balance")
-_AMOUNTS = ("learning_rate", "head_rate", "overlap")
+Count = Annotated[int, Meta(ge=1)]
+Amount = Annotated[float, Meta(ge=0, le=1e6)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Recipe(ABC):
@@ -48,33 +49,25 @@ class Recipe(ABC):
 
 
 @dataclass(frozen=True)
-class Tuning(Recipe):
-    """What the recipes of `fine_tune` have in common."""
+class TuningRecipe(Recipe):
+    """What the recipes of `fine_tune` have in common; the types of the fields say which values are allowed."""
 
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    weight_decay: float = 0.05
-    smoothing: float = 0.0
-    images: int | None = None
+    epochs: Count
+    batch_size: Count
+    learning_rate: Amount
+    weight_decay: Share = 0.05
+    smoothing: Share = 0.0
+    images: Count | None = None
     """First training images; None for all."""
     flip: bool = True
-    colour: float = 0.25
-    precision: str = "fp32"
-    seed: int = 0
+    colour: Share = 0.25
+    precision: Literal["fp32", "bf16"] = "fp32"
+    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
 
     def __post_init__(self) -> None:
+        declared = get_type_hints(type(self), include_extras=True)
         for name, value in vars(self).items():
-            if name in _WHOLE and value is not None and value < 1:
-                raise UserError(f"{name} must be at least 1; got {value}", code="wrong-value")
-            if name in _AMOUNTS and not 0 <= value < math.inf:
-                raise UserError(f"{name} must be at least 0 and finite; got {value}", code="wrong-value")
-            if name in _SHARES and not 0 <= value <= 1:
-                raise UserError(f"{name} must be in [0, 1]; got {value}", code="wrong-value")
-        if self.precision not in ("fp32", "bf16"):
-            raise UserError(f"precision must be fp32 or bf16; got {self.precision!r}", code="wrong-value")
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed must be in [0, 4294967295]; got {self.seed}", code="wrong-value")
+            check_value(declared[name], name, value)
 
     def groups(self, model: VisionModel) -> list[dict[str, Any]]:
         """What the optimiser learns, and how."""
@@ -82,15 +75,15 @@ class Tuning(Recipe):
 
 
 @dataclass(frozen=True)
-class ClassTuning(Tuning):
+class ClassTuning(TuningRecipe):
     """For classification; the defaults fine-tune a pre-trained transformer."""
 
     task = "classification"
 
-    epochs: int = 5
-    batch_size: int = 128
-    learning_rate: float = 1e-4
-    image_size: int | None = None
+    epochs: Count = 5
+    batch_size: Count = 128
+    learning_rate: Amount = 1e-4
+    image_size: Count | None = None
     """Side of the images that reach the network; None for the model's own."""
 
     def view(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -99,23 +92,23 @@ class ClassTuning(Tuning):
 
 
 @dataclass(frozen=True)
-class MapTuning(Tuning):
+class MapTuning(TuningRecipe):
     """For segmentation; the defaults train a SegFormer from random weights on a few hundred pictures."""
 
     task = "segmentation"
 
-    epochs: int = 300
-    batch_size: int = 16
-    learning_rate: float = 1e-3
-    colour: float = 0.5
-    head_rate: float = 1.0
+    epochs: Count = 300
+    batch_size: Count = 16
+    learning_rate: Amount = 1e-3
+    colour: Share = 0.5
+    head_rate: Amount = 1.0
     """The learning rate of the decoder is so many times the encoder's."""
     scale_from: float = 0.5
     scale_to: float = 2.0
     """Pictures are enlarged by a factor between these two, and cut to their own size."""
-    balance: float = 0.3
+    balance: Share = 0.3
     """Classes weigh by their share of the pixels to the power of minus this."""
-    overlap: float = 0.5
+    overlap: Amount = 0.5
     """Weight of a second loss: one minus the overlap of prediction and label, of each class."""
 
     def __post_init__(self) -> None:
@@ -137,21 +130,20 @@ class MapTuning(Tuning):
         return map_view(images, labels, scales, generator, mirror=self.flip, colour=self.colour)
 
     def loss(self, labels: Tensor, classes: int, device: torch.device) -> Loss:
-        """Weighted cross entropy and overlap."""
         weights = class_weights(labels, classes, self.balance).to(device)
         return partial(map_loss, weights=weights, smoothing=self.smoothing, overlap=self.overlap)
 
 
-_TUNINGS: dict[str, type[ClassTuning | MapTuning]] = {kind.task: kind for kind in (ClassTuning, MapTuning)}
+_RECIPES: dict[str, type[ClassTuning | MapTuning]] = {kind.task: kind for kind in (ClassTuning, MapTuning)}
 
 
 def make_recipe(task: str, values: Mapping[str, Any]) -> ClassTuning | MapTuning:
-    """Give the recipe of a task, with some values of one's own; one that the task does not have is refused."""
-    recipe_class = _TUNINGS[task]
-    known = {field.name for field in fields(recipe_class)}
-    if strange := [name for name in values if name not in known]:
-        message = f"training for {task} has no {strange[0]}: leave out --{strange[0].replace('_', '-')}"
-        raise UserError(message, code="option-conflict")
+    """The recipe of a task with the user's values; a value that the task does not have is refused."""
+    recipe_class = _RECIPES[task]
+    for name in values:
+        if name not in recipe_class.__dataclass_fields__:
+            message = f"training for {task} has no {name}: leave out --{name.replace('_', '-')}"
+            raise UserError(message, code="option-conflict")
     return recipe_class(**values)
 
 

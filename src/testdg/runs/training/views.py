@@ -27,7 +27,6 @@ def random_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
 
 
 def random_flip(images: Tensor, generator: Generator) -> Tensor:
-    """Mirror every image with probability one half."""
     chosen = torch.rand(len(images), 1, 1, 1, generator=generator, device=images.device) < 0.5
     return torch.where(chosen, images.flip(3), images)
 

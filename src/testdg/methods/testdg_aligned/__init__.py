@@ -1,1 +1,0 @@
-"""TestDG aligned: `lean` saves memory in its backward pass."""
