@@ -247,7 +247,6 @@ def test_a_healthy_state_comes_back_on_request(digits: Digits) -> None:
     adapter(next(stream))
     before = {name: value.clone() for name, value in adapter.snapshots[-1].state[0].items()}
     adapter.health.checks.earned = -1e9  # no check, and no other snapshot
-    adapter.adapter.learner.scale_rates(100)
     adapter(next(stream))
     moved = adapter.adapter.tensors()
     assert not all(torch.equal(value, moved[name]) for name, value in before.items())

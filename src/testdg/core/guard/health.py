@@ -204,7 +204,8 @@ class Health:
         checks = self.checks
         checks.made += 1
         trouble, predicted = self.probe.trouble(self.adapter.predict, checks.made)
-        checks.earned = max(checks.earned - predicted, -float(self.probe.least))
+        least = float(self.probe.least)
+        checks.earned = max(min(checks.earned, least) - predicted, -least)
         if trouble is not None:
             return trouble
         checks.healthy += 1
