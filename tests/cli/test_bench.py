@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from support.commands import refuses
+from support.results import make_result
 from testdg.cli.app import execute
 from testdg.cli.display import BenchDisplay, Forecast, duration
-from testdg.runs import DomainResult, Result
+from testdg.runs import Result
 from testdg.studies import Complete, Failed, Grid, Running, RunSpec, expand
 
 
@@ -77,9 +78,7 @@ def specs() -> list[RunSpec]:
 
 
 def result(error: float) -> Result:
-    return Result(
-        {"task": "classification"}, {}, [DomainResult("fog", 200, {"error": error})], None, 12.0, {}, Path("run")
-    )
+    return make_result("tent", {"fog": error}, Path("run"))
 
 
 def test_the_time_left_comes_from_the_pace_of_each_method() -> None:
@@ -115,7 +114,7 @@ def test_the_display_shows_what_runs_and_what_ended(terminal: bool, monkeypatch:
         display.notify(Failed(2, "no memory:\n  try less"))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "error 41.5 %, fog" in shown
-    assert "1 of 3  Source, digits-c, continual: 40.00 % (12 s)" in shown
+    assert "1 of 3  Source, digits-c, continual: 40.00 % (2 s)" in shown
     assert "2 of 3  TENT, digits-c, continual, seed 0: 33.00 % (read back)" in shown
     assert "3 of 3  TestDG, digits-c, continual, seed 0: failed: no memory: try less" in shown
     assert ("━" in shown) == terminal

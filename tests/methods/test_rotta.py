@@ -12,7 +12,7 @@ from torch import nn
 from support.passes import counted
 from testdg.core.learner import moments
 from testdg.methods.parts.normalisation import SlowBatchNorm
-from testdg.methods.rotta import BalancedMemory, Rotta, timeliness
+from testdg.methods.rotta import BalancedMemory, Rotta
 from testdg.models import VisionModel
 from testdg.testing import stream
 
@@ -67,12 +67,6 @@ def test_the_memory_is_the_literal_one(capacity: int, classes: int, count: int, 
         assert not expected
 
 
-def test_timeliness_is_the_formula() -> None:
-    for age in (0.0, 0.5, 3.0):
-        expected = math.exp(-age) / (1 + math.exp(-age))
-        assert float(timeliness(torch.tensor(age))) == pytest.approx(expected, rel=1e-6)
-
-
 def test_slow_statistics_go_a_share_of_the_way() -> None:
     slow, plain = SlowBatchNorm(3, momentum=0.05), nn.BatchNorm2d(3)
     images = 2 + 3 * torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(0))
@@ -121,3 +115,18 @@ def test_statistics_of_a_cnn_follow_the_memory_and_stay_still_in_between(cnn: Vi
     adapter(batches[1])
     moved = {name for name, value in adapter.teacher.named_buffers() if not torch.equal(value, before[name])}
     assert len(moved) == 2 * 3
+
+
+def test_a_step_is_the_formula(vit: VisionModel) -> None:
+    adapter, twin = (Rotta(vit, update_every=6, capacity=60, learning_rate=0.1, optimizer="sgd") for _ in range(2))
+    adapter(stream(adapter, 1)[0])
+    held, ages = adapter.memory.content()
+    view = twin.augment(held, twin.generator)
+    terms = []
+    for age, row, taught in zip(
+        ages.double(), twin.model(view).logits.double(), vit(held).logits.double(), strict=True
+    ):
+        terms.append(-(taught.softmax(0) * row.log_softmax(0)).sum() / (1 + age.exp()))
+    gradients = torch.autograd.grad(torch.stack(terms).mean(), twin.learner.parameters_)
+    for moved, old, gradient in zip(adapter.learner.parameters_, twin.learner.parameters_, gradients, strict=True):
+        torch.testing.assert_close(moved, old - 0.1 * 1.9 * gradient, rtol=1e-3, atol=1e-6)

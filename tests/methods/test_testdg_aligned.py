@@ -141,11 +141,17 @@ def test_frequent_classes_become_rarer(vit: VisionModel) -> None:
 
 
 @pytest.mark.parametrize("name", ["diversity", "invariance"])
-def test_a_weight_of_zero_leaves_a_loss_out(name: str, vit: VisionModel) -> None:
-    adapter = started(vit, gather=8, **{f"{name}_weight": 0.0})
-    adapter(clean(adapter, 1, 8)[0])
-    others = {"self_training_loss", "diversity_loss", "invariance_loss"} - {f"{name}_loss"}
-    assert {key for key in adapter.diagnostics if key.endswith("_loss")} == others
+def test_a_weight_multiplies_its_loss_and_zero_leaves_it_out(name: str, vit: VisionModel) -> None:
+    def losses(weight: float) -> dict[str, float]:
+        adapter = started(vit, gather=8, **{f"{name}_weight": weight})
+        adapter(clean(adapter, 1, 8)[0])
+        return {key: float(value) for key, value in adapter.diagnostics.items() if key.endswith("_loss")}
+
+    off, one, two = losses(0.0), losses(1.0), losses(2.0)
+    own = f"{name}_loss"
+    assert set(one) == {"self_training_loss", "diversity_loss", "invariance_loss"}
+    assert set(off) == set(one) - {own}
+    assert two == pytest.approx({**one, own: 2 * one[own]}, rel=1e-4, abs=1e-6)
 
 
 # Beside align

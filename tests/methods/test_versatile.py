@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from support.literal import assert_close, average, same
-from testdg.methods.versatile import RunningMean, Versatile, correct, diversity_weights
+from testdg.methods.versatile import AdaptiveThresholds, RunningMean, Versatile, correct, diversity_weights
 from testdg.models import VisionModel
 from testdg.testing import stream
 
@@ -18,6 +18,19 @@ def probabilities(count: int, classes: int, seed: int = 0) -> Tensor:
 
 
 # Labels
+
+
+def test_thresholds_are_the_formula() -> None:
+    thresholds = AdaptiveThresholds(4, 0.9, torch.device("cpu"))
+    tau, profile = 0.25, [0.25] * 4
+    for seed in range(5):
+        p = probabilities(6, 4, seed)
+        found = thresholds.update(p)
+        tau = 0.9 * tau + 0.1 * sum(max(row) for row in p.double().tolist()) / 6
+        profile = [0.9 * q + 0.1 * float(p[:, c].double().mean()) for c, q in enumerate(profile)]
+        expected = [max(tau * q / max(profile), 0.25) for q in profile]
+        assert found.tolist() == pytest.approx(expected, rel=1e-5)
+    assert max(expected) > 0.25
 
 
 def test_an_unsure_label_is_mixed_with_that_of_the_source_by_confidence() -> None:

@@ -3,6 +3,7 @@
 import json
 import pickle
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from testdg import Preprocessing, adapt, load_model
 from testdg.cli.app import execute
 from testdg.models import TinyViT
 from testdg.models.checkpoints import read_checkpoint
+from testdg.models.loading import convert
 from testdg.models.timm_models import misfit
 
 IMAGES = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -162,6 +164,31 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.Capt
     torch.save(network.state_dict(), file)
     assert execute(["convert", str(file), "--like", str(tmp_path / "like"), "--out", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unknown"] == []
+
+
+UNUSUAL: dict[str, Callable[[Tensor], Tensor]] = {
+    "quantised": lambda value: torch.quantize_per_tensor(value, 0.1, 0, torch.qint8),
+    "sparse": lambda value: value.to_sparse(),
+    "complex": lambda value: value.to(torch.complex64),
+    "without data": lambda value: value.to("meta"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch on quantised tensors
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_tensors_that_are_not_dense_real_numbers_are_refused(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "unusual.pth"
+    torch.save({"fc.weight": UNUSUAL[kind](torch.ones(3, 4))}, file)
+    with refused("wrong-weights", "fc.weight", kind):
+        read_checkpoint(file)
+
+
+def test_weights_that_are_not_finite_are_not_converted(tmp_path: Path) -> None:
+    network, file = tiny(tmp_path / "like"), tmp_path / "nan.pth"
+    torch.save({name: value * float("nan") for name, value in network.state_dict().items()}, file)
+    with refused("damaged-model", str(file)):
+        convert(file, tmp_path / "out", like=str(tmp_path / "like"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_of_tensors_as_a_model_points_to_convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

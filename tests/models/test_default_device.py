@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from support.errors import refused
 from support.models import KINDS, tiny_cnn, tiny_vit
-from testdg import load_model
+from testdg import adapt, load_model
 from testdg.methods import methods
 from testdg.models import VisionModel
 from testdg.models.resnet import CifarResNet
@@ -90,3 +91,18 @@ def test_methods_adapt_as_under_any_default_device(method: str, kind: str) -> No
     with default_device("meta"):
         found = predicted()
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_another_default_dtype_is_refused_before_and_during_a_stream(kind: str) -> None:
+    model = MODELS[kind]()
+    adapter = adapt(model, "tent")
+    torch.set_default_dtype(torch.float64)
+    try:
+        with refused("default-dtype", torch.float64):
+            load_model(model.network, preprocessing=model.preprocessing)
+        with refused("default-dtype", torch.float64):
+            adapter(torch.rand(4, 3, 32, 32))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert adapter(torch.rand(4, 3, 32, 32)).isfinite().all()

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from support.errors import refused
 from support.models import BICUBIC, KINDS
 from testdg.models import Preprocessing, TinyViT, load_model
+from testdg.models.alignment import Alignment
 from testdg.models.preprocessing import write_preprocessor
 
 LOAD = """
@@ -96,6 +97,12 @@ def poisoned(folder: Path) -> None:
     first = next(name for name, value in weights.items() if value.is_floating_point())
     weights[first].view(-1)[0] = float("nan")
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def align(folder: Path) -> None:
+    model = load_model(folder)
+    Alignment(model, ["blocks.0"], prefix=1, class_token=True, memory=100.0)
+    model.save(folder)
 
 
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
@@ -267,17 +274,18 @@ from testdg.models import load_model
 for number in range({count}):
     try:
         model = load_model(f"some/vit{{number}}")
-        print(model.name, model.classes, model.preprocessing.resample, flush=True)
+        print(model.name, model.classes, model.preprocessing.resample, model.alignment is not None, flush=True)
     except UserError as error:
         print(error.code, str(error).replace("\\n", " "), flush=True)
 """
 IN_THE_HUB: list[tuple[str, Callable[[Path], None], str]] = [
-    ("vit", lambda folder: None, "some/vit0: 5 bicubic"),
+    ("vit", lambda folder: None, "some/vit0: 5 bicubic False"),
     ("vit", change(CONFIG, num_labels=10**9, id2label=None), "bad-config: num_labels 1000000000"),
     ("vit", change(CONFIG, num_hidden_layers=10**5), "bad-config"),
     ("vit", change(PREPROCESSOR, image_std=[0.0] * 3), "preprocessing: std"),
     ("vit", lambda folder: (folder / "model.safetensors").unlink(), "bad-config: some/vit4"),
-    ("tiny", lambda folder: None, "some/vit5: 10 bilinear"),
+    ("tiny", lambda folder: None, "some/vit5: 10 bilinear False"),
+    ("tiny", align, "some/vit6: 10 bilinear True"),
 ]
 
 

@@ -119,6 +119,17 @@ def test_a_value_that_a_template_does_not_get_is_an_error() -> None:
         render("board.html", title="x")
 
 
+def test_the_python_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    three_methods(tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    guide = Path(__file__).parents[2] / "docs" / "report.md"
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL):
+        exec(block, names)
+    assert (tmp_path / "report" / "report.html").exists()
+    assert len(names["numbers"]) == 5 * 2 * 4  # runs, domains, metrics
+
+
 def test_the_same_runs_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
     three_methods(tmp_path)
     folders = sorted(tmp_path.iterdir())
@@ -152,7 +163,7 @@ def test_runs_without_events_or_source_have_fewer_figures(tmp_path: Path) -> Non
     write_run(tmp_path / "b", "cotta", {"fog": 10.0})
     (tmp_path / "b" / "events.jsonl").unlink()
     (picture,) = make_report([tmp_path]).groups[0].figures
-    assert "1 rows have no events" in picture.caption
+    assert "rows without events: 1" in picture.caption
     (tmp_path / "a" / "events.jsonl").unlink()
     assert make_report([tmp_path]).groups[0].figures == []
 
@@ -162,7 +173,7 @@ def test_damaged_events_remove_only_their_curve(line: str, tmp_path: Path) -> No
     write_run(tmp_path / "a", "tent", {"fog": 10.0})
     (write_run(tmp_path / "b", "cotta", {"fog": 10.0}) / "events.jsonl").write_text(f"{line}\n")
     (picture,) = make_report([tmp_path]).groups[0].figures
-    assert "1 rows have no events" in picture.caption
+    assert "rows without events: 1" in picture.caption
 
 
 def test_markdown_has_the_same_numbers(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import torch
 from sklearn.metrics.pairwise import rbf_kernel
 
 from support.errors import refused
+from support.results import make_result
 from testdg.methods.testdg.selection import selection_mmd2
 from testdg.report.bench import Layout
-from testdg.runs import DomainResult, Protocol, Result
+from testdg.runs import Protocol, Result
 from testdg.runs.folder import RunFolder
 from testdg.studies import Complete, RunSpec, expand, summarise
 from testdg.studies.ablations import ABLATIONS, Ablation, find_ablation
@@ -54,19 +55,10 @@ def test_what_the_rows_vary_cannot_be_set_for_all() -> None:
 
 
 def run(name: str, folder: Path, events: list[dict[str, Any]], seed: int = 0) -> tuple[RunSpec, Result]:
-    protocol = {
-        "kind": "continual", "benchmark": "digits-c", "task": "classification", "data": "generated",
-        "data_fingerprint": "abc", "order": "the benchmark's", "domains": ["fog"], "held_out": [], "severity": 5,
-        "rounds": 1, "images_per_domain": 4, "batch_size": 2, "resets": "once at the start", "model": "vit",
-        "model_fingerprint": "def", "preprocessing": {"size": 32, "crop": "none", "mean": [0.5], "std": [0.5]},
-        "precision": "fp32", "device": "cpu", "seed": seed, "tuning": "the method's defaults", "sampling": "file",
-        "concentration": "none", "sampling_seed": "none",
-    }  # fmt: skip
     method = "source" if name == "Source" else "testdg"
     shared = {"method": method, "benchmark": "digits-c", "protocol": "continual", "stream": Protocol()}
-    spec = RunSpec(name=name, batch_size=2, batches=2, seed=seed, **shared)
-    found = [DomainResult("fog", 4, {"error": 50.0})]
-    result = Result(protocol, {"name": method, "settings": {"seed": seed}}, found, None, 1.0, {}, folder)
+    spec = RunSpec(name=name, batch_size=4, batches=2, seed=seed, **shared)
+    result = make_result(method, {"fog": 50.0}, folder, seed=seed)
     about = {"domain": "fog", "phase": "adapt", "images": 2, "errors": 1, "parts": []}
     log = RunFolder(folder, {})
     with log.open():

@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from analysis_cases import ALARMS, choices, subject
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import rbf_kernel
 
+from support.analyses import ALARMS, choices, subject
 from support.errors import refused
 from testdg.methods.testdg import TestDG
 from testdg.report.analyses import draw_analysis

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from analysis_cases import choices, subject
 from transformers import ViTConfig, ViTForImageClassification
 
+from support.analyses import choices, subject
 from support.errors import refused
 from testdg.models import Preprocessing, TinyViT, VisionModel, load_model
 from testdg.report.analyses import draw_analysis

@@ -4,27 +4,19 @@ from typing import Any
 
 import pytest
 
+from support.results import make_result
 from testdg.data.benchmarks import load_benchmark
 from testdg.report.bench import means_table
 from testdg.report.board import board_figures, board_table, outcome, source_words
 from testdg.report.record import record_note
-from testdg.runs import DomainResult, Result
+from testdg.runs import Result
 from testdg.studies.leaderboard import FIRST, HELD_OUT, STREAMS, best_of, find_streams, make_board
 
 
 def result(method: str, error: float, tested: float | None = None, **record: Any) -> Result:
-    about = {
-        "benchmark": "digits-c", "kind": "continual", "task": "classification", "data": "made", "data_fingerprint": "0",
-        "order": "the benchmark's", "domains": ["fog", "frost"], "held_out": [] if tested is None else ["snow"],
-        "severity": 5, "images_per_domain": 20, "batch_size": 20, "resets": "once at the start", "model": "m",
-        "model_fingerprint": "1", "preprocessing": "none", "precision": "fp32", "device": "cpu", "seed": 0,
-        "tuning": "t", "rounds": 1, "sampling": "file", "concentration": "none", "sampling_seed": "none", **record,
-    }  # fmt: skip
-    key = {"classification": "error", "segmentation": "miou"}[about["task"]]
-    visits = [DomainResult(name, 20, {key: error}, 5) for name in about["domains"]]
-    held_out = None if tested is None else [DomainResult("snow", 20, {key: tested}, 5)]
-    where = Path(f"{method}-{about['kind']}-{about['seed']}")
-    return Result(about, {"name": method, "settings": {}}, visits, held_out, 1.0, {}, where)
+    where = Path(f"{method}-{record.get('kind', 'continual')}-0")
+    held_out = None if tested is None else {"snow": tested}
+    return make_result(method, {"fog": error, "frost": error}, where, held_out, batch_size=20, **record)
 
 
 def runs(**errors: tuple[float, float, float]) -> list[tuple[str, str, Result]]:

@@ -5,38 +5,23 @@ from typing import Any
 
 import pytest
 
+from support.results import RECORD, make_result
 from testdg.report.bench import Layout, bench_text
-from testdg.runs import DomainResult, Protocol, Result
+from testdg.runs import Protocol, Result
 from testdg.studies import BenchTable, Complete, Failed, RunSpec, summarise
 
-PROTOCOL: dict[str, Any] = {
-    "kind": "continual", "benchmark": "digits-c", "task": "classification", "data": "generated",
-    "data_fingerprint": "abc", "order": "the benchmark's", "domains": ["fog", "snow"], "held_out": [], "severity": 5,
-    "rounds": 1, "images_per_domain": 3, "sampling": "file", "concentration": "none", "sampling_seed": "none",
-    "batch_size": 4, "resets": "once at the start", "model": "vit", "model_fingerprint": "def",
-    "preprocessing": {"size": 32, "crop": "none", "mean": [0.5], "std": [0.5]}, "precision": "fp32", "device": "cpu",
-    "seed": 0, "tuning": "the method's defaults",
-}  # fmt: skip
 Run = tuple[RunSpec, Result]
 
 
 def run(name: str, errors: list[float], *, held_out: list[float] | None = None, seed: int = 0, **changes: Any) -> Run:
-    protocol = {**PROTOCOL, "seed": seed, **changes}
-    if held_out is not None:
-        protocol["held_out"] = ["frost", "blur"]
-    course = Protocol(order=tuple(protocol["domains"]))
+    domains = changes.pop("domains", RECORD["domains"])
     method = "source" if name == "Source" else "tent"
-    about = {"name": name, "method": method, "benchmark": "digits-c", "protocol": protocol["kind"], "stream": course}
-    spec = RunSpec(**about, batch_size=protocol["batch_size"], batches=2, seed=seed)
-    found = [
-        DomainResult(domain, 3, {"error": error}) for domain, error in zip(protocol["domains"], errors, strict=True)
-    ]
-    tested = [
-        DomainResult(domain, 3, {"error": error})
-        for domain, error in zip(["frost", "blur"], held_out or [], strict=False)
-    ]
-    settings = {"name": method, "settings": {"seed": seed, "steps": 1}}
-    return spec, Result(protocol, settings, found, tested or None, 2.0 + seed, {}, Path(f"{name}-{seed}"))
+    tested = None if held_out is None else dict(zip(["frost", "blur"], held_out, strict=True))
+    scores = dict(zip(domains, errors, strict=True))
+    result = make_result(method, scores, Path(f"{name}-{seed}"), tested, seed=seed, **changes)
+    about = {"name": name, "method": method, "benchmark": "digits-c", "protocol": result.record["kind"]}
+    sizes = {"batch_size": result.record["batch_size"], "batches": 2}
+    return RunSpec(**about, **sizes, stream=Protocol(order=tuple(domains)), seed=seed), result
 
 
 def tables(*runs: Run) -> list[BenchTable]:

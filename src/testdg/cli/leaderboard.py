@@ -21,7 +21,7 @@ from testdg.report.page import check_folder
 from testdg.report.table import plain_table
 from testdg.runs import Result
 from testdg.runs.result import RUNS, read_lines, to_line
-from testdg.studies import Complete
+from testdg.studies import Complete, RunSpec
 from testdg.studies.analyses.cost import Costs, measure_costs, read_costs
 from testdg.studies.grid import read_settings
 from testdg.studies.leaderboard import (
@@ -124,7 +124,10 @@ class _Contest:
 
     def costs(self) -> Costs:
         """The costs of the first run of each row, measured one after the other."""
-        firsts = {one.spec.name: (one.spec, run) for one, run in reversed(self.complete()) if one.stream == FIRST}
+        firsts: dict[str, tuple[RunSpec, Result]] = {}
+        for one, run in self.complete():
+            if one.stream == FIRST:
+                firsts.setdefault(one.spec.name, (one.spec, run))
         with Bar(self.runs.console) as bar:
             return measure_costs(list(firsts.values()), self.request.report, bar.update)
 
@@ -144,7 +147,8 @@ def _write(
         raise UserError("no run is complete: there is nothing to show", code="no-runs")
     board = make_board(runs)
     figures, tables = board_figures(board, costs), list(board.tables.values())
-    lines = "".join(to_line(run, row_entry(stream, place, row)) for place, (stream, row, run) in enumerate(runs))
+    entries = [(run, row_entry(stream, place, row)) for place, (stream, row, run) in enumerate(runs)]
+    lines = "".join(to_line(*entry) for entry in entries)
 
     def text(path: Path) -> str:
         place = Path(os.path.relpath(folder / "figures", path.parent)).as_posix()

@@ -73,8 +73,11 @@ def check_data(folders: Sequence[Path], as_json: bool) -> bool:
         console.print(f"{folder} has no known data set: looked for {looked_for()}")
     if not checks:
         return fine
-    states = [(one, "wrong" if one.problems else "fine") for one in checks]
-    _show([{"name": one.name, "state": state, "found": one.found, "place": str(one.folder)} for one, state in states])
+    rows = []
+    for one in checks:
+        state = "wrong" if one.problems else "fine"
+        rows.append({"name": one.name, "state": state, "found": one.found, "place": str(one.folder)})
+    _show(rows)
     for check in checks:
         for kind, sentences in (("wrong", check.problems), ("note", check.notes)):
             for sentence in sentences:
@@ -100,7 +103,8 @@ def show_method(name: str, as_json: bool) -> None:
     _show([{**one, "default": _plain(one["default"])} for one in order_for_display(method.Settings)])
     for preset, values in presets.items():
         applied = " (applied automatically)" if preset in benchmarks() and benchmarks()[preset].embedded else ""
-        console.print(f"preset {preset}{applied}: {', '.join(f'{key}={value}' for key, value in values.items())}")
+        settings_of_preset = ", ".join(f"{key}={value}" for key, value in values.items())
+        console.print(f"preset {preset}{applied}: {settings_of_preset}")
 
 
 def _plain(value: Any) -> str:
@@ -125,7 +129,8 @@ def _show(entries: list[dict[str, Any]]) -> None:
     for key in entries[0]:
         table.add_column(key.replace("_", " "), no_wrap=key == "name", overflow="fold")
     for entry in entries:
-        table.add_row(*(", ".join(value) if isinstance(value, list) else str(value) for value in entry.values()))
+        cells = [", ".join(value) if isinstance(value, list) else str(value) for value in entry.values()]
+        table.add_row(*cells)
     Console(markup=False, highlight=False, width=_width()).print(table)
 
 

@@ -21,6 +21,7 @@ from testdg.models.loading import BRANCHES, convert
 from testdg.models.segformer import SEGFORMERS, tiny_segformer
 from testdg.runs.training.fine_tune import fine_tune
 from testdg.runs.training.recipe import make_recipe
+from testdg.spec import split
 from testdg.studies.grid import method_settings
 from testdg.testing import check_adapter
 
@@ -45,20 +46,14 @@ def corrupt_command(
 
 def parse_options(corruptions: str | None, severities: str | None, seed: int, jobs: int) -> CorruptOptions:
     """The options of comma-separated texts."""
-    names = ALL if corruptions is None else tuple(_split(corruptions))
-    levels = CorruptOptions.severities if severities is None else tuple(_whole(text) for text in _split(severities))
+    names = ALL if corruptions is None else tuple(split("corruptions", corruptions))
+    levels = CorruptOptions.severities
+    if severities is not None:
+        parts = split("severities", severities)
+        if wrong := [part for part in parts if not part.removeprefix("-").isdecimal()]:
+            raise UserError(f"severity must be 1 to 5; got {wrong[0]!r}", code="wrong-severity")
+        levels = tuple(map(int, parts))
     return CorruptOptions(names, levels, seed, jobs)
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise UserError(f"severity must be 1 to 5; got {text!r}", code="wrong-severity") from error
 
 
 def train_command(

@@ -17,6 +17,7 @@ from testdg.report import Table, draw_stream, orders_table, plain_table, result_
 from testdg.report.pictures import draw_panel, take_samples
 from testdg.report.record import record_lines, record_note
 from testdg.runs import Result
+from testdg.runs.compare import by_key
 from testdg.runs.observer import check_tracker, tracked
 from testdg.runs.run import run_session
 from testdg.runs.session import open_run
@@ -65,8 +66,11 @@ def check_choices(values: Mapping[str, Any]) -> None:
 
 def as_json_values(methods: list[str], runs: list[list[Result]]) -> dict[str, Any] | list[dict[str, Any]]:
     """The result of the method, or its spread over several streams; of several methods, a list."""
-    by_method = {name: [one for results in runs for one in results if one.method["name"] == name] for name in methods}
-    found = [column[0].to_dict() if len(column) == 1 else spread(column) for column in by_method.values()]
+    by_method = by_key((result.method["name"], result) for results in runs for result in results)
+    found = []
+    for name in methods:
+        mine = by_method[name]
+        found.append(mine[0].to_dict() if len(mine) == 1 else spread(mine))
     return found[0] if len(found) == 1 else found
 
 

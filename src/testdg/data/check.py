@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from testdg.data.benchmarks.acdc import Acdc
 from testdg.data.benchmarks.corruption import CorruptedSet, corrupted_sets
 from testdg.data.cifar import Cifar, CorruptedArray, find_arrays, find_clean, read_archive, read_batch, read_labels
 from testdg.data.corruptions import EXTRA, SEVERITIES, STANDARD_ORDER
@@ -78,7 +79,7 @@ def check_folder(data: Path) -> list[Check]:
 
 def looked_for() -> str:
     """The data sets that `check_folder` looks for, in words."""
-    return ", ".join([*(data_set.needs for data_set in _published()), LAYOUTS])
+    return ", ".join([*(data_set.needs for data_set in _published()), Acdc.needs, layouts.FOLDERS])
 
 
 def _published() -> list[CorruptedSet]:
@@ -217,7 +218,6 @@ def _count(check: Check, folder: Path, paths: Mapping[str, str], classes: Sequen
     return len(paths)
 
 
-LAYOUTS = "rgb_anon and gt (ACDC), leftImg8bit and gtFine (Cityscapes), images and masks, test and testannot (CamVid)"
 _ACDC_TRAIN = 400  # of each condition
 _CITYSCAPES = {"train": 2975, "val": 500}
 _SPLITS = ("train", "val", "test")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,7 @@ class ActMAD(Adapter):
         """Logits, and mean and unbiased variance over images of each activation, (2, activations)."""
         by_layer: dict[nn.Module, Tensor] = {}
 
-        def note(layer: nn.Module, _: Any, output: Tensor) -> None:
+        def note(layer: nn.Module, _: object, output: Tensor) -> None:
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                 output = output.clone()  # a ReLU may write over it
             variance, mean = torch.var_mean(output.float().flatten(1), 0)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,12 +12,12 @@ from torch import Generator, Tensor, nn
 from testdg.core.weights import ema_update, frozen_copy, restore
 from testdg.methods import Learner, Presets, Search, Settings, option, register
 from testdg.methods.parts.added_layers import AddedLayer, AddedLayersAdapter, add_layers, added_layers
-from testdg.methods.parts.blocks import transformer_blocks
+from testdg.methods.parts.blocks import segformer_stages, transformer_blocks
 from testdg.methods.parts.entropy import hard_pixel_loss, reliable_entropy
 from testdg.methods.parts.views import FOUR_RATIOS, choose_pixels, multiscale_probabilities
 from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.models import VisionModel
-from testdg.models.blocks import first, holding, width_of, with_first
+from testdg.models.blocks import BlockOutput, first, holding, width_of, with_first
 
 NOISE_FLOOR = 0.01
 RANKS = {"S": (0, 0, 0, 6), "M": (2, 4, 10, 16), "L": (16, 32, 60, 80)}
@@ -86,7 +86,7 @@ class Experts(AddedLayer):
         bias = (gates[..., None] * self.up_bias[which]).sum(1, keepdim=True)
         return h + (inner @ up + bias).view_as(h)
 
-    def leave(self, _: nn.Module, __: Any, output: Any) -> Any:
+    def leave(self, _: nn.Module, __: object, output: BlockOutput) -> BlockOutput:
         return with_first(output, self(first(output)))
 
 
@@ -153,10 +153,9 @@ class Becotta(AddedLayersAdapter):
         """One rank for each block."""
         if self.model.task == "classification":
             return [self.settings.rank] * len(transformer_blocks(self.model))
-        network: Any = self.model.network
         ranks: list[int] = []
-        for rank, depth in zip(RANKS[self.settings.size], network.config.depths, strict=True):
-            ranks += [rank] * depth
+        for rank, blocks in zip(RANKS[self.settings.size], segformer_stages(self.model), strict=True):
+            ranks += [rank] * len(blocks)
         return ranks
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:

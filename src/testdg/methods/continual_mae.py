@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -85,11 +85,11 @@ class Patches:
         """Logits, and tokens as they leave as a map (N, D, h, w); where `hidden` is True, `token` enters instead."""
         seen: dict[str, Tensor] = {}
 
-        def enter(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+        def enter(_: nn.Module, __: object, output: Tensor) -> Tensor:
             seen["entered"] = output
             return output if hidden is None or token is None else replace(output, hidden, token)
 
-        def leave(_: nn.Module, __: Any, output: Tensor) -> None:
+        def leave(_: nn.Module, __: object, output: Tensor) -> None:
             seen["left"] = output
 
         hooks = {self.entry: enter} if self.exit is None else {self.entry: enter, self.exit: leave}
@@ -146,7 +146,7 @@ def _outputs(model: VisionModel) -> dict[str, Tensor]:
     names = {module: name for name, module in model.named_modules()}
     outputs: dict[str, Tensor] = {}
 
-    def note(module: nn.Module, _: Any, output: Any) -> None:
+    def note(module: nn.Module, _: object, output: object) -> None:
         if isinstance(output, Tensor):
             outputs.pop(names[module], None)
             outputs[names[module]] = output

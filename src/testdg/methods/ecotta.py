@@ -20,7 +20,7 @@ from testdg.methods.parts.normalisation import use_batch_statistics
 from testdg.methods.parts.views import FOUR_RATIOS, multiscale_probabilities
 from testdg.methods.parts.warm_up import supervised, train_on_source
 from testdg.models import VisionModel
-from testdg.models.blocks import first, with_first
+from testdg.models.blocks import BlockOutput, first, with_first
 
 FAINT = 0.01
 """Scale that the convolution of a meta network starts with; zero would leave its ReLU without a gradient."""
@@ -76,7 +76,7 @@ class MetaNetwork(AddedLayer):
     def enter(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         self.entered = inputs[0]
 
-    def leave(self, _: nn.Module, __: Any, output: Any) -> Any:
+    def leave(self, _: nn.Module, __: object, output: BlockOutput) -> BlockOutput:
         return with_first(output, self.adapt(self._take(), first(output)))
 
     def _take(self) -> Tensor:
@@ -91,7 +91,7 @@ class StageMetaNetwork(MetaNetwork):
     stage: int
     adapted: Tensor | None = None
 
-    def start(self, _: nn.Module, __: Any, output: Tensor) -> None:
+    def start(self, _: nn.Module, __: object, output: Tensor) -> None:
         """After the very first convolution, which belongs to no part."""
         self.entered = output
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -138,7 +138,7 @@ def see_class_tokens(model: VisionModel, images: Tensor) -> TokenOutput:
     """Run a model; class tokens are those that the first LayerNorm of each block but one gives, then the features."""
     class_tokens: dict[nn.Module, Tensor] = {}
 
-    def note(layer: nn.Module, _: Any, output: Tensor) -> None:
+    def note(layer: nn.Module, _: object, output: Tensor) -> None:
         class_tokens.setdefault(layer, output[:, 0].float())
 
     blocks = transformer_blocks(model)[1:]

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from testdg.errors import UserError
 
+BlockOutput = Tensor | tuple[Tensor, ...]
+"""What a block returns: tokens or a map, alone or as the first of several tensors."""
+
 
 def width_of(block: nn.Module) -> int:
     """Width of a transformer block's tokens: the width of its first LayerNorm."""
@@ -50,12 +53,12 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, 
     save_file(copies, path, metadata)
 
 
-def first(output: Tensor | tuple[Tensor, ...]) -> Tensor:
+def first(output: BlockOutput) -> Tensor:
     """The tensor that a block returns, alone or as the first of several."""
     return output[0] if isinstance(output, tuple) else output
 
 
-def with_first(output: Tensor | tuple[Tensor, ...], value: Tensor) -> Tensor | tuple[Tensor, ...]:
+def with_first(output: BlockOutput, value: Tensor) -> BlockOutput:
     """The output of a block, with another first tensor."""
     return (value, *output[1:]) if isinstance(output, tuple) else value
 

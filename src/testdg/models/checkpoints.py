@@ -55,7 +55,22 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     weights = _tensors(content)
     if not weights:
         raise UserError(f"{path} has no weights: expected tensors by name, as in state_dict()", code="no-weights")
+    for name, value in weights.items():
+        if kind := _unusual_kind(value):
+            remedy = "save it as a dense tensor of real numbers, as with dequantize() or to_dense()"
+            raise UserError(f"{path}: the tensor {name[:80]} is {kind}; {remedy}", code="wrong-weights")
     return weights
+
+
+def _unusual_kind(value: Tensor) -> str | None:
+    """Why a tensor cannot be a weight; None if it can. Copying one of these into a network fails or drops data."""
+    if value.is_meta:
+        return "without data (on the meta device)"
+    if value.is_quantized:
+        return "quantised"
+    if value.is_nested or value.layout is not torch.strided:
+        return "sparse or nested"
+    return "complex" if value.is_complex() else None
 
 
 def _tensors(content: object) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from testdg.errors import UserError
+from testdg.models.alignment import FILE
 from testdg.models.untrusted import CONFIG, WEIGHTS, first_line
 
 PATIENCE = 2.0
@@ -16,7 +17,7 @@ PATIENCE = 2.0
 
 
 def fetch(name: str) -> Path:
-    """Download the configuration, the preprocessor and the weights of a model; return their folder.
+    """Download the configuration, preprocessor, weights and alignment of a model; return their folder.
 
     The name of a folder that does not exist is recognised by its form, or by an existing parent folder.
     """
@@ -30,7 +31,7 @@ def fetch(name: str) -> Path:
     here = not reachable()
     try:
         config = cached_file(name, CONFIG, local_files_only=here)
-        for file in ("preprocessor_config.json", WEIGHTS):  # split weights and older formats are downloaded later
+        for file in ("preprocessor_config.json", WEIGHTS, FILE):  # split weights and older formats are downloaded later
             cached_file(name, file, local_files_only=here, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as error:
         if here:

@@ -159,9 +159,9 @@ def _from_place(
     elif path.is_dir():
         model = _from_folder(path, path.name, str(path), preprocessing, head)
     else:
-        folder = hub.fetch(source)
-        place = str(folder) if any(folder.glob("*.safetensors")) else source
-        model = _from_folder(folder, source, place, preprocessing, head)
+        path = hub.fetch(source)
+        stored = any(file.name != FILE for file in path.glob("*.safetensors"))
+        model = _from_folder(path, source, str(path) if stored else source, preprocessing, head)
     if (path / FILE).is_file():
         load_alignment(model, path)
     model = model.float().eval()
@@ -255,6 +255,7 @@ def convert(file: Path, out: Path, *, timm: str | None = None, like: str | None 
     given = read_checkpoint(file)
     model = with_classes_of(given, load_model(like)) if like is not None else timm_network(str(timm), given)
     fitted = load_fitting(given, model.network, str(file), model.name)
+    require_finite(model, str(file))
     with writing(out):
         model.save(out)
         if fitted.branches:

@@ -38,6 +38,13 @@ class Output(NamedTuple):
     features: Tensor
 
 
+def require_float32() -> None:
+    """Refuse another default dtype of torch: methods create their tensors in it, and all weights are float32."""
+    if (default := torch.get_default_dtype()) is not torch.float32:
+        remedy = "call torch.set_default_dtype(torch.float32)"
+        raise UserError(f"testdg computes in float32; the default dtype is {default}: {remedy}", code="default-dtype")
+
+
 class VisionModel(nn.Module):
     """A classifier; features are the input of its head, the linear layer (or 1 x 1 convolution) of its logits."""
 
@@ -63,6 +70,7 @@ class VisionModel(nn.Module):
         required.
         """
         super().__init__()
+        require_float32()
         self.network = network
         self.head = head
         self.preprocessing = preprocessing
@@ -77,6 +85,7 @@ class VisionModel(nn.Module):
 
     def accept(self, images: Tensor) -> Tensor:
         """Move a batch to the device of the model; wrong types and shapes are refused."""
+        require_float32()
         if not isinstance(images, Tensor):
             raise UserError(f"images must be a torch tensor; got {type(images).__name__}", code="image-type")
         require_dense(images)

@@ -22,12 +22,14 @@ from testdg.models.preprocessing import Preprocessing
 
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 MOST_NUMBER = 1_000_000
-"""Largest whole number in a configuration; most are widths, depths and sides."""
+"""Largest whole number in a configuration, such as a width or a number of classes; transformers makes a table of the
+names of classes before there is a network to count."""
 MOST_LISTED = 16_384
 """Largest whole number in a list: depths and widths of stages."""
 MOST_LENGTH = 256
 _ADAPTER = "adapter_config.json"  # of peft: it names another model, which would be loaded instead
 _SHARDED = "shard-*.safetensors"  # of a distributed checkpoint
+# Keys that make transformers import a library, read another file than the one that was checked, or fetch code.
 _ELSEWHERE = ("quantization_config", "transformers_weights", "configuration_files", "kernel_config")
 _ATTENTION = (None, "eager", "sdpa")  # others are code that is fetched
 _ANY_SIDE = 64  # of an image for networks that take any size

@@ -263,8 +263,8 @@ def _stream_caption(table: BenchTable, stream: Result, numbers: Numbers, missing
     if len(table.streams) > 1:
         name = run_names([[result] for result in table.streams])[0]
         parts.append(f"the stream that leaves out {name}" if table.leaves_out else name)
-    parts += ["* only tested"] if stream.held_out else []
-    parts += [f"{missing} rows have no events"] if missing else []
+    parts += ["*: held out"] if stream.held_out else []
+    parts += [f"rows without events: {missing}"] if missing else []
     return f"{'; '.join(parts)}. The run with the lowest seed of each row."
 
 

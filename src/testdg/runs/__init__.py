@@ -1,4 +1,4 @@
-"""Runs: a protocol makes a stream, a session predicts and learns, a folder keeps what came of it; source models."""
+"""Runs: a protocol makes a stream, a session predicts and learns, a folder stores the results; source models."""
 
 from testdg.data.pictures import Unreadable, read_picture
 from testdg.runs.compare import check_comparable, comparable, differences

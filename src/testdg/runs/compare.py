@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 Key = TypeVar("Key")
 BY_ORDER = ("domains", "held_out")
 """Fields that differ between the orders of one protocol."""
-# `kind` and `order` only name what other fields hold, and a model is identified by its fingerprint.
+# other fields have the content of `kind` and `order`, and a model is identified by its fingerprint
 _FREE = {"kind", "order", "model", "device", "seed", "tuning"}
 
 

@@ -115,7 +115,7 @@ def _complete(pending: list[_Pending], score: Score) -> list[Entry]:
 
 
 def _plain(value: Tensor | float | bool | str, numbers: Iterator[list[float]]) -> float | int | bool | str | None:
-    """A number from the device with its own type again; None for one that JSON cannot hold."""
+    """A number from the device with its own type again; None for one that JSON does not have."""
     if not isinstance(value, Tensor):
         return value
     number = next(numbers)[0]
@@ -128,7 +128,7 @@ def _plain(value: Tensor | float | bool | str, numbers: Iterator[list[float]]) -
 
 @contextmanager
 def graceful_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether this process was asked to stop (Ctrl-C, SIGTERM).
+    """Yield a function that returns whether this process was requested to stop (Ctrl-C, SIGTERM).
 
     The first signal lets the current batch finish; a second one stops the process at once. Signals reach the main
     thread alone, so elsewhere the function always returns False. A signal that is ignored stays ignored.

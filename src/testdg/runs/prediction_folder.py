@@ -152,7 +152,7 @@ class PredictionFolder(Folder):
                 _write(self.files[JOURNAL], self._journal_line(batch))
             except BaseException:
                 for name, size in before.items():
-                    with suppress(OSError):  # what stays behind is cut by the next run
+                    with suppress(OSError):  # the next run cuts the rest
                         _truncate(self.files[name], size)
                 raise
         self.batches += 1

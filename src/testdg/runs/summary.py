@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from testdg.data.pictures import to_pil
-from testdg.data.segmentation.classes import CAMVID, CAMVID_PALETTE, CITYSCAPES, CITYSCAPES_PALETTE, default_palette
+from testdg.data.segmentation.classes import PALETTES, default_palette
 from testdg.files import replace_text, writing
 from testdg.runs.predictions import Prediction
 
@@ -92,15 +92,12 @@ class StreamStatistics:
         }
 
 
-_KNOWN = {CITYSCAPES: CITYSCAPES_PALETTE, CAMVID: CAMVID_PALETTE}
-
-
 class Maps:
     """Writes `maps/` (numbers of classes) and `colours/` in the folder of a stream."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self.places = (folder / "maps", folder / "colours")
-        self.colours = np.array(_KNOWN.get(tuple(names)) or default_palette(len(names)), np.uint8)
+        self.colours = np.array(PALETTES.get(tuple(names)) or default_palette(len(names)), np.uint8)
 
     def write(self, prediction: Prediction) -> None:
         """Write both pictures of a prediction; called before its row is written, so that every row has its pictures."""

@@ -32,7 +32,7 @@ class Views:
 
     @property
     def plain(self) -> bool:
-        """Whether the prediction is what the adapter gives by itself."""
+        """Whether the prediction is that of the adapter, unchanged."""
         return self.count == 1 and self.window is None
 
     def describe(self) -> str:
@@ -45,7 +45,7 @@ class Views:
     def predict(self, adapter: Adapter, images: Tensor, size: Size) -> Tensor:
         """Predict a batch and change nothing.
 
-        One view gives logits; of several, the mean of their probabilities at `size`, that of the label maps.
+        Of one view, the logits; of several, the mean of their probabilities at `size`, that of the label maps.
         """
         return adapter.predict_by(lambda infer, prepared: self._look(infer, prepared, size), images)
 

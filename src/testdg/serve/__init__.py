@@ -1,1 +1,1 @@
-"""An adapting model behind an address: named streams, learning beside the predictions, a page to watch it."""
+"""An adapting model behind an address: named streams, learning on a thread of its own, and a page."""

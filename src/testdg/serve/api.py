@@ -67,6 +67,9 @@ class PicturePrediction(Reply):
         cls, answer: Comparison, names: Sequence[str], learning: Learning, outcome: LearningOutcome | None
     ) -> "PicturePrediction":
         """The answer for one picture, with the outcome of learning if the request has waited for it."""
+        learnt, reason = None if learning == "queued" else False, _NOT_LEARNT.get(learning, "")
+        if outcome is not None:
+            learnt, reason = outcome.learnt, outcome.reason
         found = cls(
             class_name=names[answer.class_index],
             class_index=answer.class_index,
@@ -75,8 +78,8 @@ class PicturePrediction(Reply):
             source_class_index=answer.source_class_index,
             source_confidence=round(answer.source_confidence, 6),
             differs=round(answer.differs, 6),
-            learnt=None if learning == "queued" and outcome is None else outcome is not None and outcome.learnt,
-            reason=_NOT_LEARNT.get(learning, "") if outcome is None else outcome.reason,
+            learnt=learnt,
+            reason=reason,
         )
         if answer.map is not None:
             found.map = base64.b64encode(index_png(answer.map, len(names))).decode()
@@ -118,13 +121,16 @@ class Predictions(Reply):
             else:
                 answer, outcome = next(answered)
                 predictions.append(PicturePrediction.of(answer, session.session.names, learning, outcome))
-        change, session.changed = session.changed or any(outcome.change for outcome in outcomes), False
-        last = session.last
+        change = session.changed or any(outcome.change for outcome in outcomes)
+        session.changed = False
+        last = None
+        if session.last is not None:
+            last = LastLearning(learnt=session.last.learnt, reason=session.last.reason)
         return cls(
             stream=session.name,
             change=change,
             learning="done" if outcomes else learning,
-            last_learning=None if last is None else LastLearning(learnt=last.learnt, reason=last.reason),
+            last_learning=last,
             predictions=predictions,
         )
 

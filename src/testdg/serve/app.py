@@ -110,7 +110,8 @@ async def _answer_error(request: Request, error: BaseException) -> Response:
         status, message, code = 400, f"{wrong['loc'][-1]}: {wrong['msg']}", "bad-request"
     else:
         status, message, code = 500, "internal error: see the log of the server", "internal"
-    return JSONResponse({"error": message, "code": code}, status, {"retry-after": "1"} if status == 503 else None)
+    headers = {"retry-after": "1"} if status == 503 else None
+    return JSONResponse({"error": message, "code": code}, status, headers)
 
 
 class EventStream(StreamingResponse):
@@ -149,8 +150,10 @@ class Routes:
                 decoding = self.service.decode(files, costs)
                 try:
                     for future in decoding:
-                        read.append(await asyncio.wrap_future(future))
-                        reserve(read[-1].image.nbytes if isinstance(read[-1], DecodedPicture) else 0)
+                        one = await asyncio.wrap_future(future)
+                        if isinstance(one, DecodedPicture):
+                            reserve(one.image.nbytes)
+                        read.append(one)
                 finally:  # also if the client has disconnected
                     for future in decoding:
                         future.cancel()
@@ -268,8 +271,9 @@ class Metrics:
             yield counter
         decisions = CounterMetricFamily("testdg_guard_decisions", "Decisions of guards.", labels=["stream", "action"])
         for session in sessions:
-            for action, count in () if session.online.guard is None else session.online.guard.counts.items():
-                decisions.add_metric([session.name, action], count)
+            if (guard := session.online.guard) is not None:
+                for action, count in guard.counts.items():
+                    decisions.add_metric([session.name, action], count)
         yield decisions
         in_flight = service.batcher.in_flight + service.large_in_flight
         for key, about, value in (

@@ -97,7 +97,7 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Handle SIGINT and SIGTERM while the server runs.
 
-        Unlike uvicorn's version, this one leaves a signal that the parent process has told to ignore (SIGINT after
+        Unlike uvicorn's version, this one leaves a signal that the parent process ignores (SIGINT after
         `nohup` or `&` in a script) ignored, and does not send the signal again at the end: the end is then in order.
         """
         handlers = {}

@@ -94,8 +94,11 @@ class Service:
         """
         large, limits, reserved = pixels > self.limits.large, self.limits, 0
         with self._lock:
-            most, what = (limits.large_requests, "large requests") if large else (limits.requests, "requests")
-            if (self.large_in_flight if large else self.batcher.in_flight) >= most:
+            if large:
+                count, most, what = self.large_in_flight, limits.large_requests, "large requests"
+            else:
+                count, most, what = self.batcher.in_flight, limits.requests, "requests"
+            if count >= most:
                 self.refused += 1
                 raise Refused(f"{most} {what} are in progress, which is the limit: try again later", "overloaded", 503)
             self.batcher.in_flight += not large
@@ -207,9 +210,11 @@ class Service:
     # State
 
     def problems(self) -> list[str]:
-        threads = {"prediction": self.batcher.thread, "learning": self.learner.thread}
-        dead = [] if self.closing.is_set() else [what for what, one in threads.items() if not one.is_alive()]
-        return [*self.storage.problems.values(), *(f"the {what} thread has ended: restart the server" for what in dead)]
+        found = list(self.storage.problems.values())
+        for what, thread in (("prediction", self.batcher.thread), ("learning", self.learner.thread)):
+            if not thread.is_alive() and not self.closing.is_set():
+                found.append(f"the {what} thread has ended: restart the server")
+        return found
 
     def state(self, name: str | None) -> ServerState:
         """State of the server, and of one of its streams."""
@@ -233,7 +238,7 @@ class Service:
         return StreamState(
             **server,
             **session.counts.model_dump(),
-            guard=None if guard is None else {str(action): count for action, count in guard.counts.items()},
+            guard=None if guard is None else dict[str, int](guard.counts.items()),
             stream=session.name,
             settings=asdict(self.source.adapter.settings),
             frozen=session.frozen,

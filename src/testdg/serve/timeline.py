@@ -151,7 +151,9 @@ class Timeline:
         """Pictures per second over the last few seconds."""
         with self._lock:
             now = int(time.time())
-            recent = [*list(self.seconds)[-seconds:], *([] if self._current is None else [self._current])]
+            recent = list(self.seconds)[-seconds:]
+            if self._current is not None:
+                recent.append(self._current)
             return sum(one.pictures for one in recent if now - seconds <= one.time < now) / seconds
 
     def values(self) -> list[dict[str, Any]]:
@@ -162,4 +164,5 @@ class Timeline:
     def load(self, values: Sequence[dict[str, Any]]) -> None:
         for value in values:
             number = next(_numbers)
-            self.marks.append(Mark(str(value["kind"]), str(value["text"]), float(value["time"]), number, number))
+            kind, text, time = str(value["kind"]), str(value["text"]), float(value["time"])
+            self.marks.append(Mark(kind, text, time, number, number))

@@ -100,7 +100,8 @@ class Batcher:
     def _answer(self, jobs: list[Job]) -> None:
         """Predict the jobs of one stream together; if that fails, each one alone, so that only the faulty one fails."""
         try:
-            answers = iter(self._predict(jobs[0].session, [one for job in jobs for one in job.pictures]))
+            pictures = [one for job in jobs for one in job.pictures]
+            answers = iter(self._predict(jobs[0].session, pictures))
         except Exception as error:
             if len(jobs) == 1:
                 jobs[0].answers.set_exception(error)
@@ -188,10 +189,12 @@ class BackgroundLearner:
             if queue is None:
                 queue = self._queues[session.name] = _Queue(session)
                 self.pool.acquire(session.name)  # the session stays in memory while pictures wait
-            outcomes: list[Future[LearningOutcome]] = [running_future() for _ in pictures] if wait else []
+            outcomes: list[Future[LearningOutcome]] = []
             now = time.monotonic()
-            for place, one in enumerate(pictures):
-                queue.pictures.append(QueuedPicture(one.image, now, outcomes[place] if wait else None))
+            for one in pictures:
+                outcome: Future[LearningOutcome] | None = running_future() if wait else None
+                outcomes += [] if outcome is None else [outcome]
+                queue.pictures.append(QueuedPicture(one.image, now, outcome))
             self._length, self._bytes = self._length + count, self._bytes + size
             self._change.notify()
         return "queued", outcomes

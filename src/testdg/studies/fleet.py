@@ -26,7 +26,7 @@ from testdg.runs.loop import graceful_interrupt
 from testdg.runs.pictures import PredictedBatch
 from testdg.runs.summary import StreamStatistics
 from testdg.studies.engine import Failed, retry_while_busy
-from testdg.studies.ray import PATIENCE, POLL_INTERVAL, RETRIES, Cluster, Lost, Sender, import_ray
+from testdg.studies.ray import PATIENCE, POLL_INTERVAL, RETRIES, Cluster, Lost, RayHandle, Sender, import_ray
 
 NEWS_INTERVAL = 1.0  # seconds between two news of a stream: thousands of streams share one mailbox
 
@@ -111,7 +111,7 @@ class Camera:
     def __init__(self) -> None:
         self._stopped = threading.Event()
 
-    def run(self, number: int, request: Request, model: SharedModel, mailbox: Any, draw: Draw | None) -> End:
+    def run(self, number: int, request: Request, model: SharedModel, mailbox: RayHandle, draw: Draw | None) -> End:
         """Run the stream; errors are returned as `Failed`, never raised."""
         sender = Sender(mailbox)
         watcher = _StreamReporter(number, sender, self._stopped)
@@ -269,8 +269,8 @@ class _Fleet:
         self.requests, self.notify, self.draw = requests, notify, draw
         self.model, self.mailbox = self.ray.put(model), cluster.mailbox()
         self.actor = self.ray.remote(Camera).options(max_concurrency=2, **needs)
-        self.tasks: dict[Any, int] = {}
-        self.actors: dict[int, Any] = {}
+        self.tasks: dict[RayHandle, int] = {}
+        self.actors: dict[int, RayHandle] = {}
         self.places: dict[int, int] = {}  # pictures that were done when a stream started last
         self.losses = [0] * len(requests)
         self.ends: dict[int, End] = {}
@@ -317,7 +317,7 @@ class _Fleet:
                 self.places[news.number] = news.done
             self.notify(news)
 
-    def _end(self, task: Any, number: int) -> None:
+    def _end(self, task: RayHandle, number: int) -> None:
         end: End | Lost = self.cluster.result(task, number)
         actor = self.actors.pop(number)
         self.ray.kill(actor)  # frees its place at once; an actor that cannot be reached must not continue

@@ -155,7 +155,7 @@ class _Expansion:
 
     def _check(self, values: Table, number: int) -> _Table:
         """The valid values of a table; number 0 is the table of all runs, which has no name."""
-        known = {**dict(zip(CHOICES, CHOICES, strict=True)), **{choice.key: name for name, choice in CHOICES.items()}}
+        known = {name: name for name in CHOICES} | {choice.key: name for name, choice in CHOICES.items()}
         allowed = [*(choice.key for choice in CHOICES.values()), "settings", *(["name"] if number else [])]
         where, table = f"run {number}" if number else "", _Table()
         for key, value in values.items():
@@ -181,7 +181,8 @@ class _Expansion:
                 self.errors.attempt(shown, find_benchmark, benchmark)
             parts = list(value.values())
         else:
-            parts = list(value) if choice.scope == "axis" and isinstance(value, list | tuple) and value else [value]
+            several = choice.scope == "axis" and isinstance(value, list | tuple) and value
+            parts = list(value) if several else [value]
         found = [self.errors.attempt(where, check_value, choice.type, shown, part) for part in parts]
         if None in found:
             return None
@@ -196,7 +197,9 @@ class _Expansion:
         if "source" in values and methods and not values.get("guard") and not any(map(_learns_source, methods)):
             message = "source (--source) is for methods that measure clean images, as align does: leave it out"
             self.errors.add(UserError(message, code="option-conflict"))
-        read = [(text, one) for text in values.get("protocol", ()) for one in attempt("", read_protocols, text) or ()]
+        read = []
+        for text in values.get("protocol", ()):
+            read += [(text, one) for one in attempt("", read_protocols, text) or ()]
         for name in values.get("benchmark", [RunSpec().benchmark]):
             data = _values_for(values, name)
             if (benchmark := attempt("", open_benchmark, RunSpec(benchmark=name, **data))) is None:

@@ -45,8 +45,11 @@ class BoardStream:
     def values(self, images: int, domains: int) -> dict[str, Any]:
         """The values of a grid; if there are few domains, one is held out."""
         held_out = _HELD_OUT if domains > _HELD_OUT else 1
-        chosen = {"protocol": self.protocol.format(held_out=held_out), "images": max(1, round(self.share * images))}
-        return chosen if self.batch_size is None else {**chosen, "batch_size": self.batch_size}
+        chosen: dict[str, Any] = {"protocol": self.protocol.format(held_out=held_out)}
+        chosen["images"] = max(1, round(self.share * images))
+        if self.batch_size is not None:
+            chosen["batch_size"] = self.batch_size
+        return chosen
 
 
 FIRST = "continual"
@@ -118,10 +121,10 @@ def leaderboard_runs(
 
 def _run(variant: Variant, benchmark: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The table of a variant in a grid; without a file of chosen settings, with those published for the benchmark."""
-    preset = (
-        {} if "tuned" in values and "preset" not in values else {"preset": chosen_preset(variant, benchmark, values)}
-    )
-    return {"name": variant.title, "method": variant.method, "settings": dict(variant.fixed), **preset}
+    table = {"name": variant.title, "method": variant.method, "settings": dict(variant.fixed)}
+    if "tuned" not in values or "preset" in values:
+        table["preset"] = chosen_preset(variant, benchmark, values)
+    return table
 
 
 @dataclass(frozen=True)
@@ -145,8 +148,11 @@ class Ranked:
 
     def worst(self, streams: Sequence[str]) -> tuple[float, str] | None:
         """The smallest gain over Source on any stream, and the stream; a loss is below zero."""
-        scores = [(self.score(stream), stream) for stream in streams]
-        gains = [(score.gain.mean, stream) for score, stream in scores if score is not None and score.gain is not None]
+        gains = []
+        for stream in streams:
+            score = self.score(stream)
+            if score is not None and score.gain is not None:
+                gains.append((score.gain.mean, stream))
         return min(gains, default=None)
 
     @property
@@ -170,10 +176,10 @@ class Board:
     @property
     def streams(self) -> list[str]:
         """Streams of the mean: those that all methods run on, with the held-out domains after the first."""
-        others = self.others
-        known = [name for name in self.tables if name not in others]
-        tested = FIRST in self.tables and all(row.held_out for row in self.tables[FIRST].rows)
-        return [column for name in known for column in ([name, HELD_OUT] if name == FIRST and tested else [name])]
+        streams = [name for name in self.tables if name not in self.others]
+        if FIRST in streams and all(row.held_out for row in self.tables[FIRST].rows):
+            streams.insert(streams.index(FIRST) + 1, HELD_OUT)
+        return streams
 
     @property
     def others(self) -> list[str]:
@@ -195,7 +201,8 @@ def make_board(runs: Iterable[tuple[str, str, Result]]) -> Board:
     Of the runs on a stream, the largest group that can be compared is used.
     """
     found = by_key((stream, (row, result)) for stream, row, result in runs)
-    tables = {stream.name: _table(stream.name, found[stream.name]) for stream in STREAMS if stream.name in found}
+    streams = [stream.name for stream in STREAMS if stream.name in found]
+    tables = {name: _table(name, found[name]) for name in streams}
     by_row: dict[str, dict[str, BenchRow]] = {}
     for name, table in tables.items():
         for row in table.rows:

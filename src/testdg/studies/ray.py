@@ -31,6 +31,8 @@ PATIENCE = 120.0  # seconds for the lock of a lost machine to end
 POLL_INTERVAL = 0.2  # seconds between two polls for news
 _PASSED_ON = ("OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA", registry.VARIABLE)
 """Variables that the processes of the cluster need: those that torch reads when it is imported, and the plugins."""
+RayHandle = Any
+"""An actor, or the future result of a task: Ray gives them no types."""
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
 
 
@@ -83,13 +85,13 @@ class Cluster:
             raise UserError(message, code="too-few-machines")
         return requested
 
-    def mailbox(self) -> Any:
+    def mailbox(self) -> RayHandle:
         """An actor for news, on this machine, as other machines may get lost."""
         strategies = self.ray.util.scheduling_strategies
         here = strategies.NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=False)
         return self.ray.remote(_Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
 
-    def result(self, task: Any, number: int) -> Any:
+    def result(self, task: RayHandle, number: int) -> Any:
         """What a task returned; `Lost` if its machine or process was lost, `Failed` if it could not start."""
         try:
             return self.ray.get(task)
@@ -131,7 +133,7 @@ class _Mailbox:
 class Sender:
     """Sends news to a mailbox without waiting for it: Ray gives the core of a waiting task to another one."""
 
-    def __init__(self, mailbox: Any) -> None:
+    def __init__(self, mailbox: RayHandle) -> None:
         self.mailbox, self.last = mailbox, None
 
     def send(self, news: object) -> None:
@@ -211,7 +213,7 @@ class Ray:
         Cancelled runs resume from their last saved state when they are started again.
         """
         self.cluster.connect()
-        waiting: dict[Any, int] = {}
+        waiting: dict[RayHandle, int] = {}
         try:
             mailbox = self.cluster.mailbox()
             waiting.update(self._begin(specs, out, mailbox))
@@ -228,9 +230,10 @@ class Ray:
                 self._ray.cancel(task, force=True)
             self.close()
 
-    def _begin(self, specs: Sequence[RunSpec], out: Out, mailbox: Any) -> dict[Any, int]:
+    def _begin(self, specs: Sequence[RunSpec], out: Out, mailbox: RayHandle) -> dict[RayHandle, int]:
         """Submit all runs to the cluster, which queues them until there is room."""
-        models = {setup: self._ray.put(pack_model(setup)) for setup in dict.fromkeys(spec.setup for spec in specs)}
+        setups = dict.fromkeys(spec.setup for spec in specs)
+        models = {setup: self._ray.put(pack_model(setup)) for setup in setups}
         place = out.absolute() if isinstance(out, Path) else out
         work = self._ray.remote(_work)
         tasks = {}
@@ -251,7 +254,7 @@ def _absolute(spec: RunSpec) -> RunSpec:
     return msgspec.structs.replace(spec, **{key: os.path.abspath(path) for key, path in given.items()})
 
 
-def _work(number: int, spec: RunSpec, out: Out, model: SentModel | None, mailbox: Any) -> Complete | Failed:
+def _work(number: int, spec: RunSpec, out: Out, model: SentModel | None, mailbox: RayHandle) -> Complete | Failed:
     """Compute one run on a machine of the cluster."""
     if model is not None:
         spec = msgspec.structs.replace(spec, model=str(model.unpack()))

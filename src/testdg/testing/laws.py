@@ -1,5 +1,6 @@
 """The checks: states, predictions, sizes, seeds, precision, invalid input, and injected failures."""
 
+import copy
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -231,6 +232,15 @@ def _assert_predicts(model: VisionModel, adapter: Adapter) -> None:
     for images in stream(adapter):
         difference = (adapter.predict(images) - model(model.prepare(images)).logits).abs().max()
         assert difference < 1e-5, f"predictions differ by {difference:g}"
+
+
+@check("a deep copy continues in the same way")
+def _copied(make: MakeAdapter) -> None:
+    adapter = _lived(make, 2)
+    copied = copy.deepcopy(adapter)
+    for images in stream(adapter, seed=1):
+        assert torch.equal(copied(images), adapter(images)), "the copy predicts otherwise"
+    assert_equal(copied, adapter)
 
 
 @check("memory is bounded")

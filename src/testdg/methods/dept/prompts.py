@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from testdg.methods.parts.added_layers import AddedLayer, add_layers, added_layers
-from testdg.methods.parts.blocks import transformer_blocks
+from testdg.methods.parts.blocks import segformer_stages, transformer_blocks
 from testdg.models import VisionModel
-from testdg.models.blocks import first, holding, is_attention, width_of, with_first
+from testdg.models.blocks import BlockOutput, first, holding, is_attention, width_of, with_first
 
 
 class StagePrompts(AddedLayer):
@@ -34,7 +34,7 @@ class StagePrompts(AddedLayer):
         own = self.tokens.expand(len(inputs[0]), -1, -1)
         return (torch.cat([own.to(inputs[0].dtype), inputs[0]], 1), *inputs[1:])
 
-    def leave(self, _: nn.Module, __: Any, output: Any) -> Any:
+    def leave(self, _: nn.Module, __: object, output: BlockOutput) -> BlockOutput:
         tokens, count = first(output), len(self.tokens)
         self.report(tokens[:, :count])
         return with_first(output, tokens[:, count:])
@@ -60,7 +60,7 @@ class KeyPrompts(StagePrompts):
             layer.register_forward_hook(self.project)
         output.register_forward_pre_hook(self.attend)
 
-    def project(self, layer: nn.Module, _: Any, output: Tensor) -> None:
+    def project(self, layer: nn.Module, _: object, output: Tensor) -> None:
         """After query, key and value, in this order: the prompts go the same way."""
         own = F.linear(self.tokens, layer.get_parameter("weight"), layer.get_parameter("bias"))
         self.projected.append((output, own.to(output.dtype).expand(len(output), -1, -1)))
@@ -83,18 +83,22 @@ class KeyPrompts(StagePrompts):
 
 def add_prompts(model: VisionModel, stages: int, count: int, generator: Generator) -> None:
     """Give prompts to so many equal stages of a ViT's blocks, or to the stages of a SegFormer."""
-    blocks = transformer_blocks(model)
-    added = []
-    for members in _stages(model, blocks, stages):
-        prompt_class = KeyPrompts if model.task == "segmentation" else StagePrompts
-        prompts = prompt_class(count, width_of(members[0]), generator, model.device)
-        if isinstance(prompts, KeyPrompts):
+    added: list[StagePrompts] = []
+    if model.task == "segmentation":
+        for members in segformer_stages(model):
+            keys = KeyPrompts(count, width_of(members[0]), generator, model.device)
             for block in members:
-                prompts.attach(block)
-        else:
-            members[0].register_forward_pre_hook(prompts.enter)
-            members[-1].register_forward_hook(prompts.leave)
-        added.append(prompts)
+                keys.attach(block)
+            added.append(keys)
+    else:
+        blocks = transformer_blocks(model)
+        stages = min(stages, len(blocks))
+        cuts = [len(blocks) * k // stages for k in range(stages + 1)]
+        for start, end in pairwise(cuts):
+            prompts = StagePrompts(count, width_of(blocks[start]), generator, model.device)
+            blocks[start].register_forward_pre_hook(prompts.enter)
+            blocks[end - 1].register_forward_hook(prompts.leave)
+            added.append(prompts)
     add_layers(model, added)
 
 
@@ -103,13 +107,3 @@ def begin_as_tokens(model: VisionModel, images: Tensor) -> None:
     """Add to the prompts of a ViT's stages the mean of the tokens that enter, so that a frozen network knows them."""
     with holding(added_layers(model), "begins", True, usual=False):
         model(images)
-
-
-def _stages(model: VisionModel, blocks: list[nn.Module], stages: int) -> list[list[nn.Module]]:
-    network: Any = model.network
-    if model.task == "segmentation":
-        rest = iter(blocks)
-        return [[next(rest) for _ in range(depth)] for depth in network.config.depths]
-    stages = min(stages, len(blocks))
-    cuts = [len(blocks) * k // stages for k in range(stages + 1)]
-    return [blocks[start:end] for start, end in pairwise(cuts)]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from testdg.models import VisionModel
-from testdg.models.blocks import first, is_attention, watching, width_of
+from testdg.models.blocks import BlockOutput, first, is_attention, watching, width_of
 
 LISTS = (nn.ModuleList, nn.Sequential)
 
@@ -42,6 +42,13 @@ def transformer_blocks(model: VisionModel) -> list[nn.Module]:
     return list(blocks.values())
 
 
+def segformer_stages(model: VisionModel) -> list[list[nn.Module]]:
+    """Blocks of each stage of a SegFormer."""
+    network: Any = model.network
+    rest = iter(transformer_blocks(model))
+    return [[next(rest) for _ in range(depth)] for depth in network.config.depths]
+
+
 def convolution_blocks(model: VisionModel) -> list[nn.Module]:
     """Blocks with a convolution inside, in the order of the network: the outermost members of lists."""
     blocks: dict[str, nn.Module] = {}
@@ -72,7 +79,7 @@ def shapes(model: VisionModel, blocks: list[nn.Module]) -> list[tuple[torch.Size
     """Shapes of what enters and leaves each block that runs, for a black image."""
     by_block: dict[nn.Module, tuple[torch.Size, torch.Size]] = {}
 
-    def note(block: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+    def note(block: nn.Module, inputs: tuple[Tensor, ...], output: BlockOutput) -> None:
         if inputs:
             by_block[block] = inputs[0].shape, first(output).shape
 

@@ -33,6 +33,7 @@ class Networks(Adapter):
 
     settings: TestDGSettings
     embedding_width: ClassVar[int] = 16
+    needs_features = True
 
     def build_networks(self) -> None:
         s = self.settings
@@ -65,10 +66,6 @@ class Networks(Adapter):
         if model.task == "classification" and batch_norms(model):
             return {"learning rate 0 is the source": "BatchNorm layers use the statistics of the batch"}
         return super().exceptions(model)
-
-    @property
-    def needs_features(self) -> bool:
-        return True
 
     def source_images(self) -> int:
         return 0 if self.amplifier is None else self.settings.source_images

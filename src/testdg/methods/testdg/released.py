@@ -51,6 +51,7 @@ class TestDGReleased(TestDG):
     """The amplifier takes part in every pass and learns L_self too; most weights are pulled back to the source."""
 
     embedding_width = 4
+    needs_features = False  # the extractor reads logits
     detector_class = LateDetector
     default_gamma = 1.0
 
@@ -72,10 +73,6 @@ class TestDGReleased(TestDG):
                 with torch.no_grad():
                     layer.bias.uniform_(-(layer.in_features**-0.5), layer.in_features**-0.5, generator=self.generator)
         return extractor, discriminator
-
-    @property
-    def needs_features(self) -> bool:
-        return False
 
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Warm up the amplifier; the teacher's starts as a copy of it."""

@@ -21,7 +21,7 @@ from testdg.runs.training.views import class_view, map_view
 from testdg.schema import check_value
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Gives the loss of logits and labels."""
+"""Returns the loss of logits and labels."""
 
 Count = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0, le=1e6)]

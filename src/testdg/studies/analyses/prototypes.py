@@ -10,7 +10,7 @@ from testdg.errors import UserError
 from testdg.methods.testdg import TestDG
 from testdg.methods.testdg.selection import median_gamma, mmd2, selection_mmd2
 from testdg.studies.analyses.spaces import project
-from testdg.studies.analyses.subject import Numbers, Subject, need_testdg, replay, spaced, warm_run
+from testdg.studies.analyses.subject import Numbers, Subject, replay, spaced, warm_run
 
 SHOWN = 4  # moments of selection
 DRAWS = 100  # random choices to compare with
@@ -64,7 +64,8 @@ def no_change() -> UserError:
 def compute_prototypes(subject: Subject) -> Numbers:
     """Embeddings in two dimensions, the prototypes among them, and their distance from all embeddings (MMD²)."""
     session = warm_run(subject.adapting()[0])
-    adapter = need_testdg(session.adapter)
+    adapter = session.adapter
+    assert isinstance(adapter, TestDG)  # `Analysis.choose` has refused others
     selections, names = watch(adapter), []
     for batch in replay(session, subject.notify):
         names.append(batch.name)
@@ -110,7 +111,8 @@ def compute_drift(subject: Subject) -> Numbers:
     The target is the embeddings of the images of the prototypes by the present model.
     """
     session = warm_run(subject.adapting()[0])
-    adapter = need_testdg(session.adapter)
+    adapter = session.adapter
+    assert isinstance(adapter, TestDG)  # `Analysis.choose` has refused others
     if adapter.cells > 1:
         grid = adapter.settings.grid
         message = f"drift follows one embedding per image; grid {grid} has more: set testdg.grid=1"

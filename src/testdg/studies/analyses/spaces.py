@@ -144,7 +144,8 @@ class Material:
     def of(cls, domains: Sequence[Domain]) -> Material:
         """Choose images of all domains; a target that has one value is left out."""
         chosen = [spaced(len(domain), PROBE_IMAGES) for domain in domains]
-        classes = np.concatenate([domain.image_labels()[i].numpy() for domain, i in zip(domains, chosen, strict=True)])
+        labels = [domain.image_labels()[indices] for domain, indices in zip(domains, chosen, strict=True)]
+        classes = torch.cat(labels).numpy()
         numbers = np.repeat(np.arange(len(domains)), [len(indices) for indices in chosen])
         learnt = learnt_half(np.concatenate(chosen), classes)
         targets = {"domain": numbers, "class": classes}
@@ -161,7 +162,8 @@ class Material:
 
     def points(self, encode: Encode) -> Array:
         """(N, D)."""
-        return np.concatenate([encode_domain(encode, d, i) for d, i in zip(self.domains, self.chosen, strict=True)])
+        pairs = zip(self.domains, self.chosen, strict=True)
+        return np.concatenate([encode_domain(encode, domain, indices) for domain, indices in pairs])
 
 
 def compute_probes(subject: Subject) -> Numbers:

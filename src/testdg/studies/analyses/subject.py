@@ -39,7 +39,8 @@ class Subject:
 
     def complete(self) -> list[tuple[RunSpec, Result]]:
         """Runs with a result."""
-        return [(spec, result) for spec, result in zip(self.specs, self.results, strict=True) if result is not None]
+        pairs = zip(self.specs, self.results, strict=True)
+        return [(spec, result) for spec, result in pairs if result is not None]
 
     def describe(self) -> dict[str, Any]:
         """What the numbers depend on: method, settings and record of the runs; empty without runs."""
@@ -84,14 +85,6 @@ def warm_run(spec: RunSpec) -> RunSession:
     return session
 
 
-def need_testdg(adapter: Adapter) -> TestDG:
-    """The adapter; an error unless it has domain embeddings and prototypes."""
-    if not isinstance(adapter, TestDG):
-        message = f"{adapter.name} has no domain embeddings: use --space features, or testdg"
-        raise UserError(message, code="no-embeddings")
-    return adapter
-
-
 def before_and_after(subject: Subject) -> tuple[tuple[Domain, ...], dict[str, Encode]]:
     """The domains of the run, and encoders of their images, (N, D), before and after it.
 
@@ -102,8 +95,8 @@ def before_and_after(subject: Subject) -> tuple[tuple[Domain, ...], dict[str, En
     domains, adapter = session.benchmark.domains(), adapted(session, result)
     if subject.space == "features":
         return domains, {"before": features_of(session.model), "after": features_of(adapter.predicting_model())}
-    testdg = need_testdg(adapter)
-    return domains, {"before": lambda images: testdg.embed(images, session.model), "after": testdg.embed}
+    assert isinstance(adapter, TestDG)  # `Analysis.choose` has refused others
+    return domains, {"before": lambda images: adapter.embed(images, session.model), "after": adapter.embed}
 
 
 def features_of(model: VisionModel) -> Encode:
@@ -121,7 +114,8 @@ def features_of(model: VisionModel) -> Encode:
 
 def spaced(length: int, count: int) -> list[int]:
     """At most `count` numbers below `length`, evenly spaced."""
-    return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(int)).tolist()  # type: ignore[no-any-return]
+    places = np.linspace(0, length - 1, min(count, length)).round()
+    return sorted({int(place) for place in places})
 
 
 def encode_domain(encode: Encode, domain: Domain, indices: Sequence[int]) -> Array:

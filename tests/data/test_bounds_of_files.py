@@ -1,9 +1,11 @@
-"""Pictures from strangers: a few bytes may ask for gigabytes, for another decoder, or never end."""
+"""Pictures and arrays from strangers: a few bytes may ask for gigabytes, for another decoder, or never end."""
 
 import json
 import os
 import subprocess
 import sys
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from support.errors import refused
 from support.image_sets import write_classes, write_image, write_mask
 from testdg.bounds import MOST_PIXELS
 from testdg.data.check import check_folder
+from testdg.data.cifar import open_array, read_archive
 from testdg.data.corruptions import FrostTextures
 from testdg.data.image_files import read_classes
 from testdg.data.picture_sets import read_manifest
@@ -27,17 +30,29 @@ from testdg.models import Preprocessing
 LIMITED = """
 import resource, sys
 from pathlib import Path
+from testdg.data.cifar import read_archive
 from testdg.data.pictures import IMAGENET_CROP, read_image
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-for crop in (IMAGENET_CROP, None):
+path = Path(sys.argv[1])
+archive, pictures = [(read_archive, "test", 10)], [(read_image, IMAGENET_CROP), (read_image,)]
+for read, *options in archive if path.suffix == ".npz" else pictures:
     try:
-        read_image(Path(sys.argv[1]), crop)
+        read(path, *options)
     except ValueError as error:
         print(error)
 status = Path("/proc/self/status")  # of this process alone; ru_maxrss begins with that of its parent
 lines = status.read_text().splitlines() if status.exists() else []
 print(next((line.split()[1] for line in lines if line.startswith("VmHWM")), 0))
 """
+
+
+def read_limited(path: Path) -> Sequence[str]:
+    """The errors of reading a file in a process of its own, which must need less than a gigabyte."""
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    *errors, memory = done.stdout.splitlines()
+    assert int(memory) << 10 < 1 << 30
+    return errors
 
 
 def thin(path: Path, width: int = 60_000, height: int = 1) -> Path:
@@ -49,12 +64,9 @@ def thin(path: Path, width: int = 60_000, height: int = 1) -> Path:
 def test_a_thin_picture_of_a_few_bytes_takes_no_gigabytes(tmp_path: Path) -> None:
     path = thin(tmp_path / "thin.png")
     assert path.stat().st_size < 150
-    done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    *answers, memory = done.stdout.splitlines()
+    answers = read_limited(path)
     assert len(answers) == 2
     assert all("it has 60000 x 1 px: its long side is more than 100 times the short one" in told for told in answers)
-    assert int(memory) << 10 < 1 << 30
 
 
 def test_pictures_within_the_bounds_are_read(tmp_path: Path) -> None:
@@ -161,3 +173,51 @@ def test_thin_images_are_resized_to_a_fixed_size_and_made_small() -> None:
     assert Preprocessing((8, 8)).resize(torch.zeros(1, 3, 1, 6000)).shape == (1, 3, 8, 8)
     assert Preprocessing(4).resize(torch.zeros(1, 3, 8, 800)).shape == (1, 3, 4, 400)
     assert np.prod(Preprocessing(32).resize(torch.zeros(1, 1, 8, 800)).shape) == 32 * 3200
+
+
+def header(shape: str, kind: str = "|u1") -> bytes:
+    text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def write_archive(path: Path, content: bytes, zeros: int = 0) -> Path:
+    """An archive with one array; many zeros take little room."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x_test.npy", "w") as file:
+        file.write(content)
+        for _ in range(zeros >> 20):
+            file.write(bytes(1 << 20))
+    return path
+
+
+def test_an_array_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "cifar10.npz", header("(524288, 32, 32, 3)"), 3 << 29)
+    assert path.stat().st_size < 2 << 20
+    (answer,) = read_limited(path)
+    assert "x_test unpacks to 1610612864 bytes, more than 268435456: make it again" in answer
+
+
+@pytest.mark.parametrize("shape", ["(9999999, 32, 32, 3)", "(-1, -1)", f"({2**62}, {2**62})"])
+def test_an_array_that_announces_more_than_it_has_is_refused(tmp_path: Path, shape: str) -> None:
+    path = write_archive(tmp_path / "cifar10.npz", header(shape) + bytes(64))
+    with refused("damaged-file", "cifar10.npz", 192):
+        read_archive(path, "test", 10)
+
+
+def test_objects_in_an_archive_are_refused(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "cifar10.npz", header("(1,)", "|O") + bytes(64))
+    with refused("damaged-file"):
+        read_archive(path, "test", 10)
+
+
+def test_an_archive_in_place_of_an_array_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "fog.npy.npz", x=np.zeros(3))
+    (tmp_path / "fog.npy.npz").rename(tmp_path / "fog.npy")
+    with refused("damaged-file", "fog.npy"):
+        open_array(tmp_path / "fog.npy")
+
+
+@pytest.mark.parametrize("name", ["labels.npy", "cifar10.npz"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with refused("damaged-file"):
+        open_array(tmp_path / name) if name == "labels.npy" else read_archive(tmp_path / name, "test", 10)
