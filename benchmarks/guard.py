@@ -2,6 +2,7 @@
 
     python benchmarks/guard.py --out FILE.jsonl                                     # the embedded digits
     python benchmarks/guard.py --data DIR --model FILE --short --out FILE.jsonl     # CIFAR-10, 14 streams
+    python benchmarks/guard.py --honest 0 1 2 --out FILE.jsonl                      # 15 corruptions, with and without
     python benchmarks/guard.py --table FILE.jsonl [BEFORE.jsonl]                    # worst, mean, cells above 3
     python benchmarks/guard.py --cost --data DIR --model DIR --out FILE.jsonl       # milliseconds of a batch; --large
 
@@ -343,6 +344,24 @@ class Case:
                 break
         return about | {"more": errors}
 
+    def honest(self, method: str, seed: int, guarded: bool, in_order: bool = False) -> dict[str, Any]:
+        """Mean error on 15 corruptions at severity 5, one after the other, 300 images each, in batches of 20."""
+        from testdg import guard
+        from testdg.data.corruptions import STANDARD_ORDER, corrupt
+
+        adapter = self.adapter(method, 1.0)
+        online = guard(adapter, self.train[-100:]) if guarded else adapter
+        generator, errors = torch.Generator().manual_seed(seed), []
+        for number, name in enumerate(STANDARD_ORDER):
+            chosen = torch.randperm(len(self.images), generator=generator)[:300]
+            chosen = chosen[self.labels[chosen].sort(stable=True).indices] if in_order else chosen
+            images = corrupt(self.images[chosen], name, 5, indices=chosen.tolist(), seed=number)
+            found = torch.cat([online(part).argmax(1).cpu() for part in images.split(20)])
+            errors.append(100 * float((found != self.labels[chosen]).float().mean()))
+        stream = "sorted" if in_order else "continual"
+        row = {"method": method, "stream": stream, "seed": seed, "guard": guarded}
+        return {**row, "error": round(statistics.mean(errors), 2), **({"counts": online.counts} if guarded else {})}
+
     def enlarge(self) -> None:
         """Put a ViT-B/16 at 384 px, of random weights, whose predictions are of all classes, in place of the model."""
         from step_cost import vit_base
@@ -400,6 +419,18 @@ def measure_cost(arguments: argparse.Namespace) -> None:
             print(*row.values(), flush=True)
 
 
+def measure_honest(arguments: argparse.Namespace) -> None:
+    """Append what honest streams lose."""
+    case = Case(arguments.data, arguments.model)
+    with arguments.out.open("a") as file:
+        for method in arguments.methods:
+            for seed in arguments.honest:
+                for guarded in (False, True):
+                    row = case.honest(method, seed, guarded, arguments.in_order)
+                    print(json.dumps(row), file=file, flush=True)
+                    print(*row.values(), flush=True)
+
+
 def write_table(path: Path, before: Path | None) -> None:
     """Print, for each method, the worst and the mean cell and how many are above 3, right after and 500 images on."""
     print("| method | cells | worst | mean | above 3 | worst after 500 | above 2 |", "| --- |" + 6 * " --- |", sep="\n")
@@ -423,6 +454,8 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[20], help="images of a batch")
     parser.add_argument("--short", action="store_true", help="14 streams, five methods")
     parser.add_argument("--without", action="store_true", help="without a guard")
+    parser.add_argument("--honest", type=int, nargs="+", metavar="SEED")
+    parser.add_argument("--in-order", action="store_true", help="honest streams whose images are sorted by class")
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--table", type=Path, nargs="+")
@@ -433,6 +466,8 @@ def main() -> None:
     arguments.methods = arguments.methods or (SHORT_METHODS if arguments.short else METHODS)
     if arguments.cost:
         return measure_cost(arguments)
+    if arguments.honest:
+        return measure_honest(arguments)
     kinds = arguments.streams or (SHORT if arguments.short else [*STREAMS, *RATES])
     known = arguments.out.read_text().splitlines() if arguments.out.exists() else []
     done = {(row["method"], row["stream"], row["batch"]) for row in map(json.loads, known)}
