@@ -34,7 +34,7 @@ def real_cluster(cache: Path) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TESTDG_CACHE", str(cache))
         patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # other processes of the test run may need much memory
-        patch.setenv("RAY_worker_niceness", "0")  # and beside them, nice processes would hardly go on
+        patch.setenv("RAY_worker_niceness", "0")  # next to them, nice processes would hardly run
         patch.setattr(ray_cluster, "ANSWER_TIMEOUT", 120.0)
         found = Cluster(initialize_head=True, head_node_args={**NODE, "_system_config": NOTICE})
         yield found

@@ -66,7 +66,9 @@ def test_a_thin_picture_of_a_few_bytes_takes_no_gigabytes(tmp_path: Path) -> Non
     assert path.stat().st_size < 150
     answers = read_limited(path)
     assert len(answers) == 2
-    assert all("it has 60000 x 1 px: its long side is more than 100 times the short one" in told for told in answers)
+    assert all(
+        "it has 60000 x 1 px: its long side is more than 100 times the short one" in message for message in answers
+    )
 
 
 def test_pictures_within_the_bounds_are_read(tmp_path: Path) -> None:
@@ -79,9 +81,9 @@ def test_too_many_pixels_are_refused_by_the_header(tmp_path: Path, monkeypatch: 
     side = int(MOST_PIXELS**0.5)
     path = thin(tmp_path / "large.png", side + 1, side + 1)
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda picture: pytest.fail("it was decoded"))
-    told = f"it has 8193 x 8193 px; the limit is {MOST_PIXELS} pixels"
+    message = f"it has 8193 x 8193 px; the limit is {MOST_PIXELS} pixels"
     for read in (read_image, size_of, check_picture):
-        with refused("unreadable-picture", told):
+        with refused("unreadable-picture", message):
             read(path)
 
 
@@ -123,7 +125,7 @@ def test_a_check_reports_pipes_and_thin_pictures(tmp_path: Path) -> None:
     (tmp_path / "val" / "n00000002").mkdir()
     os.mkfifo(tmp_path / "val" / "n00000002" / "a.JPEG")
     (check,) = check_folder(tmp_path)
-    assert any("files without a readable header, first n00000001/a.JPEG" in told for told in check.problems)
+    assert any("files without a readable header, first n00000001/a.JPEG" in message for message in check.problems)
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_a_severity_of_pictures_appears_when_it_is_whole(pictures: Path) -> None
     write_pictures(out, IMAGENET, pictures, None, options, quiet)
     after = snapshot(out)
     for name, value in before.items():
-        assert after[name.replace("1.part", "1")] == value  # kept, not made again
+        assert after[name.replace("1.part", "1")] == value  # reused, not made again
     assert sorted(path.name for path in (out / "contrast").iterdir()) == ["1", "3"]
 
 

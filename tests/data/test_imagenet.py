@@ -35,13 +35,13 @@ def test_the_published_layout_is_read(tmp_path: Path, groups: tuple[str, str], i
 
 def test_the_order_and_the_labels_are_those_of_the_list(tmp_path: Path) -> None:
     write_stored(tmp_path / "ImageNet-C", NAMES)
-    wanted = [f"{WNIDS[2]}/ILSVRC2012_val_00000005.JPEG", f"{WNIDS[0]}/ILSVRC2012_val_00000001.JPEG"]
-    (tmp_path / "ids.txt").write_text("\n".join(wanted))
+    required = [f"{WNIDS[2]}/ILSVRC2012_val_00000005.JPEG", f"{WNIDS[0]}/ILSVRC2012_val_00000001.JPEG"]
+    (tmp_path / "ids.txt").write_text("\n".join(required))
     bench = load_benchmark("imagenet-c", tmp_path, subset=tmp_path / "ids.txt", **OPTIONS)
     assert bench.domain("fog").labels.tolist() == [2, 0]
     assert "subset ids.txt" in bench.origin()
-    (tmp_path / "ImageNet-C" / "fog" / "5" / wanted[1]).unlink()
-    with refused("no-such-file", "ids.txt", "fog/5", wanted[1]):
+    (tmp_path / "ImageNet-C" / "fog" / "5" / required[1]).unlink()
+    with refused("no-such-file", "ids.txt", "fog/5", required[1]):
         load_benchmark("imagenet-c", tmp_path, subset=tmp_path / "ids.txt", **OPTIONS).domains()
 
 

@@ -129,8 +129,8 @@ def test_scenes_show_every_class(scenes) -> None:
 def test_pictures_stay_those_of_the_numbers_that_were_measured_on_them() -> None:
     images, labels, geometry = draw_scenes(range(4), seed=1)
     counts = torch.bincount(labels.flatten().long(), minlength=len(CLASSES)).float()
-    wanted = torch.tensor([23797, 1706, 17814, 13, 1144, 5836, 5601, 462, 5067.0])
-    torch.testing.assert_close(counts, wanted, rtol=0, atol=5)
+    required = torch.tensor([23797, 1706, 17814, 13, 1144, 5836, 5601, 462, 5067.0])
+    torch.testing.assert_close(counts, required, rtol=0, atol=5)
     levels = {
         "clear": [92.52, 90.52, 88.06], "fog": [126.71, 124.24, 120.55], "night": [46.67, 44.30, 41.23],
         "rain": [88.84, 87.47, 85.33], "snow": [137.83, 136.30, 134.22],

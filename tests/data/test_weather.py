@@ -71,8 +71,8 @@ def test_wet_ground_shows_the_blurred_mirror_image() -> None:
     patches = clouds(noise(count=1), images.shape)[0, 0].numpy()
     shine = 0.75 * np.minimum(0.45 + 0.9 * patches, 1) * np.where(down > 0, 1 - 0.9 * down, 0)[:, None]
     soaked = 0.65 * images[0].numpy() * (1 - shine) + blurred * shine
-    wanted = 0.75 * soaked + 0.25 * (soaked * np.reshape([0.299, 0.587, 0.114], (3, 1, 1))).sum(0)
-    close = np.abs(found.numpy() - wanted).max(0) < 1e-5  # but for one streak
+    required = 0.75 * soaked + 0.25 * (soaked * np.reshape([0.299, 0.587, 0.114], (3, 1, 1))).sum(0)
+    close = np.abs(found.numpy() - required).max(0) < 1e-5  # but for one streak
     assert close.mean() > 0.95
     assert close[at:].mean() > 0.95
 

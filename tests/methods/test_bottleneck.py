@@ -1,4 +1,4 @@
-"""Low-rank branches: merged weights give what explicit branches beside the layers give."""
+"""Low-rank branches: merged weights give what explicit branches parallel to the layers give."""
 
 from collections.abc import Callable
 
@@ -94,7 +94,7 @@ def test_a_whole_network_with_branches_beside_its_layers(kind: str, request: pyt
     merged = amplifier.run(model, images).logits
     before = {name: value.clone() for name, value in model.state_dict().items()}
 
-    def beside(delta: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+    def parallel(delta: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         left, values, right = torch.linalg.svd(delta.double().flatten(1))
         up, down = (left[:, :4] * values[:4]).float(), right[:4].float()
         assert values[4:].max() < 1e-5 * values[0], "the branch has a larger rank"
@@ -112,7 +112,7 @@ def test_a_whole_network_with_branches_beside_its_layers(kind: str, request: pyt
     assert len(weights) == {"vit": 4, "cnn": 3}[kind]
     for name, weight in weights.items():
         layer = model.get_submodule(name.removesuffix(".weight"))
-        layer.register_forward_hook(beside(weight.detach() - layer.get_parameter("weight").detach()))
+        layer.register_forward_hook(parallel(weight.detach() - layer.get_parameter("weight").detach()))
     torch.testing.assert_close(model(images).logits, merged, rtol=1e-4, atol=1e-5)
     changed = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
     assert not changed

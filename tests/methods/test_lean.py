@@ -73,7 +73,7 @@ def held(node: Any) -> Iterator[Tensor]:
 
 
 def saved_tokens(model: VisionModel) -> list[torch.dtype]:
-    """Precisions in which tokens of 8 images are kept, (8, T, 32)."""
+    """Precisions in which tokens of 8 images are stored, (8, T, 32)."""
     model.requires_grad_(True)
     with bf16(True):
         output = model.run(torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)))

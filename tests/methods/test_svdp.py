@@ -90,7 +90,7 @@ def test_dropout_before_the_classifier_against_the_whole_decoder() -> None:
 
 
 def by_the_book(adapter: Svdp, images: Tensor) -> Tensor:
-    """The labels, view by view: prompts are placed anew for each size, and mirrored with the image."""
+    """The labels, view by view: prompts are placed again for each size, and mirrored with the image."""
     s, model = adapter.settings, adapter.model
     unsure = dropout_uncertainty(adapter.teacher, images, s.passes, s.dropout, adapter.generator)
     total = torch.zeros(len(images), 5, 32, 32)

@@ -1,4 +1,4 @@
-"""T3A: templates against literal loops, what is kept, and what never changes."""
+"""T3A: templates against literal loops, what is stored, and what never changes."""
 
 import math
 

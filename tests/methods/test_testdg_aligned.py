@@ -232,8 +232,8 @@ def test_a_batch_of_few_classes_is_not_learnt_from(classes: int, learns: bool, v
     images = clean(adapter, 1, 40)[0]
     taught = 20 * torch.nn.functional.one_hot(torch.arange(40) % classes, vit.classes).float()
     before = copy.deepcopy(adapter.model)
-    told = adapter._learn(images, taught)
-    assert bool(told["learnt"]) is learns
+    diagnostics = adapter._learn(images, taught)
+    assert bool(diagnostics["learnt"]) is learns
     assert moved(adapter.model, before) is learns
 
 

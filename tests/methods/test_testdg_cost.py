@@ -29,10 +29,10 @@ def counted(adapter: TestDG) -> Iterator[dict[str, int]]:
         return hook
 
     def grad(outputs: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
-        wanted = {id(inputs)} if isinstance(inputs, Tensor) else {id(p) for p in inputs}
-        counts["full backward"] += bool(wanted & encoder)
-        counts["amplifier backward"] += bool(wanted & domain)
-        assert not (wanted & encoder and wanted & domain), "one backward pass serves both steps"
+        expected = {id(inputs)} if isinstance(inputs, Tensor) else {id(p) for p in inputs}
+        counts["full backward"] += bool(expected & encoder)
+        counts["amplifier backward"] += bool(expected & domain)
+        assert not (expected & encoder and expected & domain), "one backward pass serves both steps"
         return plain(outputs, inputs, *arguments, **options)
 
     handles = [

@@ -50,7 +50,7 @@ def write_mask(path: Path, seed: int, size: tuple[int, int] = (16, 12), labels: 
 
 
 def write_acdc(root: Path, conditions: Sequence[str] = ("fog", "night", "rain", "snow"), count: int = 3) -> None:
-    """Two sequences a condition; reference pictures lie beside them."""
+    """Two sequences a condition; reference pictures lie next to them."""
     for number, condition in enumerate(conditions):
         for place in range(count):
             sequence = "GP010476" if place else "GOPR0475"

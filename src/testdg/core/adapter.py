@@ -68,9 +68,10 @@ class Adapter(Stateful):
 
     def __init__(self, model: str | nn.Module, **settings: Any) -> None:
         super().__init__()
-        make_settings(self.Settings, settings)  # a mistake is reported before the model is loaded
+        self.settings = make_settings(self.Settings, settings)  # a mistake is reported before the model is loaded
         self.model = own = frozen_copy(load_model(model))
-        self.settings = make_settings(self.Settings, {**self.defaults_for(own), **settings})
+        if defaults := self.defaults_for(own):
+            self.settings = make_settings(self.Settings, {**defaults, **settings})
         if own.task not in self.tasks:
             tasks = " and ".join(self.tasks)
             raise UserError(f"{self.name} is for {tasks}; {own.name} is for {own.task}", code="wrong-task")

@@ -178,8 +178,8 @@ class Obao(TeacherAdapter):
         self.limit = largest_entropy(model.classes, s.margin)
 
     def source_images(self) -> int:
-        wanted = self.settings.graph == "prototypes" and not self.dense
-        return self.settings.source_images if wanted else 0
+        needed = self.settings.graph == "prototypes" and not self.dense
+        return self.settings.source_images if needed else 0
 
     @torch.no_grad()
     def learn_source(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:

@@ -113,7 +113,7 @@ class REM(EarlierAffineAdapter):
             return "it has no class token that attends to patches (a vision transformer has)"
         with LastAttention() as attention:
             pass_empty_image(model)
-        return super().refuses(model) if attention.row else "its attention is computed where nobody can read it"
+        return super().refuses(model) if attention.row else "its attention weights cannot be read"
 
     def chosen(self) -> list[nn.Parameter]:
         """The earlier normalisation layers, with the final one if set."""

@@ -39,7 +39,7 @@ BATCH_NORM: Mapping[str, object] = {"learning_rate": 1e-3, "momentum": 0.98, "au
 class TestDGAlignedSettings(AlignSettings):
     """Settings of TestDG aligned, in addition to those of the alignment."""
 
-    __test__ = False  # not a test class, whatever its name begins with
+    __test__ = False  # not a test class, although its name begins with Test
 
     learning_rate: float = option(2e-5, "learning rate of encoder and head", low=0)
     momentum: float = option(0.99, "momentum of the teacher's moving average", low=0, high=1)
@@ -275,11 +275,11 @@ class _LeanNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         tokens, mean, scale, weight, bias = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[:3]
+        needed = ctx.needs_input_grad[:3]
         by_tokens, by_weight, by_bias = torch.ops.aten.native_layer_norm_backward(
-            gradients[0].float(), tokens.float(), ctx.shape, mean, scale, weight, bias, wanted
+            gradients[0].float(), tokens.float(), ctx.shape, mean, scale, weight, bias, needed
         )
-        by_tokens = by_tokens.to(ctx.dtype) if wanted[0] else None
+        by_tokens = by_tokens.to(ctx.dtype) if needed[0] else None
         return by_tokens, by_weight, by_bias, None, None, None
 
 

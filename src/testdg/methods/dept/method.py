@@ -264,8 +264,8 @@ class Dept(AddedLayersAdapter):
         taught = run_to_head(self.teacher, images)
         entries, predictions = _flat(taught.features), _flat(taught.scores.float().softmax(1))
         if features.ndim > 2:
-            wanted = self.settings.pixels * len(images)
-            which = torch.randint(len(entries), (wanted,), generator=self.generator, device=images.device)
+            count = self.settings.pixels * len(images)
+            which = torch.randint(len(entries), (count,), generator=self.generator, device=images.device)
             entries, predictions = entries[which], predictions[which]
         self.bank.add(entries, predictions)
         labels = self.bank.label(_flat(features), self.settings.neighbours)
