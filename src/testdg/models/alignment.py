@@ -174,12 +174,19 @@ class Alignment(nn.Module):
         return before, False
 
     def look(self, run: Callable[[Tensor], Output], images: Tensor) -> Output:
-        """Run a model; a batch of another domain uses its own statistics. The memory does not change."""
+        """Run a model; a batch of another domain uses its own statistics. The memory does not change.
+
+        These are measured from the source on: a distant memory distorts the tokens so far that `PASSES` are too few to
+        forget it.
+        """
         output = run(images)
         gap = float(self.propose(output.logits)) if self.sites and self.reads == "batch" else 0.0
         if gap <= self.threshold:
             return output
         before = self.stream()
+        for site in self._each():
+            site.write("stream", site.read("source"))
+        self.propose(run(images).logits)
         output, _ = self._again(lambda: run(images), output, gap)
         self._put_back(before)
         return output
