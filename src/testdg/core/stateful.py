@@ -48,7 +48,7 @@ class Undo:
        A step that writes them earlier calls `keep` first, which copies them.
 
     PyTorch counts the writes to each tensor. If the counter of a weight has changed without `keep`, the step broke
-    rule 3 and cannot be undone: `restore` returns False, and the adapter refuses batches until reset() or a loaded state.
+    rule 3 and cannot be undone: `restore` returns False, and the adapter refuses batches until a state is restored.
     """
 
     def __init__(self, module: nn.Module) -> None:

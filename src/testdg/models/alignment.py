@@ -180,12 +180,19 @@ class Alignment(nn.Module):
         return before, False
 
     def look(self, run: Callable[[Tensor], Output], images: Tensor) -> Output:
-        """Predict without changing the memory; if `reads` is "batch", one of another domain uses its own statistics."""
+        """Predict without changing the memory; if `reads` is "batch", one of another domain uses its own statistics.
+
+        To measure them, the batch first runs with the memory set to the source, which leaves tokens as they are. A
+        distant memory would distort the tokens so much that `PASSES` passes could not remove its effect.
+        """
         output = run(images)
         gap = float(self.propose(output.logits)) if self.sites and self.reads == "batch" else 0.0
         if gap <= self.threshold:
             return output
         before = self.stream()
+        for site in self._each():
+            site.write("stream", site.read("source"))
+        self.propose(run(images).logits)
         output, _ = self._again(lambda: run(images), output, gap)
         self._put_back(before)
         return output
