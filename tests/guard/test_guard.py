@@ -121,8 +121,65 @@ def test_every_decision_is_told(digits: Digits) -> None:
     adapter = guard(adapt(digits.model, "tent"), digits.train[:50], on_decision=told.append)
     adapter(torch.zeros(4, 3, 32, 32))
     assert told == list(adapter.decisions)
-    assert (told[0].batch, told[0].action) == (0, "skip")
-    assert adapter.diagnostics == {"guard": "skip", "guard_reason": told[0].reason}
+    assert (told[0].batch, told[0].action, told[0].code) == (0, "skip", "one-colour")
+    assert adapter.diagnostics == {"guard": "skip", "guard_code": "one-colour", "guard_reason": told[0].reason}
+
+
+def test_a_row_of_skipped_batches_is_one_decision(digits: Digits) -> None:
+    adapter, stream = guard(adapt(digits.model, "tent"), digits.train[:50]), digits.shuffled(4)
+    black, white = torch.zeros(4, 3, 32, 32), torch.ones(4, 3, 32, 32)
+    noise = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    for images in (black, black, white, noise, noise, next(stream), noise, black):
+        adapter(images)
+        assert bool(adapter.decision) == (len(images) == 4)
+    found = [(decision.batch, decision.code) for decision in adapter.decisions]
+    assert found == [(0, "one-colour"), (3, "noise"), (6, "noise"), (7, "one-colour")]
+    assert adapter.counts["skip"] == 7
+
+
+@pytest.mark.parametrize("method", ["tent", "testdg_aligned"])
+def test_images_that_are_no_digits_any_more_do_not_ruin_a_model(method: str, digits: Digits) -> None:
+    """Inverted images look like pictures, and each image is another one: only the probe shows the harm."""
+    adapter = digits.guarded(method)
+    before = digits.error(adapter)
+    for images in digits.shuffled(40):
+        adapter(1 - images)
+    for images in digits.shuffled(30):
+        adapter(1 - images.flip(0))
+    assert digits.error(adapter) <= before + 3
+
+
+def test_statistics_of_a_distant_stream_leave_clean_images_alone(digits: Digits) -> None:
+    adapter = digits.guarded("align")
+    before = digits.error(adapter)
+    for images in digits.shuffled(8):
+        adapter(0.5 + 0.05 * (images - 0.5))
+    assert adapter.counts["roll back"] == 0  # the memory is of use in this stream
+    assert digits.error(adapter) <= before + 3
+
+
+def test_after_two_troubles_one_batch_in_four_is_learnt_from(digits: Digits) -> None:
+    adapter = digits.guarded("tent", learning_rate=1e-9)
+    adapter.counters.troubles = 2
+    learnt = []
+    for images in digits.shuffled(8):
+        adapter(images)
+        learnt.append(adapter.learnt)
+    assert learnt == [True, False, False, False] * 2
+    assert {decision.code for decision in adapter.decisions} == {"learns-slowly"}
+
+
+def test_a_decision_names_the_image_that_the_model_returned_to(digits: Digits) -> None:
+    adapter = digits.guarded("tent", learning_rate=1.0)
+    adapter.adapter.learner.scale_rates(1e-6)
+    for images in digits.shuffled(6):
+        adapter(images)
+    back = adapter.snapshots[-1].image
+    assert back > 0
+    adapter.adapter.learner.scale_rates(1.0)
+    while not adapter.counts["roll back"]:
+        adapter(digits.images[:20])
+    assert f"image {back:,} is undone" in adapter.decisions[-1].reason
 
 
 def test_it_begins_to_learn_again_after_a_pause(digits: Digits) -> None:
@@ -185,16 +242,20 @@ def test_a_healthy_state_comes_back_on_request(digits: Digits) -> None:
     adapter = digits.guarded("tent", learning_rate=1e-4)
     with refused("no-healthy-state"):
         adapter.roll_back("too early")
-    before = {name: value.clone() for name, value in adapter.adapter.tensors().items()}
-    for images in digits.shuffled(3):
-        adapter(images)
+    stream = digits.shuffled(3)
+    adapter(next(stream))
+    adapter(next(stream))
+    before = {name: value.clone() for name, value in adapter.snapshots[-1].state[0].items()}
+    adapter.health.checks.earned = -1e9  # no check, and no other snapshot
+    adapter(next(stream))
     moved = adapter.adapter.tensors()
     assert not all(torch.equal(value, moved[name]) for name, value in before.items())
     adapter.roll_back("somebody wants it")
     back = adapter.adapter.tensors()
     assert all(torch.equal(value, back[name]) for name, value in before.items())
     assert adapter.counts["roll back"] == 1
-    assert adapter.decisions[-1].reason == "somebody wants it"
+    assert adapter.decisions[-1].reason.startswith("somebody wants it")
+    assert adapter.decisions[-1].code == "requested"
 
 
 def test_a_batch_that_is_refused_changes_nothing(digits: Digits) -> None:
@@ -234,9 +295,9 @@ def test_after_a_fall_nothing_that_was_learnt_comes_back(digits: Digits) -> None
     source = {name: value.clone() for name, value in adapter.adapter.tensors().items()}
     while not adapter.counts["fall back"]:
         adapter(next(stream))
-    (kept, _), *others = adapter.snapshots
+    snapshot, *others = adapter.snapshots
     assert not others
-    assert all(torch.equal(kept[name], value) for name, value in source.items())
+    assert all(torch.equal(snapshot.state[0][name], value) for name, value in source.items())
 
 
 def test_load_online_finds_whether_a_guard_was_saved(digits: Digits, tmp_path: Path) -> None:

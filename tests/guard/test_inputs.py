@@ -15,9 +15,12 @@ def smooth(count: int, seed: int = 0, size: int = 32) -> Tensor:
     return torch.nn.functional.interpolate(coarse, size=(size, size), mode="bilinear")
 
 
+CODES = [code for code, _ in REASONS]
+
+
 def against(images: Tensor, inputs: Inputs | None = None) -> list[set[str]]:
     flags = (inputs or Inputs()).look(images).flags
-    return [{reason for reason, flag in zip(REASONS, row, strict=True) if flag} for row in flags]
+    return [{code for code, flag in zip(CODES, row, strict=True) if flag} for row in flags]
 
 
 def test_ordinary_images_are_worth_it() -> None:
@@ -26,13 +29,13 @@ def test_ordinary_images_are_worth_it() -> None:
 
 @pytest.mark.parametrize("level", [0.0, 0.4, 1.0])
 def test_one_colour_is_not(level: float) -> None:
-    assert all(REASONS[0] in found for found in against(torch.full((3, 3, 32, 32), level)))
+    assert all("one-colour" in found for found in against(torch.full((3, 3, 32, 32), level)))
 
 
 def test_an_image_at_one_end_of_the_scale_is_not() -> None:
     images = torch.zeros(2, 3, 32, 32)
     images[:, :, :2, :4] = 0.7  # 8 of 1,024 pixels show something
-    assert against(images)[0] == {REASONS[1]}
+    assert against(images)[0] == {"saturated"}
     images[0, :, :16] = 0.7
     assert against(images[:1]) == [set()]
 
@@ -45,7 +48,7 @@ def test_black_and_white_at_once_is_no_end_of_the_scale() -> None:
 
 def test_noise_is_not() -> None:
     noise = torch.rand(10, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    assert against(noise) == [{REASONS[2]}] * 10
+    assert against(noise) == [{"noise"}] * 10
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
@@ -61,9 +64,9 @@ def test_a_noisy_picture_is() -> None:
 
 def test_a_frame_that_stands_still_is_worth_it_once() -> None:
     inputs, images = Inputs(), smooth(1)
-    assert against(images.expand(4, -1, -1, -1), inputs) == [set(), *[{REASONS[3]}] * 3]
-    assert against(images, inputs) == [{REASONS[3]}]
-    assert against((images + 0.002).clamp(0, 1), inputs) == [{REASONS[3]}]
+    assert against(images.expand(4, -1, -1, -1), inputs) == [set(), *[{"same-frame"}] * 3]
+    assert against(images, inputs) == [{"same-frame"}]
+    assert against((images + 0.002).clamp(0, 1), inputs) == [{"same-frame"}]
 
 
 def test_a_frame_is_forgotten_after_a_while() -> None:

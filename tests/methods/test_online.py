@@ -30,7 +30,7 @@ def test_a_guard_reports_its_decision(vit: VisionModel) -> None:
     assert online.adapter is adapter
     assert online.guard is online
     assert not online.learnt
-    assert online.event() == {"guard": "skip", "guard_reason": online.decision}
+    assert online.event() == {"guard": "skip", "guard_code": "one-colour", "guard_reason": online.decision}
     assert online.guard_counts == {"skip": 1, "roll_back": 0, "fall_back": 0}
 
 

@@ -1,4 +1,4 @@
-"""All commands: their options and help texts. What a command does is imported when it runs, as torch takes seconds."""
+"""All commands: their options and help texts. A command imports its code when it runs, because torch takes seconds."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,16 +23,16 @@ def adapt(
     method: given.PictureMethod = None,
     source: Annotated[
         Path | None,
-        Option(metavar="FOLDER", help="Clean pictures to align to; in folders of their classes if need be."),
+        Option(metavar="FOLDER", help="Clean pictures to align to; in class folders if the method needs labels."),
     ] = None,
     settings: given.Settings = None,
     guard: Annotated[bool, Option("--guard/--no-guard", help=CHOICES["guard"].help)] = True,
     classes: given.Classes = None,
-    batch_size: Annotated[int | None, Option(min=1, help="Pictures per batch (32; of segmentation 1).")] = None,
+    batch_size: Annotated[int | None, Option(min=1, help="Pictures per batch (32; segmentation: 1).")] = None,
     order: Annotated[str, Option(metavar="name|time", help="Order of the pictures of a folder.")] = "name",
     follow: Annotated[bool, Option("--follow", help="Wait for more pictures in the folder, until Ctrl-C.")] = False,
     idle: Annotated[
-        float | None, Option(metavar="SECONDS", help="With --follow: end after so long without a new picture.")
+        float | None, Option(metavar="SECONDS", help="With --follow: end if no new picture arrives for so long.")
     ] = None,
     strict: Annotated[bool, Option("--strict", help="Stop at a picture that cannot be read.")] = False,
     load_state: Annotated[Path | None, Option(metavar="FOLDER", help="Start from a saved adapter.")] = None,
@@ -52,7 +52,7 @@ def adapt(
     gpus: given.Gpus = None,
     json: given.Json = False,
 ) -> bool:
-    """Predict your own pictures with your own model while it adapts to them; no labels."""
+    """Predict your own pictures with your own model while it adapts to them; needs no labels."""
     pairs = settings or []
     prepare_torch(bf16=any("precision=bf16" in pair for pair in pairs))
     from testdg.cli.pictures import adapt_command, fleet_command
@@ -91,12 +91,12 @@ def serve(
     method: given.PictureMethod = None,
     settings: given.Settings = None,
     classes: given.Classes = None,
-    host: Annotated[str, Option(help="Address; an address that other machines can reach needs a token.")] = "127.0.0.1",
+    host: Annotated[str, Option(help="Address; needs a token if other machines can reach it.")] = "127.0.0.1",
     port: Annotated[int, Option(min=1, max=65535, help="Port.")] = 8000,
     token_file: Annotated[
         Path | None, Option(metavar="FILE", help="File with the token; TESTDG_TOKEN if left out.")
     ] = None,
-    out: Annotated[Path, Option(metavar="FOLDER", help="Folder of the states, from which streams resume.")] = Path(
+    out: Annotated[Path, Option(metavar="FOLDER", help="Folder of the saved streams, which resume from it.")] = Path(
         "serve"
     ),
     resident: Annotated[int, Option(min=1, help="Streams in memory; others wait on disk.")] = 8,
@@ -105,7 +105,7 @@ def serve(
     ] = False,
     device: given.Device = "auto",
 ) -> None:
-    """Serve a model that adapts, with a page to watch it; predictions at once, learning in the background."""
+    """Serve a model that predicts at once and learns in the background, with a page to watch it."""
     pairs = settings or []
     prepare_torch(bf16=any("precision=bf16" in pair for pair in pairs))
     from testdg.cli.pictures import serve_command
@@ -127,7 +127,7 @@ def run(
     track: given.Track = None,
     json: given.Json = False,
 ) -> None:
-    """Adapt a model to a stream and show the error (or mIoU) on every domain, next to the source model's."""
+    """Adapt a model to a stream and show the error (or mIoU) on every domain, next to that of the source model."""
     precisions = (chosen.values.get("precision"), *(pair.partition("precision=")[2] for pair in chosen.pairs))
     prepare_torch(bf16="bf16" in precisions)
     from testdg.cli.run import run_command
@@ -140,7 +140,7 @@ def bench(
     chosen: RunChoices,
     places: BenchOptions,
     grid: Annotated[
-        Path | None, Argument(metavar="GRID.toml", help="Grid of runs; see docs/bench.md. Options win over it.")
+        Path | None, Argument(metavar="GRID.toml", help="Grid of runs; see docs/bench.md. Options override it.")
     ] = None,
     json: given.Json = False,
 ) -> bool:
@@ -153,7 +153,7 @@ def bench(
 
 @with_choices("method", "tuned", several=False, benchmark="digits-c")
 def tune(chosen: RunChoices, request: given.TuneOptions, places: BenchOptions, json: given.Json = False) -> bool:
-    """Choose settings: twelve configurations a method, on the extra corruptions (exit code 1 if a run failed)."""
+    """Choose settings: try twelve configurations per method on the extra corruptions (exit code 1 if a run failed)."""
     prepare_torch(bf16=True)  # some of the runs may be
     from testdg.cli.tune import tune_command
 
@@ -196,7 +196,7 @@ def analyze(chosen: RunChoices, request: given.AnalyzeOptions, json: given.Json 
 
 def report(
     runs: Annotated[list[Path], Argument(metavar="RUNS", help="Run folders, or parents of them.")],
-    out: Annotated[Path, Option(help="Folder of the report; files of an earlier one are replaced.")] = Path("report"),
+    out: Annotated[Path, Option(help="Folder of the report; an earlier report in it is overwritten.")] = Path("report"),
     title: Annotated[str | None, Option(help="Title of the page.")] = None,
     json: given.Json = False,
 ) -> None:
@@ -226,7 +226,7 @@ def check_method(
     settings: given.Settings = None,
     json: given.Json = False,
 ) -> bool:
-    """Check that a method obeys the laws of all methods (exit code 1 if it breaks one)."""
+    """Check that a method follows the rules for all methods (exit code 1 if it breaks one)."""
     prepare_torch(bf16=True)
     from testdg.cli.prepare import check_command
 
@@ -254,21 +254,19 @@ def benchmarks(
 
 
 def corrupt(
-    data: Annotated[Path, Option(help="Folder of the clean data; photographs in its frost/ are used.")],
-    out: Annotated[
-        Path, Option(help="Parent of the new folder, which has the name of the published set (CIFAR-10-C).")
-    ],
+    data: Annotated[Path, Option(help="Folder of the clean data, with photographs of frost in frost/.")],
+    out: Annotated[Path, Option(help="Parent of the new folder, which is named after the published set (CIFAR-10-C).")],
     benchmark: Annotated[str, Option(help="Which set to make; see `testdg benchmarks`.")] = "cifar10-c",
     corruptions: Annotated[str | None, Option(help="Names, separated by commas; all 19 if left out.")] = None,
     severities: Annotated[
-        str | None, Option(help="Numbers, separated by commas; all five if left out. For pictures only.")
+        str | None, Option(help="Numbers from 1 to 5, separated by commas; all if left out. For picture folders only.")
     ] = None,
-    images: Annotated[int | None, Option(help="First clean images; all if left out.")] = None,
+    images: Annotated[int | None, Option(help="Number of clean images, from the first on; all if left out.")] = None,
     seed: Annotated[int, Option(help="Seed of the corruptions.")] = 0,
-    jobs: Annotated[int, Option(help="Processes that work at the same time.")] = 1,
+    jobs: Annotated[int, Option(help="Number of parallel processes.")] = 1,
     json: given.Json = False,
 ) -> None:
-    """Write clean images under the common corruptions, in the layout of the published sets; resumable."""
+    """Apply the common corruptions to clean images and write them in the layout of the published sets; resumable."""
     prepare_torch(bf16=False)
     from testdg.cli.prepare import corrupt_command, parse_options
 
@@ -299,15 +297,15 @@ def train(
     weight_decay: Annotated[float | None, Option(help="Weight decay of AdamW (0.05).")] = None,
     smoothing: Annotated[float | None, Option(help="Label smoothing (0).")] = None,
     image_size: Annotated[int | None, Option(help="Side of a classifier's input; its own if left out.")] = None,
-    images: Annotated[int | None, Option(help="First training images; all if left out.")] = None,
+    images: Annotated[int | None, Option(help="Use only the first training images; all if left out.")] = None,
     flip: Annotated[bool | None, Option("--flip/--no-flip", help="Mirror every other image (yes).")] = None,
     colour: Annotated[float | None, Option(help="Strength of the random colours, 0 to 1 (0.25; maps 0.5).")] = None,
     head_rate: Annotated[
-        float | None, Option(help="Learning rate of the decoder over the encoder's (maps; 1).")
+        float | None, Option(help="Ratio of the decoder's learning rate to the encoder's (maps; 1).")
     ] = None,
     scale_from: Annotated[float | None, Option(help="Smallest scale of a picture (maps; 0.5).")] = None,
     scale_to: Annotated[float | None, Option(help="Largest scale of a picture (maps; 2).")] = None,
-    balance: Annotated[float | None, Option(help="Weight of rare classes, 0 for none, to 1 (maps; 0.3).")] = None,
+    balance: Annotated[float | None, Option(help="Weight of rare classes, 0 (none) to 1 (maps; 0.3).")] = None,
     overlap: Annotated[float | None, Option(help="Weight of the overlap loss (maps; 0.5).")] = None,
     precision: Annotated[str | None, Option(help="fp32 or bf16 (fp32).")] = None,
     seed: Annotated[int | None, Option(help="Seed of the random weights, the order and the augmentation (0).")] = None,
@@ -325,13 +323,13 @@ def train(
 def convert(
     file: Annotated[Path, Argument(metavar="FILE", help="A .pth or .pt file of tensors, or .safetensors.")],
     out: Annotated[Path, Option(help="Folder of the model.")],
-    timm: Annotated[str | None, Option(metavar="NAME", help="Its network is this one of timm.")] = None,
+    timm: Annotated[str | None, Option(metavar="NAME", help="Name of its network in timm.")] = None,
     like: Annotated[
-        str | None, Option(metavar="FOLDER", help="Its network is of the kind of this model, a folder or hub id.")
+        str | None, Option(metavar="FOLDER", help="Model with the same kind of network: a folder or hub id.")
     ] = None,
     json: given.Json = False,
 ) -> None:
-    """Write a published checkpoint as a model folder, and list the tensors that do not fit; executes no code."""
+    """Convert a published checkpoint to a model folder, and list tensors that do not fit. No code in it is executed."""
     from testdg.cli.prepare import convert_command
 
     convert_command(file, out, timm, like, as_json=json)

@@ -16,28 +16,28 @@ from testdg.spec import CHOICES, chosen, keys
 Json = Annotated[bool, Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Settings = Annotated[
     list[str] | None,
-    Option("--set", metavar="KEY=VALUE", help="Setting of a method; of several, METHOD.KEY=VALUE; repeatable."),
+    Option("--set", metavar="KEY=VALUE", help="Setting of a method; METHOD.KEY=VALUE for several methods; repeatable."),
 ]
-MODEL_HELP = "Model: a folder, a hub id, a timm name, or the name of one in a --plugin."
+MODEL_HELP = "Model: a folder, a hub id, a timm name, or the name of a model in a --plugin."
 PictureMethod = Annotated[str | None, Option(help="Method; see `testdg methods` (testdg_aligned).")]
 Classes = Annotated[
     Path | None, Option(metavar="FILE", help="Names of the classes, one per line; the model's if left out.")
 ]
 Device = Annotated[str, Option(help=CHOICES["device"].help)]
 Subset = Annotated[str | None, Option(metavar="WHICH", help=CHOICES["subset"].help)]
-Jobs = Annotated[int, Option(help="Runs at the same time, a process each; with Ray, runs that share a GPU.")]
+Jobs = Annotated[int, Option(help="Parallel runs, one process each; with Ray, runs that share a GPU.")]
 Address = Annotated[
-    str | None, Option(metavar="HOST:PORT", help="Ray cluster; RAY_ADDRESS, or a new one here, if left out.")
+    str | None, Option(metavar="HOST:PORT", help="Ray cluster; if left out, RAY_ADDRESS or a new one on this machine.")
 ]
 Cpus = Annotated[
-    float | None, Option(metavar="SHARE", help="Share of a core that a stream takes on a Ray cluster (1).")
+    float | None, Option(metavar="SHARE", help="Cores per stream on a Ray cluster; may be a fraction (1).")
 ]
 Gpus = Annotated[
-    float | None, Option(metavar="SHARE", help="Share of a GPU that a stream takes on a Ray cluster, as in 0.1.")
+    float | None, Option(metavar="SHARE", help="GPUs per stream on a Ray cluster; may be a fraction, such as 0.1.")
 ]
 Out = Annotated[str, Option(metavar="FOLDER|URL", help="Parent of the run folders; s3://... for complete runs.")]
 Track = Annotated[
-    str | None, Option(metavar="tensorboard", help="Also write the numbers of every batch for this program.")
+    str | None, Option(metavar="tensorboard", help="Also log the numbers of every batch to this program.")
 ]
 
 
@@ -51,7 +51,7 @@ class BenchOptions:
     ] = "local"
     address: Address = None
     gpus_per_cell: Annotated[
-        float | None, Option(metavar="SHARE", help="Share of a GPU that a run takes on a Ray cluster, as in 0.1.")
+        float | None, Option(metavar="SHARE", help="GPUs per run on a Ray cluster; may be a fraction, such as 0.1.")
     ] = None
     out: Out = "runs"
     track: Track = None
@@ -62,19 +62,19 @@ class BenchOptions:
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """The search of a tuning, and the file of the choice."""
+    """What a tuning searches, and the file for the chosen settings."""
 
     methods: Annotated[
-        list[str] | None, Argument(metavar="METHOD...", help="As in tent sar:come; all methods if left out.")
+        list[str] | None, Argument(metavar="METHOD...", help="Such as tent sar:come; all methods if left out.")
     ] = None
-    write: Annotated[Path, Option(metavar="FILE", help="File of the choice; rows of other methods in it stay.")] = Path(
+    write: Annotated[Path, Option(metavar="FILE", help="File for the choices; keeps rows of other methods.")] = Path(
         "tuned.toml"
     )
     rates: Annotated[str | None, Option(help="Learning rates to try for every method, in place of its own search.")] = (
         None
     )
     widen: Annotated[
-        int, Option(min=0, max=3, help="How often a search is widened where its choice lies at the edge.")
+        int, Option(min=0, max=3, help="How many times to widen a search whose best value is at an edge.")
     ] = 0
 
 
@@ -83,9 +83,9 @@ class BoardOptions:
     """The runs of a leaderboard, and its folder."""
 
     methods: Annotated[
-        list[str] | None, Argument(metavar="METHOD...", help="As in tent sar:come; all of --tuned if left out.")
+        list[str] | None, Argument(metavar="METHOD...", help="Such as tent sar:come; all in --tuned if left out.")
     ] = None
-    best: Annotated[int, Option(min=0, help="Methods that run with all seeds and on the longest stream.")] = 8
+    best: Annotated[int, Option(min=0, help="How many methods run with all seeds and on the longest stream.")] = 8
     streams: Annotated[
         str | None, Option(metavar="NAMES", help="Streams, separated by commas, or all; the standard ones if left out.")
     ] = None
@@ -114,7 +114,7 @@ class AnalyzeOptions:
 
 
 class RunChoices(NamedTuple):
-    """The choices of a user about runs: values of a grid, and settings of methods as `--set` has them."""
+    """What a user chose about runs: values of a grid, and the texts of `--set`."""
 
     values: dict[str, Any]
     pairs: list[str]
@@ -122,14 +122,17 @@ class RunChoices(NamedTuple):
 
 Command = Callable[..., bool | None]
 _KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
-_SECOND = "second_"  # a second name of an option is an option of its own, which the help does not show
+_SECOND = "second_"  # prefix of a second option, hidden in the help, for the other name of a choice
 
 
 def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Callable[[Command], Command]:
-    """Give a command an option for every choice of `RunSpec`, and `--set`; it gets them as `chosen`.
+    """Give a command an option for every choice of `RunSpec`, and `--set`; it receives them as `chosen`.
 
-    A parameter of the command whose type is a dataclass becomes an option for every field. If the command takes
-    `several` benchmarks, protocols or seeds, the help shows names in the plural; both are accepted.
+    Typer makes one option per parameter of a function. The decorator therefore returns a function whose signature is
+    written by hand: `chosen` is replaced by all choices, and a parameter whose type is a dataclass by its fields. When
+    it is called, it puts the values together again. So a choice is declared once, in `RunSpec`, for all commands.
+
+    With `several`, the help shows --benchmarks, --protocols and so on; the singular is accepted, too.
     """
     choices = []
     for key in (key for key in keys() if key not in left_out):
@@ -166,7 +169,7 @@ def with_choices(*left_out: str, several: bool = True, **defaults: str) -> Calla
 
 
 def _parameter(key: str, name: str, default: str | None, *, hidden: bool = False) -> inspect.Parameter:
-    """The option of a field: a text, except for switches and single numbers."""
+    """The option of a field. Its type is a text, except for switches and single numbers."""
     choice = CHOICES[key.removeprefix(_SECOND)]
     words = rule_of(choice.type)
     number = int if words.startswith("a whole number") else float if words.startswith("a number") else str
@@ -185,19 +188,19 @@ def _place(parameter: inspect.Parameter) -> int:
 
 
 def uses_ray(engine: str, **options: object) -> bool:
-    """Whether runs go to a Ray cluster; `options` are those that are only for a cluster."""
+    """Whether runs are computed on a Ray cluster; `options` are those that have a meaning only there."""
     given = [key for key, value in options.items() if value is not None]
     if engine not in ("local", "ray"):
         raise unknown("engine", engine, ("local", "ray"))
     if engine == "local" and given:
         option = given[0].replace("_", "-")
-        raise UserError(f"--{option} is for a Ray cluster: add --engine ray, or leave it out", code="option-conflict")
+        raise UserError(f"--{option} needs a Ray cluster: add --engine ray, or leave it out", code="option-conflict")
     return engine == "ray"
 
 
 def prepare_torch(*, bf16: bool) -> None:
-    """Set the variables that torch reads when it is imported; those of the user's environment win."""
-    # Spinning threads occupy the cores that other jobs need: next to another job, a run is many times slower.
+    """Set the variables that torch reads when it is imported, unless the user has set them."""
+    # Threads that spin while they wait occupy the cores of other jobs: two runs side by side become many times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if bf16:  # some virtual machines announce AMX and kill a process that uses it: use plain AVX-512
+    if bf16:  # some virtual machines report AMX but kill a process that uses it: limit to AVX-512
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")

@@ -1,4 +1,4 @@
-"""An optimiser that skips a non-finite update without asking the host."""
+"""An optimiser that skips non-finite updates without waiting for the host."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -10,10 +10,11 @@ OptimizerName = Literal["adam", "sgd", "momentum"]
 
 
 class Learner(nn.Module):
-    """Adam, Nesterov SGD or SGD with plain momentum 0.9 on named parameters, fused where the device has it.
+    """Adam, or SGD with momentum 0.9 (Nesterov: `sgd`, plain: `momentum`), fused if the device supports it.
 
-    Gradients may reach the parameters from now on. A step whose loss or gradient is not finite changes nothing and is
-    counted in `skipped`. The decision stays on the device, so the host never waits.
+    Creating a learner lets its parameters require gradients. A step whose loss or gradient is not finite changes
+    nothing and is counted in `skipped`. The decision is a flag on the device, which the fused optimiser reads as
+    `found_inf`. So the host does not wait for it, and the step can be recorded as a CUDA graph.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], optimizer: OptimizerName = "adam") -> None:
@@ -36,20 +37,20 @@ class Learner(nn.Module):
         self.skipped: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64, device=device))
 
     def step(self, loss: Tensor, when: Tensor | None = None) -> Tensor:
-        """Move the parameters one step down the gradient of a loss, and return the loss, detached.
+        """Update the parameters by the gradient of a loss, and return the loss, detached.
 
-        Where `when` is a False flag, nothing moves.
+        Nothing changes if `when`, a flag on the device, is False.
         """
         self.move(self.gradients(loss), loss, when)
         return loss.detach()
 
     def gradients(self, loss: Tensor, keep: bool = False) -> tuple[Tensor | None, ...]:
-        """Gradient of a loss by each parameter, None where it does not depend on one; `keep` the graph for another."""
-        with torch.autocast(loss.device.type, enabled=False):  # each layer's own precision, as in its forward pass
+        """Gradient of a loss by each parameter, None if it does not depend on it; `keep` retains the graph."""
+        with torch.autocast(loss.device.type, enabled=False):  # each layer uses the precision of its forward pass
             return torch.autograd.grad(loss, self.parameters_, allow_unused=True, retain_graph=keep)
 
     def move(self, gradients: Sequence[Tensor | None], loss: Tensor, when: Tensor | None = None) -> None:
-        """Move the parameters by known gradients of a loss."""
+        """Update the parameters by the given gradients of a loss; `when` as in `step`."""
         used = [gradient for gradient in gradients if gradient is not None]
         if not used:
             return
@@ -82,7 +83,7 @@ class Learner(nn.Module):
                     value.mul_(~when.to(value.device))
 
     def misfit(self, moments: Mapping[str, Tensor]) -> str | None:
-        """Say which of some moments cannot be loaded; a parameter that was never moved by Adam has none."""
+        """Return why moments cannot be loaded, or None. A parameter that Adam has never updated has no moments."""
         known = {f"{i}.{name}" for i in range(len(self.parameters_)) for name in self.moment_names}
         if unknown := sorted(moments.keys() - known):
             return f"{unknown[0]} is not a moment of its optimiser"

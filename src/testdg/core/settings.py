@@ -1,4 +1,4 @@
-"""Settings of a method: a frozen dataclass whose fields have a help text and a range; parsing; values to tune."""
+"""Settings of a method: fields with a help text and a range, parsing of values, and the values that tuning tries."""
 
 import math
 import types
@@ -16,7 +16,7 @@ from testdg.schema import is_number, rule_of
 
 S = TypeVar("S", bound="Settings")
 BUDGET = 12
-"""Number of configurations that are tuned of every method."""
+"""Number of configurations that tuning tries for each method."""
 RATE = "learning_rate"
 Side = Literal["least", "largest"]
 Presets = Mapping[str, Mapping[str, object]]
@@ -39,7 +39,7 @@ class Settings:
 
 
 class SettingInfo(TypedDict):
-    """What is shown of a setting."""
+    """A setting as help and documentation show it."""
 
     name: str
     type: str
@@ -53,13 +53,13 @@ def make_settings(settings_class: type[S], values: Mapping[str, Any]) -> S:
 
 
 def typed_settings(settings_class: type[Settings], values: Mapping[str, Any], *, texts: bool = True) -> dict[str, Any]:
-    """Check values by name; with `texts`, a text is read by the type of its setting, as "0.1", "none" or "true"."""
+    """Check values and convert them to the types of their settings; `texts` also parses "0.1", "none" or "true"."""
     known, kinds = {f.name: f.metadata for f in fields(settings_class)}, typing.get_type_hints(settings_class)
     found: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
             raise unknown("setting", name, known)
-        readings = [float(value) if isinstance(value, float) else value]  # numbers of numpy are floats, too
+        readings = [float(value) if isinstance(value, float) else value]  # NumPy floats become plain ones
         if texts and isinstance(value, str):
             readings += _WORDS.get(value.lower(), ())
             for number in (int, float):
@@ -90,7 +90,7 @@ def _type_name(kind: object) -> str:
 
 
 def order_for_display(settings_class: type[Settings]) -> list[SettingInfo]:
-    """Describe settings: those of the method and its learning rate first, those that all methods share last."""
+    """Describe settings: first the method's own and its learning rate, last the ones that all methods share."""
     parents = [{f.name for f in fields(parent)} for parent in settings_class.__mro__ if is_dataclass(parent)]
     described = describe_settings(settings_class)
     own = {one["name"]: sum(one["name"] in names for names in parents) for one in described}
@@ -109,21 +109,21 @@ def describe_settings(settings_class: type[Settings]) -> list[SettingInfo]:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What `testdg tune` tries of a method: all combinations of learning rates and of values of other settings.
+    """The search space of a method for `testdg tune`: all combinations of learning rates and other settings.
 
-    There are `BUDGET` configurations of every method. If the published value of a setting is not in `values`, it
-    replaces the nearest value (of texts, the last), so that the published configuration is always tried.
+    Every method has `BUDGET` configurations. If the published value of a setting is not in `values`, it replaces the
+    nearest number, or the last text, so that the published configuration is always tried.
     """
 
     rates: tuple[float, ...] = ()
-    """Factors of the published learning rate in rising order, including 1; empty for a method without a rate."""
+    """Factors for the published learning rate, ascending, including 1; empty for a method without a learning rate."""
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Values of other settings; numbers in rising order."""
+    """Values of other settings; numbers in ascending order."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings of variants of the method, by name: a table has a row for each, and each is tuned separately."""
 
     def axes(self, published: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-        """The values that are tried of each setting, given the published ones."""
+        """The values to try for each setting, given the published settings."""
         axes: dict[str, tuple[Any, ...]] = {}
         if self.rates:
             axes[RATE] = tuple(_scaled(published[RATE], factor) for factor in self.rates)
@@ -143,9 +143,9 @@ def is_ordered(values: tuple[Any, ...]) -> bool:
 
 
 def next_value(settings_class: type[Settings], key: str, values: tuple[float, ...], side: Side) -> float | None:
-    """The next value beyond the smallest or largest of some values, by the ratio of the last two.
+    """The value that extends a list beyond its smallest or largest value, by the ratio of the last two there.
 
-    The bounds of the setting limit it; None where there is no further value.
+    It stays within the bounds of the setting; None if there is no further value.
     """
     before, last = sorted(values, reverse=side == "least")[-2:] if len(values) > 1 else (0, 0)
     if min(before, last) <= 0:  # there is no ratio
@@ -166,7 +166,7 @@ def _rounded(value: float) -> float:
 
 
 def _with(values: tuple[Any, ...], published: Any) -> tuple[Any, ...]:
-    """The values with the published one among them."""
+    """The values, including the published one, which replaces another if necessary."""
     if published in values:
         return values
     comparable = is_ordered((*values, published))

@@ -1,4 +1,4 @@
-"""State that is collected, not listed: saving, loading and resetting need no code in a method."""
+"""State of a method, collected from its modules: a method needs no code to save, load, reset or undo a step."""
 
 import copy
 import json
@@ -20,11 +20,11 @@ from testdg.models.blocks import tensors_of
 MARK = "model"
 """Name under which a warm-up stores the fingerprint of the model that it was made with."""
 WARM = "warm."
-"""Beginning of the names of tensors that a warm-up has changed."""
+"""Prefix of the names of tensors that a warm-up has changed."""
 
 
 class PlainState(nn.Module):
-    """A module with some attributes in its state, named in `plain`: numbers, or lists of them."""
+    """A module that stores the attributes named in `plain` (numbers, or lists of numbers) in its state."""
 
     plain: ClassVar[tuple[str, ...]]
 
@@ -37,13 +37,18 @@ class PlainState(nn.Module):
 
 
 class Undo:
-    """Makes a failed step leave no trace: everything that it may have changed is restored, bit for bit.
+    """Undoes a failed step: everything that the step may have changed is restored, bit for bit.
 
-    Buffers and plain values are copied when the step begins, since they are small; a module names large buffers in
-    `uncopied` if it replaces them, or writes them after the last pass only. Weights and moments are never copied
-    here, which would cost as much memory as the model: a step writes them after its last pass, when nothing can fail
-    any more, or calls `keep` first. The version counters of the weights tell whether a step broke this rule; then it
-    cannot be undone, and `restore` returns False.
+    A copy of the whole state before each step would cost as much memory as the model. So three rules limit the copies:
+
+    1. Buffers and plain values are small, and are copied when the step begins.
+    2. A module names a large buffer in `uncopied` if it replaces the buffer, or writes it only after the last pass.
+       Of such a buffer, only the reference is restored.
+    3. Weights and moments are not copied. A step writes them after its last pass, when nothing can fail any more.
+       A step that writes them earlier calls `keep` first, which copies them.
+
+    PyTorch counts the writes to each tensor. If the counter of a weight has changed without `keep`, the step broke
+    rule 3 and cannot be undone: `restore` returns False, and the adapter refuses batches until a state is restored.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -51,18 +56,18 @@ class Undo:
         self.learners = [part for part in module.modules() if isinstance(part, Learner)]
         none = nn.Module.get_extra_state
         self.with_values = [part for part in module.modules() if type(part).get_extra_state is not none]
-        self.copied: list[tuple[dict[str, Tensor | None], str]] = []  # places of buffers that are copied
-        self.replaced: list[tuple[dict[str, Tensor | None], str]] = []  # and of the others
+        self.copied: list[tuple[dict[str, Tensor | None], str]] = []  # (owner, key) of buffers that are copied
+        self.replaced: list[tuple[dict[str, Tensor | None], str]] = []  # the same of buffers in `uncopied`
         for part in module.modules():
             for key in sorted(part._buffers.keys() - part._non_persistent_buffers_set):
                 uncopied = key in getattr(part, "uncopied", ())
                 (self.replaced if uncopied else self.copied).append((part._buffers, key))
         self.copies: list[Tensor] = []
-        self.saved: list[tuple[list[Tensor], Tensor]] = []  # tensors, and their values one after the other
+        self.saved: list[tuple[list[Tensor], Tensor]] = []  # tensors, and their old values, concatenated
 
     @torch.no_grad()
     def begin(self, generator: Generator) -> None:
-        """Store the state as it is."""
+        """Store the state before a step. The copies of the last step are reused if shapes are the same."""
         self.saved = []
         self.generator, self.random = generator, generator.get_state()
         self.values = [copy.deepcopy(part.get_extra_state()) for part in self.with_values]
@@ -81,9 +86,9 @@ class Undo:
 
     @torch.no_grad()
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Copy tensors that are about to be written although a pass is still to come."""
+        """Copy tensors that are about to be written before the last pass of the step."""
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return  # nothing is written now, and a graph that is launched as a whole cannot fail half way
+            return  # recording writes nothing, and a recorded graph is launched as a whole: it cannot fail halfway
         groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
         for tensor in tensors:
             groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
@@ -92,7 +97,7 @@ class Undo:
 
     @torch.no_grad()
     def restore(self) -> bool:
-        """Restore everything; False where weights were written without `keep`."""
+        """Restore everything. Return False if a weight was written without `keep`: such a step cannot be undone."""
         for (owner, key), buffer in zip((*self.copied, *self.replaced), self.buffers, strict=True):
             owner[key] = buffer
         if self.copies:
@@ -105,7 +110,7 @@ class Undo:
             part.set_extra_state(value)
         for learner, known in zip(self.learners, self.known, strict=True):
             for parameter in learner.optimizer.state.keys() - known:
-                del learner.optimizer.state[parameter]  # moments that may be half made
+                del learner.optimizer.state[parameter]  # created by the failed step, perhaps incomplete
         self.generator.set_state(self.random)
         safe = {tensor.data_ptr() for group, _ in self.saved for tensor in group}
         self.saved = []
@@ -116,7 +121,8 @@ class Undo:
 class Stateful(nn.Module):
     """Base of `Adapter`: a model, everything that a method stores next to it, and steps that can be undone.
 
-    State is found in parameters, buffers, learners, the extra state of submodules and `self.generator`.
+    The state consists of parameters, buffers, the moments of learners, the extra state of submodules, and
+    `self.generator`. All of these are found automatically.
     """
 
     name: ClassVar[str]
@@ -125,13 +131,13 @@ class Stateful(nn.Module):
     generator: torch.Generator
     _undo: Undo
     _source: tuple[dict[str, Tensor], Values]
-    """The state that `reset` returns to, without what `warm_up` has changed."""
+    """The state that `reset` restores, except for tensors that `warm_up` has changed: these are in `_warm`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.batches = self.images = 0
         self.diagnostics: dict[str, Tensor | float | bool] = {}
-        self.recorded: dict[str, Recorded] = {}  # cleared when tensors of the state are replaced
+        self.recorded: dict[str, Recorded] = {}  # they write to fixed memory: cleared if state is replaced
         self._warm: dict[str, Tensor] = {}
         self._torn = False
 
@@ -145,7 +151,7 @@ class Stateful(nn.Module):
         return sum(int(learner.skipped) for learner in self.learners().values())
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Parameters that the method moves, by name."""
+        """Parameters that the method trains, by name."""
         chosen = {id(p) for learner in self.learners().values() for p in learner.parameters_}
         return {name: parameter for name, parameter in self.named_parameters() if id(parameter) in chosen}
 
@@ -164,7 +170,7 @@ class Stateful(nn.Module):
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Restore what `tensors` and `values` returned; a state that does not fit changes nothing."""
+        """Restore what `tensors` and `values` returned; a state that does not fit is refused and changes nothing."""
         reason = self._misfit(tensors) or self._put_values(values)
         if reason is not None:
             raise UserError(f"the saved state does not fit {self.model.name}: {reason}", code="other-state")
@@ -201,33 +207,37 @@ class Stateful(nn.Module):
             return f"its values differ in {min(values.keys() ^ own.keys())}"
         counts = [values["batches"], values["images"]]
         if not all(type(count) is int and count >= 0 for count in counts):
-            return f"it counts {counts[0]!r} batches and {counts[1]!r} images"
+            return f"it has {counts[0]!r} batches and {counts[1]!r} images"
         reason = None
-        for state in (values, own):  # the own values again if the new ones are wrong
+        for state in (values, own):  # if the new values do not fit, the own ones are restored
             try:
                 for name in state.keys() - {"batches", "images"}:
                     module = self.get_submodule(name.rpartition(".")[0])
                     module.set_extra_state(copy.deepcopy(state[name]))
                 break
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                reason = f"its values are of another kind ({type(error).__name__}: {error})"
+                reason = f"its values have the wrong type ({type(error).__name__}: {error})"
         if reason is None:
             self.batches, self.images = counts
         return reason
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Restore these tensors if the step fails: for weights and moments that are written before its last pass."""
+        """Copy weights or moments before they are written ahead of the last pass, so that the step can be undone."""
         self._undo.keep(tensors)
 
     def record(self, name: str, part: Function, *inputs: Tensor, key: Hashable = None) -> dict[str, Tensor]:
-        """Run a part of a step, as a CUDA graph where the setting `cuda_graphs` asks for it."""
+        """Run a part of a step, with the setting `cuda_graphs` as a recorded CUDA graph.
+
+        A recording repeats the same kernels on the same memory. So `part` must change tensors in place only, must not
+        wait for the host, and must not depend on host values other than `key` (see `core/graphs.py`).
+        """
         if not getattr(self.settings, "cuda_graphs", False):
             return part(*inputs)
         return self.recorded.setdefault(name, Recorded(part, self.generator))(key, *inputs)
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """Undo a step that raises."""
+        """Run a step as a whole or not at all: if it raises, undo it, or refuse further steps if that fails."""
         self._refuse_torn()
         before, self.diagnostics = self.diagnostics, {}
         self._undo.begin(self.generator)
@@ -250,7 +260,7 @@ class Stateful(nn.Module):
             load_moments(learner.optimizer, stored)
         if self.generator.device != self.model.device:
             self.generator = torch.Generator(self.model.device).manual_seed(self.settings.seed)
-            self._source[0]["generator"] = self.generator.get_state()  # another device has another kind of state
+            self._source[0]["generator"] = self.generator.get_state()  # its format depends on the device
         self._undo = Undo(self)
         self.recorded = {}
         return self
@@ -258,16 +268,16 @@ class Stateful(nn.Module):
 
 @runtime_checkable
 class Varying(Protocol):
-    """A module with buffers that come and go, or grow: the module itself checks their values."""
+    """A module whose buffers can be None or change their size; the module itself checks values for them."""
 
     varying: tuple[str, ...]
 
     def misfit(self, buffers: Mapping[str, Tensor | None]) -> str | None:
-        """Name the first of these buffers with an impossible value; None where there is none."""
+        """Return the name of the first buffer with an impossible value, or None."""
 
 
 def _misfit(module: nn.Module, generator: Generator, tensors: Mapping[str, Tensor]) -> str | None:
-    """Say which tensor of a state does not fit a module with learners and a generator; None where all fit."""
+    """Return why a state does not fit a module with learners and a generator, or None if it fits."""
     expected = {**tensors_of(module), "generator": generator.get_state()}
     checked: set[str] = set()
     for name, submodule in module.named_modules():

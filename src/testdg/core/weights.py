@@ -1,4 +1,4 @@
-"""All weights of a model: copies of them, a teacher that is their moving average, and ways back to the source."""
+"""All weights of a model: frozen copies, the moving average of a teacher, and restoring the source weights."""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -28,9 +28,9 @@ def uses_batch(layer: nn.Module) -> bool:
 
 @torch.no_grad()
 def ema_update(average: nn.Module, module: nn.Module, momentum: float, *, buffers: bool = True) -> None:
-    """Move an average towards a module: average = momentum average + (1 - momentum) module, one fused operation.
+    """Update a moving average: average = momentum * average + (1 - momentum) * module, in one fused operation.
 
-    Floating buffers (BatchNorm statistics) are averaged, too, and counters copied, unless `buffers` is False.
+    With `buffers`, floating-point buffers (BatchNorm statistics) are averaged, too, and integer ones are copied.
     """
     if not buffers:
         torch._foreach_lerp_(list(average.parameters()), list(module.parameters()), 1 - momentum)
@@ -75,7 +75,7 @@ class Anchor(nn.Module):
 
     @torch.no_grad()
     def pull(self, share: float) -> None:
-        """Move the parameters a share of the way back."""
+        """Move the parameters this share of the way to their source values."""
         torch._foreach_lerp_([p.detach() for p in self.parameters_], self.values(), share)
 
     @torch.no_grad()

@@ -210,7 +210,7 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
     size = archive.getinfo(f"{name}.npy").file_size
     if size > MOST_ARRAY:
         raise UserError(
-            f"{path}: {name} unpacks to {size} bytes, more than {MOST_ARRAY}: make it again", code="too-large"
+            f"{path}: {name} has {size} bytes unpacked, the limit is {MOST_ARRAY}: write it again", code="too-large"
         )
     with archive.open(f"{name}.npy") as file:
         version = npy.read_magic(file)

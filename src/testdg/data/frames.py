@@ -31,7 +31,7 @@ class NamedPicture(NamedTuple):
 
 
 class Frames:
-    """Pictures in order; an item is None if there is no new picture now, but there may be one later."""
+    """Pictures in order. An item is None if no new picture is available now, but one may come later."""
 
     total: int | None = None
     """Number of pictures, if known."""
@@ -48,7 +48,7 @@ class Frames:
         return None
 
     def there(self, file: str) -> bool:
-        """Whether a picture can be read again."""
+        """Whether a picture still exists; pictures that are not files count as existing."""
         return (path := self.place(file)) is None or path.is_file()
 
     def remarks(self) -> list[str]:
@@ -57,9 +57,9 @@ class Frames:
 
 
 class PictureIterable(Frames):
-    """Tensors, arrays, PIL images, bytes or paths from the caller; a batch, (N, C, H, W), counts as N pictures.
+    """Tensors, arrays, PIL images, bytes or paths from the caller; a batch, (N, C, H, W), is N pictures.
 
-    Names are positions, or paths for files.
+    The name of a picture is its path, or its position if it has none.
     """
 
     ahead = False
@@ -81,7 +81,8 @@ class PictureIterable(Frames):
 class PictureFolder(Frames):
     """The pictures of a folder and its subfolders, by name or time; with `follow`, also pictures that arrive later.
 
-    `follow` ends after `idle` seconds without a new picture (default: never). The folder `without` is left out.
+    With `follow`, iteration ends after `idle` seconds without a new picture (by default never). The folder `without`,
+    which may contain the output, is skipped.
     """
 
     def __init__(
@@ -157,12 +158,12 @@ class PictureList(Frames):
             lines = [line.rstrip("\r\n") for line in read_text(path).split("\n")]
         except (OSError, ValueError) as error:
             raise UserError(
-                f"{path} is not a list that can be read: expected a path per line ({error})", code="unreadable-list"
+                f"{path} cannot be read as a list: expected one path per line ({error})", code="unreadable-list"
             ) from error
         self.names = [line for line in lines if line.strip()]
         self.total = len(self.names)
         if not self.names:
-            raise UserError(f"{path} is empty: expected the path of a picture per line", code="empty-list")
+            raise UserError(f"{path} is empty: expected one path of a picture per line", code="empty-list")
 
     def __iter__(self) -> Iterator[NamedPicture | None]:
         yield from (NamedPicture(name, self.place(name)) for name in self.names)
@@ -178,7 +179,7 @@ class PicturePipe(Frames):
     live = True
 
     def __iter__(self) -> Iterator[NamedPicture | None]:
-        # os.read, since a thread that waits in sys.stdin holds the lock of its buffer until the end
+        # os.read, not sys.stdin: a thread that waits there locks its buffer, and Python cannot exit cleanly
         left = b""
         while data := os.read(sys.stdin.fileno(), 1 << 16):
             *lines, left = (left + data).split(b"\n")
@@ -195,7 +196,10 @@ class PicturePipe(Frames):
 
 
 class RemainingPictures(Frames):
-    """Pictures of another source that are not done: first those of `again`, then the others."""
+    """The pictures of another source that remain when a stream resumes: first those of `again`, then the rest.
+
+    Pictures are skipped by name, as often as the name is in `done` or `again`: a list may contain a picture twice.
+    """
 
     def __init__(self, frames: Frames, done: Iterable[str], again: Iterable[str]) -> None:
         self.frames, self.done = frames, Counter(done)
@@ -229,14 +233,14 @@ def open_frames(
         return PictureFolder(path, order, follow=follow, idle=idle, without=without)
     if path is not None and not path.exists():
         raise UserError(
-            f"{path} does not exist: name a folder of pictures, a list of them, a video, or - for stdin",
+            f"{path} does not exist: name a folder of pictures, a list of paths, a video, or - for stdin",
             code="no-such-file",
         )
     if follow:
-        raise UserError("--follow is for folders that grow: name a folder, or leave it out", code="option-conflict")
+        raise UserError("--follow is only for folders: name a folder, or leave it out", code="option-conflict")
     if order != "name":
         raise UserError(
-            "--order is for folders: lists, videos and standard input have their own order",
+            "--order is for folders: leave it out for lists, videos and standard input",
             code="option-conflict",
         )
     if not isinstance(frames, str | Path):
@@ -251,7 +255,7 @@ def open_frames(
 
 
 def is_picture(name: str) -> bool:
-    """Whether a name has the suffix of a picture and is not hidden."""
+    """Whether a file is not hidden and has the suffix of a picture."""
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
@@ -262,7 +266,7 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
 
 
 class Video(Frames):
-    """The frames of a video, named `<file>#<number>`; damaged ones are left out, with a warning."""
+    """The frames of a video, named `<file>#<number>`. Damaged parts are skipped, with a warning."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -304,7 +308,7 @@ class Video(Frames):
             self._remarks.append(f"{self.path} ends early: {number} of {self.total} frames could be decoded")
 
     def _decoded(self, container: Any) -> Iterator[Any]:
-        """Frames packet by packet; packets that cannot be decoded are counted, up to a limit."""
+        """Decode packet by packet, and count packets that cannot be decoded; too many of them end the video."""
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         packets = container.demux(stream)

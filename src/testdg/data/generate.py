@@ -81,7 +81,7 @@ def claimed(folder: Path, manifest: Manifest) -> Iterator[Callable[[str], None]]
         names = {path.name for path in folder.iterdir()} - {".lock", MANIFEST + ".new"}
     if names and MANIFEST not in names:
         raise UserError(
-            f"{folder} contains {min(names)} but no {MANIFEST}, so it was made by something else: choose another --out",
+            f"{folder} contains {min(names)} but no {MANIFEST}, so testdg did not write it: choose another --out",
             code="folder-in-use",
         )
 
@@ -249,8 +249,8 @@ def write_arrays(
     """Write `<corruption>.npy`, uint8 (5 N, H, W, 3), and `labels.npy`; existing corruptions are not made again."""
     if sorted(options.severities) != list(SEVERITIES):
         raise UserError(
-            f"arrays hold all five severities, one after the other; got {', '.join(map(str, options.severities))}: "
-            "leave --severities out",
+            f"arrays always contain all five severities; got {', '.join(map(str, options.severities))}: "
+            "leave out --severities",
             code="wrong-severities",
         )
     corrupt = partial(corrupt_uint8, seed=options.seed, parameters=parameters, frost=frost)

@@ -1,4 +1,4 @@
-"""Image files, `<class>/<file>`: listing, choosing, and reading them ahead of the stream."""
+"""Image files, `<class>/<file>`: listing, choosing a subset, and reading ahead in threads."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +22,12 @@ F = TypeVar("F")
 
 
 class FileSource(ImageSource, Generic[F]):
-    """Files that `load` turns into tensors of one shape, in order, with read-ahead in threads.
+    """Files that `load` converts to tensors of one shape, in order, with read-ahead in threads.
 
-    Futures are stored by index. A read requests its files and the next batches, and cancels all others, so the window
-    follows a caller that moves to another place. Threads suffice, because Pillow decodes without Python's lock.
+    The files of the next batches are decoded while the model works. `_ahead` has the futures of a window: the requested
+    batch and `_AHEAD` more of its size, by index. Each read moves the window: futures outside it are cancelled, so a
+    caller that jumps to another place does not wait for old work, and memory is limited to the window. Results do not
+    depend on the window. Threads are enough because Pillow decodes without holding Python's global lock.
     """
 
     def __init__(self, files: Sequence[F], load: Callable[[F], Tensor], threads: ThreadPoolExecutor) -> None:
@@ -48,7 +50,7 @@ class FileSource(ImageSource, Generic[F]):
     def take(self, indices: Sequence[int]) -> Tensor:
         tensors = self.threads.map(self.load, [self.files[index] for index in indices])
         first = next(tensors)
-        # Filled file by file, so that nothing is in memory twice.
+        # Copying file by file, instead of stacking at the end, avoids storing all tensors twice.
         result = first.new_empty(len(indices), *first.shape)
         for place, one in enumerate(chain([first], tensors)):
             result[place] = one
@@ -83,7 +85,7 @@ class Decoder:
 class ImageFiles(FileSource[Path]):
     """Image files of any size, read as uint8 at the size of the decoder's crop.
 
-    `paths` are relative to the folder, by name, `<class>/<file>`.
+    `paths` maps names, `<class>/<file>`, to paths relative to the folder.
     """
 
     def __init__(self, folder: Path, paths: Mapping[str, str], decoder: Decoder) -> None:
@@ -99,7 +101,7 @@ class ImageFiles(FileSource[Path]):
         damaged = find_unreadable(self.files, self.load, self.threads)
         if len(damaged) == len(self):
             raise UserError(
-                f"{self.folder}: none of its {len(self)} images can be decoded, first {self.names[0]}",
+                f"{self.folder}: none of the {len(self)} images can be decoded, first {self.names[0]}",
                 code="unreadable-picture",
             )
         gone = set(damaged)
@@ -114,7 +116,7 @@ def list_classes(folder: Path) -> list[str]:
 
 
 def list_images(folder: Path, inside: str = "") -> dict[str, str]:
-    """Paths in a folder, `<class>/<inside>/<file>`, of its images by name, `<class>/<file>`; sorted."""
+    """The images of a folder: paths, `<class>/<inside>/<file>`, by name, `<class>/<file>`; sorted."""
     paths: dict[str, str] = {}
     for name in list_classes(folder):
         middle = f"{name}/{inside}/" if inside else f"{name}/"
@@ -129,7 +131,7 @@ def list_images(folder: Path, inside: str = "") -> dict[str, str]:
 
 
 def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
-    """Like `list_images`, for images in one folder with a file of their classes, `<file> <class>` per line."""
+    """Like `list_images`, for one folder of images and a file with a line `<file> <class>` for each."""
     expected = "expected <file> <class> per line"
     lines = [line.split() for line in _lines(annotations, expected)]
     for number, words in enumerate(lines, 1):
@@ -138,7 +140,7 @@ def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
     classes = {file: name for file, name, *_ in lines}
     files = list(filter(is_image, os.listdir(folder)))
     if not files:
-        raise UserError(f"{folder} contains no images: expected those of {annotations.name}", code="no-images")
+        raise UserError(f"{folder} contains no images: expected those listed in {annotations.name}", code="no-images")
     if stray := [file for file in files if file not in classes]:
         raise UserError(
             f"{folder}: {len(stray)} images are not in {annotations.name}, first {min(stray)}",
@@ -149,7 +151,7 @@ def read_annotated(annotations: Path, folder: Path) -> dict[str, str]:
 
 
 def is_image(name: str) -> bool:
-    """Whether a name has the suffix of a data set's image and is not hidden."""
+    """Whether a file is not hidden and has one of the suffixes that images of data sets have."""
     return name.lower().endswith(DATA_SET_SUFFIXES) and not name.startswith(".")
 
 
@@ -161,23 +163,23 @@ def choose_images(folder: Path, names: Sequence[str], subset: str | Path | None)
         count = str(subset).removeprefix("first:")
         if not count.isdecimal() or int(count) < 1:
             raise UserError(
-                f"subset 'first:{count}' must name how many images of each class, for example 'first:5'",
+                f"subset 'first:{count}' must give the number of images per class, for example 'first:5'",
                 code="wrong-subset",
             )
         return [name for group in _by_class(names) for name in group[: int(count)]]
     chosen, present = read_list(Path(subset)), set(names)
     absent = [name for name in chosen if name not in present]
     if absent:
-        counted = f"{len(absent)} of {len(chosen)} images that are"
+        counted = f"{len(absent)} of its {len(chosen)} images are"
         raise UserError(
-            f"list {subset} names {counted} not in {folder}, first {absent[0]}: complete the folder",
+            f"list {subset}: {counted} not in {folder}, first {absent[0]}: add them to the folder",
             code="no-such-file",
         )
     return chosen
 
 
 def spread(names: Sequence[str], count: int | None) -> list[str]:
-    """Take `count` images, one of each class in turn (None: all, in their order)."""
+    """Choose `count` images, taking one of each class in turn; None returns all in their own order."""
     if count is None:
         return list(names)
     rounds = zip_longest(*_by_class(names))

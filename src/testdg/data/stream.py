@@ -22,9 +22,10 @@ SamplingName = Literal["file", "mixed", "dirichlet", "sorted"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """The order of images: as in the files, sorted by class, domains mixed, or classes in bunches.
+    """The order of images: "file" as in the files, "sorted" by class, "mixed" over all domains, "dirichlet" in bunches
+    of classes.
 
-    `concentration` is for "dirichlet" only; `seed` is for "dirichlet" and "mixed".
+    Only "dirichlet" uses `concentration` (a smaller value makes purer bunches); it and "mixed" use `seed`.
     """
 
     name: SamplingName = "file"
@@ -32,7 +33,7 @@ class Sampling:
     seed: int = 0
 
     def order(self, labels: Tensor, number: int) -> Tensor:
-        """The order of images with these labels; `number` keys the random numbers."""
+        """A permutation of the images with these labels; the random numbers depend on `seed` and `number`."""
         random = np.random.default_rng([self.seed, number])
         if self.name == "file":
             return torch.arange(len(labels))
@@ -62,7 +63,7 @@ class ImageSource(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Images `start` to `stop`, uint8, (N, 3, H, W), or label maps, (N, H, W); may read further ones ahead."""
+        """Images `start` to `stop`, uint8, (N, 3, H, W), or label maps, (N, H, W); may read ahead."""
         return self.take(range(start, min(stop, len(self))))
 
     def take(self, indices: Sequence[int]) -> Tensor:
@@ -91,7 +92,7 @@ class Domain:
     """Images of one condition with their labels.
 
     Labels are int64 numbers, one per image; or uint8 maps, (N, H, W), with 255 for pixels without a class. Maps may be
-    read from a source, like the images, and need not have their size.
+    read from a source, like the images, and may have another size than these.
     """
 
     name: str
@@ -103,14 +104,14 @@ class Domain:
         return len(self.labels)
 
     def read(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Images, float in [0, 1], and labels of a range."""
+        """The images (float in [0, 1]) and labels of a range."""
         images = to_float(self.source.read(start, stop))
         if isinstance(self.labels, Tensor):
             return images, self.labels[start:stop]
         return images, self.labels.read(start, stop)
 
     def take(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Images, float in [0, 1], and labels by index."""
+        """The images (float in [0, 1]) and labels at some indices, in this order."""
         images = to_float(self.source.take(indices))
         if isinstance(self.labels, Tensor):
             return images, self.labels[list(indices)]
@@ -162,7 +163,12 @@ def to_float(levels: Tensor) -> Tensor:
 
 
 class Block:
-    """One segment, or several that are mixed. A batch never contains images of two blocks."""
+    """One segment, or several that are mixed. A batch never contains images of two blocks.
+
+    To mix segments, their images are numbered one after the other and the numbers are permuted; `starts` converts a
+    number back to a segment and an index. The permutation depends on labels and seed, not on images: any batch can
+    be read alone.
+    """
 
     def __init__(self, segments: Sequence[Segment], first: int, sampling: Sampling) -> None:
         self.segments, self.first, self.sampling = tuple(segments), first, sampling
@@ -210,8 +216,8 @@ class Block:
 class Stream:
     """The batches of several segments (or domains), in order.
 
-    Blocks are cut into batches one by one; the last batch of a block may be shorter. A block is one segment or, if
-    domains are mixed, one round of them (and one for the tests).
+    Each block is cut into batches separately; its last batch may be shorter. A block is one segment. If domains are
+    mixed, a block is all segments of a round that are learnt from, or all that are only tested.
     """
 
     def __init__(self, segments: Sequence[Segment | Domain], batch_size: int, sampling: Sampling | None = None) -> None:

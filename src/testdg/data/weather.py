@@ -1,4 +1,4 @@
-"""Fog, night, rain and snow as transforms of pictures, batched, keyed by the position of a picture in its data set."""
+"""Fog, night, rain and snow as transforms of batches; random numbers depend on a picture's position in its data set."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from testdg.data.corruptions.parameters import WEATHER, check_severity
 from testdg.errors import UserError, look_up
 
 FAR = 1000.0  # metres to the sky
-_EYE, _WALL, _END = 1.5, 7.0, 120.0  # of the street that a photograph is taken to show, in metres
+_EYE, _WALL, _END = 1.5, 7.0, 120.0  # metres: height of the camera, distance of the walls, end of the assumed street
 _HORIZON = 0.45
 
 
 class Geometry(NamedTuple):
-    """Maps (N, 1, H, W) of distance in metres and, from 0 to 1, of what faces up and what shines; the horizon (N)."""
+    """Maps (N, 1, H, W): metres to a pixel, and from 0 to 1 whether it faces up or shines. Horizon (N), from 0 to 1."""
 
     depth: Tensor
     upward: Tensor
@@ -36,13 +36,13 @@ class Geometry(NamedTuple):
 def guess_geometry(images: Tensor) -> Geometry:
     """Guess the geometry of photographs taken from a car, float in [0, 1], (N, 3, H, W).
 
-    The street is a straight one between two walls: distance follows from the place in the picture. What is bright,
-    smooth and reaches up to the upper edge is sky; what is below the horizon and looks like the lower middle is ground;
-    the upper edges of dark things face up, too; small spots that are brighter than what is around them shine.
+    The scene is assumed to be a straight street between two walls, so the place in the picture gives the distance. Sky
+    is bright, smooth and reaches the upper edge. Ground is below the horizon and looks like the lower middle. The upper
+    edges of dark objects face up, too. Small spots that are brighter than their surroundings shine.
     """
     luma, (height, width) = grey(images), images.shape[-2:]
     soft = blur(luma, width / 200)
-    # Of a lens that sees 64 degrees.
+    # The tangents of the viewing angles, for a horizontal field of view of 64 degrees.
     up = ((_HORIZON * height - torch.arange(height) - 0.5) / (0.8 * width))[:, None]
     across = (torch.arange(width) + 0.5 - width / 2) / (0.8 * width)
     floor, walls = _EYE / (-up).clamp(min=1e-3), _WALL / across.abs().clamp(min=1e-3)
@@ -66,7 +66,7 @@ def _sky(luma: Tensor, soft: Tensor, up: Tensor) -> Tensor:
 
 
 def _likeness(images: Tensor) -> Tensor:
-    """How much each pixel looks like the lower middle, compared with how bright that is."""
+    """Similarity of each pixel to the lower middle, relative to the brightness there."""
     height, width = images.shape[-2:]
     before = images[..., int(0.78 * height) : int(0.95 * height) + 1, int(0.35 * width) : int(0.65 * width) + 1]
     road = before.mean((2, 3), keepdim=True)
@@ -75,7 +75,7 @@ def _likeness(images: Tensor) -> Tensor:
 
 
 def blur(field: Tensor, sigma: float) -> Tensor:
-    """Blur with a bell curve; a wide one works on fewer pixels."""
+    """Gaussian blur; a wide one is computed at a lower resolution."""
     step = max(1, int(sigma / 1.5))
     if step == 1:
         return gaussian(field, sigma)
@@ -88,7 +88,7 @@ _HEADLIGHT = (1.0, 0.95, 0.8)
 _LAMPLIGHT = (1.0, 0.72, 0.38)
 _GAMMA = 2.2
 _OUTDOORS = 150.0  # metres beyond which only the sky is
-# Large pictures are drawn this high and enlarged: a drop is as wide there as it is in a small one.
+# Drops and flakes are drawn on at most this many rows and enlarged: they have the same relative width at every size.
 _ROWS = 180
 _DROP, _FLAKE = 26, 11  # pixels of the longest streak, and across the largest flake
 
@@ -107,7 +107,7 @@ def _veil(images: Tensor, depth: Tensor, visibility: float, air: Tensor | float)
 
 
 def night(images: Tensor, geometry: Geometry, noise: ImageNoise, ambient: float, beam: float, grain: float) -> Tensor:
-    """Leave little light of the sky, add headlights and lit windows and lamps, and the noise of a dark sensor."""
+    """Reduce the light of the sky; add headlights, lit windows, lamps, and the noise of a camera in the dark."""
     sky = (torch.log(geometry.depth / _OUTDOORS) / math.log(FAR / _OUTDOORS)).clamp(0, 1)
     light = _coloured(ambient * (1 - 0.9 * sky), _MOONLIGHT)
     light = light + _coloured(beam * _headlights(images, geometry), _HEADLIGHT)
@@ -122,7 +122,7 @@ def _coloured(amount: Tensor, colour: tuple[float, float, float]) -> Tensor:
 
 
 def _headlights(images: Tensor, geometry: Geometry) -> Tensor:
-    """A cone before the car: strong on the near road, weaker to the sides, above the horizon and far away."""
+    """A cone of light in front of the car: strong on the near road, weak at the sides, above the horizon, far away."""
     height, width = images.shape[-2:]
     across = ((torch.arange(width) + 0.5) / width - 0.5) / 0.32
     below = (torch.arange(height)[:, None] + 0.5) / height - geometry.horizon.view(-1, 1, 1, 1)
@@ -140,7 +140,7 @@ def rain(
     drops: int,
     length: float,
 ) -> Tensor:
-    """Dull the light, let the wet ground mirror what is above it, and let streaks fall."""
+    """Dim the light, reflect the scene in the wet ground, and draw streaks of rain."""
     patches = clouds(noise, images.shape)
     mirrored = _mirror(images, geometry.horizon)
     shine = wet * geometry.upward * (0.45 + 0.9 * patches).clamp(max=1) * _below(images, geometry.horizon)
@@ -153,16 +153,16 @@ def rain(
 
 
 def _below(images: Tensor, horizon: Tensor) -> Tensor:
-    """How grazing the sight is: 1 just below the horizon, less at the lower edge, 0 above; (N, 1, H, 1)."""
+    """Strength of reflections, (N, 1, H, 1): 1 just below the horizon, less at the lower edge, 0 above."""
     row = (torch.arange(images.shape[-2]) + 0.5) / images.shape[-2]
     down = row.view(1, 1, -1, 1) - horizon.view(-1, 1, 1, 1)
     return torch.where(down > 0, 1 - 0.9 * down, 0.0)
 
 
 def _mirror(images: Tensor, horizon: Tensor) -> Tensor:
-    """Turn every picture upside down at its horizon, smeared downwards; black well above the horizon."""
+    """Mirror every picture at its horizon and blur it vertically; rows well above the horizon are black."""
     (height, width), reach = images.shape[-2:], images.shape[-2] // 14
-    start = max(0, int(horizon.min() * height) - reach)  # what is mirrored lies below
+    start = max(0, int(horizon.min() * height) - reach)  # only rows below are needed
     rows = (2 * horizon[:, None] * height).round().long() - 1 - torch.arange(start, height)
     index = rows.clamp(0, height - 1)[:, None, :, None].expand(-1, 3, -1, width)
     mirrored = correlate(images.gather(2, index), gaussian_kernel(height / 40, reach)[:, None], clamp)
@@ -178,7 +178,7 @@ def snow(
     count: int,
     largest: float,
 ) -> Tensor:
-    """Cover what faces up, dull the light, and let flakes fall."""
+    """Cover surfaces that face up, dim the light, and draw flakes."""
     patches = clouds(noise, images.shape, cells=9)
     lying = geometry.upward * (1.5 * cover - 1.5 * (1 - cover) * patches).clamp(0, 1)
     light = grey(images)
@@ -203,7 +203,7 @@ def _enlarge(field: Tensor, size: torch.Size) -> Tensor:
 
 
 def streaks(noise: ImageNoise, size: torch.Size, count: int, length: float) -> Tensor:
-    """Rain, (N, 1, H, W) in [0, 1]: slanted lines, all of a picture in one direction; `length` in parts of a height."""
+    """Rain, (N, 1, H, W) in [0, 1]: slanted lines, parallel in each picture; `length` is relative to the height."""
     rows, columns = _drawn_size(size)
     y, x, bright, long = noise.uniform(4, count).unbind(1)  # (N, count)
     slant = noise.uniform(1, low=-0.35, high=0.35)
@@ -216,7 +216,7 @@ def streaks(noise: ImageNoise, size: torch.Size, count: int, length: float) -> T
 
 
 def flakes(noise: ImageNoise, size: torch.Size, count: int, largest: float) -> Tensor:
-    """Snow, (N, 1, H, W) in [0, 1]: soft dots, many small and few large; `largest` in parts of a height."""
+    """Snow, (N, 1, H, W) in [0, 1]: soft dots, many small and few large; `largest` is relative to the height."""
     rows, columns = _drawn_size(size)
     y, x, wide, bright = noise.uniform(4, count).unbind(1)
     radius = (0.7 + (largest * rows - 0.7) * wide**4).clamp(min=0.7)[..., None]  # (N, count, 1)
@@ -260,7 +260,7 @@ def weather(
     seed: int = 0,
     geometry: Geometry | None = None,
 ) -> Tensor:
-    """Put uint8 pictures, (N, 3, H, W), into a condition at a severity of 1 to 5.
+    """Apply a condition to uint8 pictures, (N, 3, H, W), at a severity of 1 to 5.
 
     `indices` are the positions of the pictures in the data set: random numbers depend on them, not on the batch. By
     default, the `geometry` is estimated from each picture.

@@ -1,4 +1,4 @@
-"""Alignment to the source: no gradient, one pass; the statistics of the stream are moved to those of clean images."""
+"""Align: move the statistics of the stream to those of clean images, in one pass and without gradients."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -38,17 +38,17 @@ class AlignSettings(Settings):
         0.5, "gap to the memory that means a new domain; 1 is as far as any class of the source is from all", low=0
     )
     alone: bool = option(
-        False, "predict, and the exported model, each image by itself: half its own statistics, half the source's"
+        False, "predict() and the exported model align each image alone: half its own statistics, half the source's"
     )
     class_mix: bool = option(
         True, "where the stream shows few classes at a time, prefer those of its last images (classifiers)"
     )
     mix_temperature: float = option(
-        2.5, "divides the logits that the class mix reads: networks are too sure on corrupted images", low=0.1
+        2.5, "divides the logits that the class mix reads: networks are overconfident on corrupted images", low=0.1
     )
     source_images: int = option(256, "number of clean, unlabelled images for measuring the source", low=LEAST)
     sketch: Literal["source", "stream"] = option(
-        "source", "whose images these are: the source's (warm_up), or, where there are none, the first of the stream"
+        "source", "which images are measured: source images (warm_up), or the first images of the stream without these"
     )
 
 
@@ -62,7 +62,7 @@ PRESETS: Presets = {
 
 
 def site_names(model: VisionModel, sites: int) -> list[str]:
-    """Blocks that divide the depth of a transformer evenly: of 12 blocks, for two sites, the fifth and the ninth."""
+    """Blocks that divide the depth of a transformer evenly: the fifth and ninth of 12 blocks for two sites."""
     blocks = transformer_blocks(model)
     names = {block: name for name, block in model.network.named_modules()}
     chosen = sorted({len(blocks) * k // (sites + 1) for k in range(1, sites + 1)}) if blocks else []
@@ -136,11 +136,11 @@ class Align(Adapter):
 
     @property
     def measures(self) -> bool:
-        """Whether there is anything to measure on images of the source."""
+        """Whether the method has to measure anything on source images."""
         return bool(self.alignment_of(self.model).sites)
 
     def remarks(self) -> list[str]:
-        """Alignment to the stream itself is recorded, since it is not alignment to the source."""
+        """A remark for the record if the model is aligned to the stream itself instead of the source."""
         if self.settings.sketch == "source" or not self.measures:
             return []
         return [f"aligned to the first {self.settings.source_images} images of the stream, not to the source"]
@@ -162,19 +162,19 @@ class Align(Adapter):
         self.measure(first_images((images for images, _ in batches), self.settings.source_images))
 
     def measure(self, images: list[Tensor]) -> None:
-        """Measure the source on prepared images; BatchNorm layers know it already."""
+        """Measure the source on prepared images; BatchNorm layers already have its statistics."""
         if (alignment := self.alignment_of(self.model)).sites:
             alignment.measure(self.model.run, images, BEGINNING)
 
     @torch.no_grad()
     def step(self, images: Tensor) -> Tensor:
-        """Predict with the statistics of the stream, and store them; a batch that `to_host` refuses is not stored.
+        """Predict with the statistics of the stream, and update them; `to_host` refuses a bad batch before that.
 
-        One pass. The first batch of a new domain is passed again, with its own statistics.
+        This takes one pass. A batch with a large gap is run again, with its own statistics (`Alignment.settle`).
         """
         if (early := self.begin(images)) is not None:
             return early
-        if batch_norms(self.model):  # they follow in the pass itself
+        if batch_norms(self.model):  # the pass itself changes their memory: refuse a bad batch before it
             self.to_host()
         alignment = self.alignment_of(self.model)
         with alignment.follow():
@@ -216,7 +216,7 @@ class Align(Adapter):
 
     @property
     def _reads(self) -> Reads:
-        """What predictions read in addition to the memory; a source to align to is required."""
+        """Which statistics predictions use; until the source is measured, only the memory."""
         known = not self.awaits_source and (self.settings.sketch == "source" or bool(self.begun))
         if not known:
             return "memory"

@@ -26,7 +26,7 @@ from testdg.models.alignment import class_shares
 DRIFT_MEMORY = 400.0
 """Images in the mean of the features for L_inv."""
 LEAST_CLASSES = 0.5
-"""Share of the usual number of classes (or of the images, if fewer) that a batch must show to be learnt from."""
+"""Least share of the usual number of classes (or of images, if these are fewer) in a batch that is learnt from."""
 SHRINKAGE = 2.0
 """Images of a class at which its prototype has half of its weight."""
 
@@ -48,9 +48,9 @@ class TestDGAlignedSettings(AlignSettings):
     invariance_weight: float = option(1.0, "weight of L_inv, to the class prototypes of the source", low=0)
     mirror: bool = option(False, "the teacher also sees the mirrored images: one more pass; not for digits or text")
     augmentation: float = option(
-        0.0, "strength of the change (colour, blur, noise) of what the student sees; 0: the images", low=0
+        0.0, "strength of the augmentation (colour, blur, noise) of the student's images; 0 for none", low=0
     )
-    gather: int = option(40, "images of a step: smaller batches are predicted at once and collected", low=1)
+    gather: int = option(40, "images of a learning step: smaller batches are predicted at once, and collected", low=1)
     cuda_graphs: bool = option(False, "record the step as CUDA graphs: much faster for small models on a GPU")
 
 
@@ -67,7 +67,7 @@ PICTURES: Mapping[str, object] = {
 
 @register
 class TestDGAligned(Align):
-    """Follow a teacher, both aligned to the source, and keep features at the source's class prototypes."""
+    """A student learns from a teacher, both aligned to the source; a loss keeps its features near the prototypes."""
 
     __test__ = False
 
@@ -92,13 +92,13 @@ class TestDGAligned(Align):
 
     @classmethod
     def defaults_for(cls, model: VisionModel) -> Mapping[str, Any]:
-        """A network with BatchNorm learns faster, and from views that differ."""
+        """Classifiers with BatchNorm learn with a higher learning rate, and from augmented images."""
         return BATCH_NORM if model.task == "classification" and batch_norms(model) else {}
 
     def build(self) -> None:
         super().build()
         s, device = self.settings, self.model.device
-        self.again: tuple[nn.Module, ...] = ()  # blocks that the backward pass runs once more, to save memory
+        self.again: tuple[nn.Module, ...] = ()  # checkpointed blocks: the backward pass runs them again
         if s.precision == "bf16":
             lean_norms(self.model)
             self.again = () if batch_norms(self.model) else tuple(transformer_blocks(self.model)[:1])
@@ -143,10 +143,15 @@ class TestDGAligned(Align):
             return self.teacher(images).logits  # type: ignore[no-any-return]
 
     def step(self, images: Tensor) -> Tensor:
-        """Predict with the teacher and follow it: 4 forward-equivalents, 5 mirrored, 2 more where a domain begins."""
+        """Predict with the teacher and learn from it: 4 forward-equivalents, 5 with `mirror`, 2 more at a large gap.
+
+        `_observe`, `_mirror` and `_learn` change tensors in place and never wait for the host, so that each can be
+        recorded as a CUDA graph. Decisions that need the host are made between them: whether a new domain has begun,
+        and whether enough images have been collected for a learning step.
+        """
         if (early := self.begin(images)) is not None:
             return early
-        if batch_norms(self.model):  # they follow in the pass itself
+        if batch_norms(self.model):  # the pass itself changes their memory: refuse a bad batch before it
             self.to_host()
         seen = self.record("observe", self._observe, images)
         (gap,) = self.to_host(seen["gap"])
@@ -158,7 +163,7 @@ class TestDGAligned(Align):
 
     @torch.no_grad()
     def _observe(self, images: Tensor) -> dict[str, Tensor]:
-        """The teacher's pass, and what it would add to its memory."""
+        """Run the teacher, and compute what the pass would add to its memory."""
         alignment = self.alignment_of(self.teacher)
         with alignment.follow():
             logits = self.teacher.run(images).logits
@@ -170,7 +175,10 @@ class TestDGAligned(Align):
 
     @torch.no_grad()
     def _remember(self, images: Tensor, seen: Mapping[str, Tensor], gap: float) -> tuple[Tensor, bool]:
-        """Take a batch into both memories. Gives the teacher's prediction, and whether a new domain has begun."""
+        """Add a batch to the teacher's memory; in a new domain, the student's memory follows.
+
+        Returns the teacher's prediction, and whether a new domain has begun.
+        """
         alignment = self.alignment_of(self.teacher)
         alignment.take_proposal(seen)
         before = alignment.stream()
@@ -185,7 +193,7 @@ class TestDGAligned(Align):
         return logits, changed
 
     def _learn(self, images: Tensor, taught: Tensor) -> dict[str, Tensor]:
-        """The student follows the teacher and the source; the teacher follows the student."""
+        """Update the student by its losses, and the teacher by the student. Weights are written after the last pass."""
         s = self.settings
         self.model.requires_grad_(True)
         view = self.augment(images, self.generator)
@@ -210,7 +218,7 @@ class TestDGAligned(Align):
     def _balanced(self, taught: Tensor) -> Tensor:
         """Whether a batch shows enough classes to learn from; a batch of one class would teach that class alone.
 
-        The batches before it must show enough, too: in a hard domain, a batch of one class is predicted as many.
+        The batches before it must show enough, too: in a hard domain, the predictions of a single class are of many.
         """
         mix, images = class_shares(taught).mean(0).detach(), len(taught)
         shown, usual = effective_classes(mix), effective_classes(self.mix)
@@ -219,7 +227,7 @@ class TestDGAligned(Align):
         return torch.minimum(share, self.spread) >= LEAST_CLASSES
 
     def _diversity(self, logits: Tensor) -> Tensor:
-        """Negative entropy of the mix of classes in the memory, by the gradient of this batch's own mix."""
+        """Negative entropy of the long-term mix of classes; its gradient is that of this batch's own mix."""
         mix = class_shares(logits).mean(0)
         images = len(logits)
         self.mix.copy_(self.mix.lerp(mix.detach(), images / (self.settings.memory + images)))
@@ -228,7 +236,7 @@ class TestDGAligned(Align):
     def _invariance(self, features: Tensor, taught: Tensor) -> Tensor:
         """L_inv: mean distance of the stream's features from the prototypes of their classes, in the source's scale.
 
-        The mean runs over the last images, and its gradient is this batch's own.
+        The mean over the last images decides the sign for each feature; the gradient is that of this batch.
         """
         with torch.autocast(features.device.type, enabled=False):
             rest = (self._standardised(features) - class_shares(taught) @ self.class_prototypes).mean(0)
@@ -247,9 +255,9 @@ class TestDGAligned(Align):
 
 
 class LeanLayerNorm(nn.LayerNorm):
-    """A LayerNorm that computes in full precision, and keeps and gives tokens at the precision of autocast.
+    """A LayerNorm that computes in full precision, but stores and returns tokens in the precision of autocast.
 
-    It gives what the linear layers after it read: one copy, instead of one for each of them.
+    The linear layers after it would each make their own copy in that precision; now they share one.
     """
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -284,7 +292,7 @@ class _LeanNorm(torch.autograd.Function):
 
 
 def lean_norms(model: VisionModel) -> None:
-    """Make the LayerNorms of a model lean ones."""
+    """Turn the LayerNorms of a model into `LeanLayerNorm`."""
     for _, layer in model.norm_layers():
         if type(layer) is nn.LayerNorm and layer.elementwise_affine and layer.bias is not None:
             layer.__class__ = LeanLayerNorm
@@ -292,9 +300,9 @@ def lean_norms(model: VisionModel) -> None:
 
 @contextmanager
 def passed_again(blocks: Iterable[nn.Module]) -> Iterator[None]:
-    """Keep only what enters these blocks; the backward pass runs them once more.
+    """Context in which only the inputs of these blocks are stored; the backward pass runs the blocks again.
 
-    The first block of a network saves the most: when it is run again, the memory of all others is free.
+    The first block of a network saves the most: when it runs again, the activations of all others are already freed.
     """
     blocks = list(blocks)
     for block in blocks:

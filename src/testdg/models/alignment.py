@@ -1,12 +1,17 @@
-"""Alignment: tokens in the middle of a transformer are moved from the statistics of the stream to the source's.
+"""Alignment: middle tokens of a transformer are shifted and scaled to the statistics of clean source images.
 
-The main effect of a corruption on a vision transformer is a shift and a stretch of its middle tokens. After a few
-blocks, h' = (h - m) clip(s_src / s, 1/2, 2) + m_src, channel by channel, undoes both: m, s are the running mean and
-deviation of the stream, m_src, s_src those of clean source images. Patch tokens share one mean over images and places;
-class and register tokens have one each.
+The main effect of a corruption on a vision transformer is a shift and a stretch of its middle tokens. Alignment undoes
+both after a few blocks, the sites, channel by channel: h' = (h - m) clip(s_src / s, 1/2, 2) + m_src. Here m and s are
+the running mean and standard deviation of the stream (the memory), m_src and s_src are measured on source images. Patch
+tokens share one mean over images and places; class and register tokens have one each.
 
-A batch of one class has another mean without any change of domain. So the part that its predicted classes explain is
-subtracted from an image before it enters the statistics: the mean of that class in the source minus the mean of all.
+A batch of a single class has another mean, although the domain is the same. So before an image enters the statistics,
+the part of its mean that its predicted classes explain is subtracted: the mean of the class in the source minus the
+mean of all images.
+
+Each batch takes three steps. `propose` computes what the batch would add to the memory, and its gap, the distance from
+the memory. `settle` decides on the host whether a new domain has begun. `remember` then adds the proposal to the
+memory, or replaces the memory by it. The steps are separate because a recorded CUDA graph cannot wait for the host.
 """
 
 from __future__ import annotations
@@ -30,20 +35,20 @@ if TYPE_CHECKING:
     from testdg.models.model import Output, VisionModel
 
 CERTAIN = 3.0
-"""Gap that is always a new domain: in a distant domain, wrong predictions can be confident."""
+"""Gap above which a batch is always of a new domain. Confidence does not decide so far away: it can be wrong."""
 PASSES = 2
-"""Passes with the statistics of a new domain: those of later sites are exact only after earlier sites are aligned."""
+"""Passes with the statistics of a new domain. Earlier sites change the tokens of later ones, so one is not enough."""
 FILE = "alignment.safetensors"
 Reads = Literal["memory", "batch", "image"]
 _SETTINGS = ["blocks", "prefix", "class_token", "memory", "threshold", "reads", "norms", "norm_memory", "norm_source"]
 
 
 class Alignment(nn.Module):
-    """All sites of a model. It belongs to the model like weights: every copy of the model has its own.
+    """All sites of a model. They are part of the model, like weights: every copy of the model has its own.
 
-    A gap between recent images and the memory above `threshold` is a new domain, which clears the memory. A prediction
-    `reads` the memory; or the memory unless the batch is of another domain, then the batch's own statistics; or the
-    statistics of each image alone.
+    A gap above `threshold` between recent images and the memory suggests a new domain, which clears the memory.
+    `reads` says which statistics a prediction uses: those of the memory; of the batch, if it is of another domain than
+    the memory; or of each image alone, mixed with the source's.
     """
 
     def __init__(
@@ -75,16 +80,16 @@ class Alignment(nn.Module):
             layer = model.network.get_submodule(name)
             assert isinstance(layer, nn.BatchNorm2d)
             norm_site = NormSite(layer, norm_memory, norm_source, model.device)
-            norm_site.__dict__.update(owner=self, layer=layer)  # not parts of the site
+            norm_site.__dict__.update(owner=self, layer=layer)  # attributes, but not submodules of the site
             layer.__dict__["forward"] = norm_site.forward
             self.norm_sites.append(norm_site)
         for layer, site in zip(layers, sites, strict=True):
-            site.__dict__["owner"] = self  # not a part of the site
+            site.__dict__["owner"] = self  # not a submodule of the site
             layer.register_forward_hook(site.after)
         model.alignment = self
 
     def follow(self) -> AbstractContextManager[None]:
-        """Context in which BatchNorm layers add the images of passes to their memory."""
+        """Context in which each pass adds its images to the memory of BatchNorm layers."""
         return holding(self.norm_sites, "following", True, usual=False)
 
     def _each(self) -> list[Site]:
@@ -92,7 +97,7 @@ class Alignment(nn.Module):
 
     @torch.no_grad()
     def measure(self, run: Callable[[Tensor], Output], batches: Iterable[Tensor], begin: float) -> None:
-        """Measure the source; the memory starts as if `begin` images of it had just been seen."""
+        """Measure the statistics of the source. They also become the memory, with the weight of `begin` images."""
         seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.sites]
         shares = []
         self.active = False
@@ -113,7 +118,7 @@ class Alignment(nn.Module):
 
     @torch.no_grad()
     def propose(self, logits: Tensor) -> Tensor:
-        """Compute what the last pass, with these predictions, adds to the memory. Returns the gap, on the device."""
+        """Compute what the last pass, which predicted `logits`, would add to the memory. Returns the gap."""
         with torch.autocast(logits.device.type, enabled=False):
             shares = class_shares(logits)
             for site in self._each():
@@ -121,7 +126,7 @@ class Alignment(nn.Module):
             return self._each()[0].gap() if self.sites else logits.new_zeros(())
 
     def proposal(self) -> dict[str, Tensor]:
-        """What was proposed, as a flat dict, which can be the output of a CUDA graph."""
+        """The result of `propose` as a flat dict, so that a CUDA graph can return it."""
         return {
             f"{number}.{name}.{part}": value
             for number, site in enumerate(self._each())
@@ -138,15 +143,15 @@ class Alignment(nn.Module):
 
     @torch.no_grad()
     def remember(self, changed: bool) -> None:
-        """Add what was proposed to the memory."""
+        """Add the proposal to the memory; if the domain has `changed`, it replaces the memory."""
         for site in self._each():
             site.remember(changed)
 
     @torch.no_grad()
     def settle(self, run: Callable[[], Output], output: Output, gap: float) -> tuple[Output, bool]:
-        """Add the last pass, with this `output` and `gap`, to the memory; in a new domain, `run` it again.
+        """Add the last pass, which gave `output` and `gap`, to the memory. If the gap is large, `run` it again first.
 
-        Returns the output, and whether a new domain has begun.
+        Returns the output to use, and whether a new domain has begun.
         """
         changed = False
         if gap > self.threshold:
@@ -155,11 +160,12 @@ class Alignment(nn.Module):
         return output, changed
 
     def _again(self, run: Callable[[], Output], before: Output, gap: float) -> tuple[Output, bool]:
-        """Pass a batch that is far from the memory again, with its own statistics only; return the surer output.
+        """Find out whether a batch far from the memory is of a new domain: run it aligned by its own statistics.
 
-        The second pass predicts a new domain with more confidence. A batch of one class can be far from the memory,
-        too, but is not predicted with more confidence; then the memory does not change. No class is farther than
-        `CERTAIN`.
+        A gap has two possible causes. In a new domain, the batch's own statistics are the right ones, and confidence
+        rises. A batch of few classes can be far from the memory, too; then its own statistics are wrong, and confidence
+        does not rise. In this case the memory and the proposal are restored, and the first output is returned. A gap
+        above `CERTAIN` is always a new domain, as no class is that far away.
         """
         stream, proposal, output = self.stream(), self.proposal(), before
         for _ in range(PASSES):
@@ -174,12 +180,19 @@ class Alignment(nn.Module):
         return before, False
 
     def look(self, run: Callable[[Tensor], Output], images: Tensor) -> Output:
-        """Run a model; a batch of another domain uses its own statistics. The memory does not change."""
+        """Predict without changing the memory; if `reads` is "batch", one of another domain uses its own statistics.
+
+        To measure them, the batch first runs with the memory set to the source, which leaves tokens as they are. A
+        distant memory would distort the tokens so much that `PASSES` passes could not remove its effect.
+        """
         output = run(images)
         gap = float(self.propose(output.logits)) if self.sites and self.reads == "batch" else 0.0
         if gap <= self.threshold:
             return output
         before = self.stream()
+        for site in self._each():
+            site.write("stream", site.read("source"))
+        self.propose(run(images).logits)
         output, _ = self._again(lambda: run(images), output, gap)
         self._put_back(before)
         return output
@@ -194,14 +207,18 @@ class Alignment(nn.Module):
 
     @torch.no_grad()
     def move(self, before: list[Statistics], after: list[Statistics]) -> None:
-        """Move the memory by the difference of two memories of the same images under other weights."""
+        """Change the memory as that of another model has changed, from `before` to `after`, on the same images.
+
+        This is how a student follows its teacher into a new domain without a pass of its own. Means change by the
+        difference and variances by the ratio, since the two models have different weights.
+        """
         for site, old, new in zip(self._each(), before, after, strict=True):
             own = site.read("stream")
             ratio = new.variance / old.variance.clamp(min=1e-12)
             site.write("stream", Statistics(own.mean + new.mean - old.mean, own.variance * ratio, new.images))
 
     def save(self, folder: Path) -> None:
-        """Write it next to the weights of its model."""
+        """Write the alignment next to the weights of its model."""
         about = {name: getattr(self, name) for name in _SETTINGS}
         save_tensors(tensors_of(self), folder / FILE, {"alignment": json.dumps(about)})
 
@@ -213,7 +230,7 @@ def load_alignment(model: VisionModel, folder: Path) -> None:
             about = json.loads(file.metadata()["alignment"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         Alignment(model, **about).load_state_dict(tensors)
-    except Exception as error:  # an unknown file raises nearly anything
+    except Exception as error:  # a damaged file can raise nearly any exception
         problem = f"{folder / FILE} does not fit the model next to it: {first_line(error)}"
         raise UserError(problem, code="damaged-model") from error
 
@@ -243,6 +260,6 @@ def confidence(logits: Tensor) -> Tensor:
 
 
 def class_shares(logits: Tensor) -> Tensor:
-    """Predicted probability of each class, (N, C); of a map of predictions, its mean."""
+    """Predicted probability of each class, (N, C); for a map of predictions, the mean over its pixels."""
     shares = logits.float().softmax(1)
     return shares if shares.ndim == 2 else shares.flatten(2).mean(2)

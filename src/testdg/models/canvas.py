@@ -1,4 +1,4 @@
-"""Pictures of many sizes as batches for a model, resized as the model would do it."""
+"""Batches of pictures that have different sizes, resized as the model would resize them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,11 +11,11 @@ from testdg.data.pictures import Unreadable, as_unit
 from testdg.models.preprocessing import Preprocessing
 
 _LARGE = 1 << 16
-"""Pixels above which a picture is resized before it waits: a batch of smaller ones is resized faster at once."""
+"""Pixels above which a picture is resized before it waits for its batch; smaller ones are faster as a batch."""
 
 
 class Canvas:
-    """Resizes pictures as the model would; what the model makes of the result is what it would make of the picture."""
+    """Resizes pictures before the model does, such that the network gets the same input as without it."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         self.size, self.crop = preprocessing.size, preprocessing.crop
@@ -23,7 +23,7 @@ class Canvas:
         self.mixed = False  # whether pictures of several sizes were seen
 
     def shrink(self, image: Tensor) -> Tensor:
-        """A picture at the model's size, if it is large or others have another size; else it is left to the batch."""
+        """Resize a large picture, or any picture once sizes differ; others are returned as they are, for `batches`."""
         height, width = image.shape[-2:]
         if isinstance(self.size, int):
             smaller = min(height, width) > self.size
@@ -32,7 +32,7 @@ class Canvas:
         return self.fit(image) if self.mixed or (smaller and height * width > _LARGE) else image
 
     def fit(self, image: Tensor) -> Tensor:
-        """A picture at the model's size."""
+        """Resize a picture to the model's size."""
         if self.size is None:
             return image
         try:
@@ -44,7 +44,7 @@ class Canvas:
         return resized
 
     def pixels(self, image: Tensor) -> int:
-        """Pixels of a picture once the model has resized it."""
+        """Number of pixels of a picture after the model has resized it."""
         height, width = image.shape[-2:]
         if self.size is None:
             return int(height * width)
@@ -53,12 +53,12 @@ class Canvas:
         return self.size[0] * self.size[1]
 
     def fitting(self, images: Iterable[Tensor], most: int) -> int:
-        """How many of the first pictures have no more pixels together than that; one in any case."""
+        """How many pictures, from the first on, have at most `most` pixels together after resizing; at least one."""
         sums = accumulate(map(self.pixels, images))
         return max(1, sum(1 for _ in takewhile(lambda pixels: pixels <= most, sums)))
 
     def batches(self, images: Sequence[Tensor]) -> list[tuple[list[int], Tensor]]:
-        """Pictures as batches in [0, 1], with their places: one if they can share a size, else one for each size."""
+        """Batches in [0, 1], one for each size that remains after resizing, each with the positions of its pictures."""
         if len({image.shape for image in images}) > 1:
             self.mixed = True
             images = [self.fit(image) for image in images]
@@ -74,7 +74,7 @@ def _stacked(images: Sequence[Tensor]) -> Tensor:
 
 
 def _cut(image: Tensor, side: int, crop: tuple[int, int]) -> Tensor:
-    """The square in the middle, placed so that its own middle is the one that the model would have cut out."""
+    """Cut out a square such that the model's centre crop is the same as without it."""
     sizes = zip(image.shape[-2:], crop, strict=True)
     top, left = ((have - want) // 2 - (side - want) // 2 for have, want in sizes)
     return image[..., top : top + side, left : left + side]

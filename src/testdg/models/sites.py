@@ -1,4 +1,4 @@
-"""Places of alignment: tokens after a block of a transformer, and BatchNorm layers."""
+"""Sites of alignment: tokens after a block of a transformer, and BatchNorm layers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 STRETCH = 2.0
 """Largest factor by which a deviation is stretched or shrunk."""
 RECENT = 20.0
-"""Recent images that are compared with the memory to detect a change; fewer would be noise."""
+"""Number of recent images that are compared with the memory to detect a change; fewer would be noise."""
 SHRINKAGE = 10.0
-"""Images of a class with which its mean in the source counts as half known."""
+"""Number of source images of a class at which its measured offset gets half of its weight."""
 FARTHEST = 0.4
-"""Assumed distance of a class from all others if no class of the source has enough images to measure it."""
+"""Assumed gap of the farthest class, if no class of the source has enough images to measure it."""
 FAR = 0.5
-"""Gap above which a batch begins a new domain while the stream is followed."""
+"""BatchNorm: gap above which a batch of the stream begins a new domain and clears the memory."""
 NEAR = 0.1
-"""Gap up to which a prediction outside the stream reads the memory in full; at twice that it reads nothing of it."""
+"""BatchNorm: gap up to which a prediction outside the stream uses the full memory; at twice this gap it uses none."""
 LEAST = 10
-"""Images below which a batch does not empty the memory while the stream is followed."""
+"""BatchNorm: least images of a batch of the stream that can clear the memory."""
 FLOOR = 1e-3
-"""What is added to the variance within an image, as a part of the source's variance (and `eps`)."""
+"""Added to the variance within an image, as a share of the source's variance plus `eps`."""
 BETWEEN, KNOWN = 0.3, 10.0
-"""Variance between images before any is seen, and the number of images it then counts as."""
+"""Assumed variance between images before any is seen, and its weight as a number of images."""
 
 
 class Statistics(NamedTuple):
@@ -40,7 +40,7 @@ class Statistics(NamedTuple):
     images: Tensor
 
     def with_(self, other: Statistics, most: float) -> Statistics:
-        """Merge with other images, as if all had been seen together; at most so many count in what follows."""
+        """Merge with other images, as if all had been seen together. Later merges count at most `most` of them."""
         total = self.images + other.images
         share = other.images / total
         gap = other.mean - self.mean
@@ -63,7 +63,8 @@ class StatisticsModule(nn.Module):
 class Site(StatisticsModule):
     """The alignment of tokens after one block: a shift and a stretch from the stream to the source.
 
-    Its state is a few vectors, changed in place: statistics of the `source`, the `stream` and its `recent` images.
+    Its state is a few vectors: statistics of the `source`, the `stream` (the memory) and its `recent` images. They are
+    changed in place, as recorded CUDA graphs require.
     """
 
     owner: Alignment
@@ -82,13 +83,13 @@ class Site(StatisticsModule):
         self.batch = self.coming = self.read("stream")
 
     def after(self, _: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-        """Look at what a block gives, and align it: the hook."""
+        """Forward hook of the block: measure its output, then align it."""
         tokens = first(output)
         self.seen = self._look(tokens.detach())
         return with_first(output, self._align(tokens)) if self.owner.active else output
 
     def _look(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the patches, and the other tokens as they are, in each image: (N, K, D) both."""
+        """Mean and variance of the patches in each image; other tokens have variance 0. Both are (N, K, D)."""
         prefix = self.owner.prefix
         variance, mean = torch.var_mean(tokens[:, prefix:].float(), 1, correction=0, keepdim=True)
         if not self.owner.class_token:
@@ -112,7 +113,7 @@ class Site(StatisticsModule):
         return torch.cat([others.to(tokens.dtype), patches.to(tokens.dtype)], 1)
 
     def _image_by_image(self) -> Statistics:
-        """For each image of the pass, its own patches and the source's, half and half; other tokens stay: (N, K, D)."""
+        """Statistics for each image alone, (N, K, D): its patches mixed with the source's; the source's tokens."""
         assert self.seen is not None
         source = self.read("source")
         one = torch.ones_like(source.images)
@@ -124,7 +125,7 @@ class Site(StatisticsModule):
         )
 
     def measure(self, means: Tensor, variances: Tensor, shares: Tensor) -> None:
-        """Take the source from its images: their means and variances, (N, K, D), and shares of the classes, (N, C)."""
+        """Compute the source's statistics from those of its images, (N, K, D), and their class shares, (N, C)."""
         counts = shares.sum(0)  # (C,)
         sums = torch.einsum("nc,nkd->ckd", shares, means) - counts[:, None, None] * means.mean(0)
         self.offsets.copy_(sums / (counts + SHRINKAGE)[:, None, None])
@@ -133,13 +134,13 @@ class Site(StatisticsModule):
         self.unit.copy_(between * farthest_class(sums[:, 0], counts, between))
 
     def _statistics(self, means: Tensor, variances: Tensor, shares: Tensor) -> Statistics:
-        """Statistics of some images, without what their classes explain."""
+        """Statistics of some images, after subtracting what their classes explain (`offsets`)."""
         rest = means - torch.einsum("nc,ckd->nkd", shares, self.offsets)
         variance, mean = torch.var_mean(rest, 0, correction=0)
         return Statistics(mean, variance + variances.mean(0), mean.new_full((), means.shape[0]))
 
     def propose(self, shares: Tensor) -> None:
-        """Prepare what the last pass adds to the memory."""
+        """Compute what the last pass would add to the memory; a small batch is compared with recent images included."""
         assert self.seen is not None
         self.batch = self._statistics(*self.seen, shares)
         few = shares.shape[0] < RECENT
@@ -150,7 +151,7 @@ class Site(StatisticsModule):
         return ((self.coming.mean[0] - self.read("stream").mean[0]).square() / self.unit).mean()
 
     def remember(self, changed: bool) -> None:
-        """Add what was proposed to the memory; in a new domain it is all there is."""
+        """Add the proposal to the memory; in a new domain, the proposal replaces it."""
         stream = self.coming
         if not changed:
             stream = self.read("stream").with_(self.batch, self.owner.memory)
@@ -159,9 +160,10 @@ class Site(StatisticsModule):
 
 
 def farthest_class(sums: Tensor, counts: Tensor, between: Tensor) -> Tensor:
-    """Largest gap of a class, of which there are enough images, to all images, less what chance gives it.
+    """Largest gap between a class with enough images and all images, minus the gap expected by chance.
 
-    `sums` are those of the distances from the mean, (C, D), `between` the variance between images.
+    `sums`, (C, D), are the distances from the mean of all images, added up for each class; `between` is the variance
+    between images.
     """
     gaps = ((sums / counts[:, None]).square() / between).mean(1) - 1 / counts
     known = torch.where(counts >= SHRINKAGE, gaps, 0.0)
@@ -169,18 +171,18 @@ def farthest_class(sums: Tensor, counts: Tensor, between: Tensor) -> Tensor:
 
 
 class NormSite(StatisticsModule):
-    """Replaces the forward pass of a BatchNorm layer, whose own buffers remain the source's.
+    """Replaces the forward pass of a BatchNorm layer; the buffers of the layer remain those of the source.
 
     The layer normalises by a mixture of the source, the memory and the batch. The statistics of a batch alone undo most
-    of a corruption, and overshoot: the weights were trained with those of the source, and a few images, or images of a
-    few classes, say little about a domain. So the source always takes part. It counts as `source` images for each image
-    of the stream, and for two more.
+    of a corruption, but overshoot: the weights were trained with the source's statistics, and a few images, or images
+    of a few classes, say little about a domain. So the source always takes part, with the weight of `source` images for
+    each image of the stream and for two more.
 
-    The memory (`pixels`: statistics (C,); `images`: what images look like, (2 C,)) adds the last images of the stream,
-    unless the batch is of another domain. Domains differ in how each channel varies within an image. The gap is the
-    squared distance between the batch and the memory in that (and in the mean of each channel), in units of the
-    variance between images. Of few images it is large by chance, so single images are normalised without the memory
-    where nothing is learnt.
+    The memory adds the last images of the stream, unless the batch is of another domain. It has two parts. `pixels`,
+    (C,), are the statistics to normalise by. `images`, (2 C,), recognise the domain: they are the mean of each channel,
+    and the logarithm of its variance within an image. The gap is the squared distance between batch and memory in
+    `images`, in units of the variance between images. For few images the gap is large by chance, so a single image that
+    is only predicted is usually normalised without the memory.
     """
 
     owner: Alignment
@@ -190,7 +192,7 @@ class NormSite(StatisticsModule):
         super().__init__()
         self.memory, self.source = memory, source
         self.following = False
-        """Whether passes move the memory."""
+        """Whether passes add their images to the memory."""
         channels = layer.num_features
         for name, width, start in (("pixels", channels, 1.0), ("images", 2 * channels, BETWEEN)):
             self.register_buffer(f"{name}_mean", torch.zeros(width, device=device))
@@ -198,10 +200,11 @@ class NormSite(StatisticsModule):
             self.register_buffer(f"{name}_images", torch.zeros((), device=device))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) to the same.
+        """Normalise (N, C, H, W) by the mixture.
 
-        The layer's own forward pass normalises by the source, and may do more, such as timm's with an activation. So
-        images are shifted and scaled first, such that it normalises them by the mixture.
+        The layer's own forward pass normalises by the source, and may do more: layers of timm add an activation. So the
+        pass itself is not changed. Instead, images are shifted and scaled first, such that the result is the same as
+        if the layer normalised by the mixture.
         """
         layer = self.layer
         assert layer.running_mean is not None
@@ -233,7 +236,11 @@ class NormSite(StatisticsModule):
         return mixed.mean, mixed.variance
 
     def _with_memory(self, batch: Statistics, looks: Statistics) -> Statistics:
-        """The statistics of a batch, together with what the memory knows of the same domain."""
+        """Merge the statistics of a batch with the memory, as far as both are of the same domain.
+
+        Outside the stream, the weight of the memory falls with the gap. In the stream, a batch of another domain clears
+        the memory, and every batch is added to it.
+        """
         pixels, known = self.read("pixels"), self.read("images")
         gap = ((looks.mean - known.mean).square() / known.variance.clamp(min=1e-6)).mean()
         if not self.following:

@@ -1,8 +1,8 @@
 """Model folders from unknown sources are checked before a network of their size is allocated.
 
-A network is first made on the meta device, where it takes no memory, and counted as it grows: it must be about as large
-as the weights next to it. One image without pixels is passed through it, which reveals sizes, heads and widths that do
-not fit.
+The network is first built on the meta device, where it takes no memory. Its parameters are counted while they are made:
+there must not be many more than in the weights next to it. Then an image on the meta device, which has a shape but no
+pixels, is passed through the network. This reveals sizes, heads and widths that do not fit.
 """
 
 import math
@@ -22,8 +22,8 @@ from testdg.models.preprocessing import Preprocessing
 
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 MOST_NUMBER = 1_000_000
-"""Largest whole number in a configuration, such as a width or a number of classes; transformers makes a table of the
-names of classes before there is a network to count."""
+"""Largest whole number in a configuration, such as a width or a number of classes. Counting parameters is not enough:
+transformers makes a table of class names before it makes the network."""
 MOST_LISTED = 16_384
 """Largest whole number in a list: depths and widths of stages."""
 MOST_LENGTH = 256
@@ -47,12 +47,12 @@ UNKNOWN = Budget(20_000, 4_000_000_000)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read the configuration of a model; impossible types and numbers are refused, and so is code from elsewhere."""
+    """Read the configuration of a model; impossible types and numbers are refused, and so is code that it refers to."""
     path = folder / CONFIG
     try:
         config = read_json(path)
         if not isinstance(config, dict):
-            raise TypeError(f"it holds a {type(config).__name__}")
+            raise TypeError(f"it contains a {type(config).__name__}")
     except (OSError, ValueError, TypeError) as error:
         reason = f" ({error})" if type(error) is ValueError else ""
         problem = f"{folder} has no readable config.json{reason}, so its architecture is unknown"
@@ -66,18 +66,18 @@ def read_config(folder: Path) -> dict[str, Any]:
             raise _refused(path, "architectures must be a list of texts; got", names)
         _check_value("", config, MOST_NUMBER, path)
     except RecursionError:
-        raise UserError(f"{path} is nested too deeply: write it again", code="bad-config") from None
+        raise UserError(f"{path} is nested too deeply: save it again", code="bad-config") from None
     return config
 
 
 def _check_value(key: str, value: object, most: int, path: Path) -> None:
-    """Check one entry of a configuration and, of a table or a list, everything in it."""
+    """Check one entry of a configuration, and the entries of tables and lists in it."""
     if isinstance(value, Mapping):
         for name, one in value.items():
             if name in _ELSEWHERE and one is not None:
-                raise _refused(path, "save the plain model: not supported is", name)
+                raise _refused(path, "save the plain model, without the unsupported", name)
             if "attn_implementation" in name and one not in _ATTENTION:
-                raise _refused(path, f"leave {name} out: not supported is the attention", one)
+                raise _refused(path, f"leave {name} out; this attention is not supported:", one)
             _check_value(name, one, MOST_NUMBER, path)
         return
     name = ascii(key[:60])[1:-1][:60]  # printable; a key may have millions of letters
@@ -134,7 +134,7 @@ def _indexed(folder: Path) -> list[Path]:
 
 
 def budget_of(files: list[Path]) -> Budget:
-    """Twice what these weights have, and a little more; only headers are read."""
+    """Budget for a network with these weights: twice their size and a little more. Only file headers are read."""
     tensors = elements = 0
     for path in files:
         try:
@@ -152,11 +152,11 @@ class _TooLarge(Exception):
 
 
 def check_network(make: Callable[[], nn.Module], preprocessing: Preprocessing, budget: Budget, place: str) -> None:
-    """Make a network without memory for its weights, and pass an image without pixels through it.
+    """Check the size of a network while it is built on the meta device, and that it accepts an image.
 
-    Parameters are counted as they are registered, so that a network beyond its budget is refused while it grows: even
-    without memory for weights, a million layers would take minutes and gigabytes. An image that the network does not
-    accept is refused, too. A network that does not run on the meta device is harmless; so is one of unknown size.
+    Parameters are counted as they are registered, so that a network is refused as soon as it is beyond its budget: even
+    without memory for weights, a million layers would take minutes and gigabytes. A network that does not accept the
+    image is refused, too. A network passes if it cannot run on the meta device, or if its image size is unknown.
     """
     thread, tensors, elements = threading.get_ident(), 0, 0
 
@@ -189,7 +189,7 @@ def check_network(make: Callable[[], nn.Module], preprocessing: Preprocessing, b
 
 
 def _own_size(network: nn.Module, shortest: object) -> tuple[int, int] | None:
-    """A size of images for a network: of a shortest edge, of its configuration, or any; None if it is unknown."""
+    """An image size to check a network with: the shortest edge, else its configuration's, else a default, or None."""
     config = config_of(network)
     if isinstance(shortest, int):
         side = shortest

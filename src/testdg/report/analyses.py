@@ -1,4 +1,4 @@
-"""Figures of the analyses: each draws the numbers that `testdg.studies.analyses` computes, and nothing else."""
+"""Figures of the analyses. Each draws the numbers of `testdg.studies.analyses` and computes none itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TSNE: dict[str, Any] = {"xticks": [], "yticks": [], "xlabel": "t-SNE, first axi
 
 
 def draw_cost(numbers: Numbers, title: str, note: str) -> Figure:
-    """Time on the left, memory on the right; to the left is cheaper."""
+    """Score against time (left panel) and memory (right panel); cheaper methods are further left."""
     figure, grid = new_figure(10, 4.2, 1, 2, sharey=True)
     time, memory = grid[0]
     on = f"{numbers['device']}, threads: {numbers['threads']}" if numbers["device"] == "cpu" else numbers["device"]
@@ -59,7 +59,7 @@ def draw_parameters(numbers: Numbers, title: str, note: str) -> Figure:
 
 
 def draw_methods(axes: Axes, rows: Rows, key: str, label: str) -> None:
-    """A point for each method; bars show quartiles of the cost and the deviation of the score, where there are some."""
+    """A point for each method; bars show quartiles of the cost and the deviation of the score, if known."""
     for row, (colour, marker) in zip(rows, method_styles([row["method"] for row in rows]), strict=True):
         if row["method"] == "source":
             _draw_source(axes, row, key)
@@ -74,7 +74,7 @@ def draw_methods(axes: Axes, rows: Rows, key: str, label: str) -> None:
 
 
 def _draw_source(axes: Axes, row: Numbers, key: str) -> None:
-    """A star, or a line where it costs nothing, which a logarithm cannot show."""
+    """A star; a line if the cost is 0, which a logarithmic axis cannot show."""
     if row[key] > 0:
         axes.plot(row[key], row["score"], "*", color=SOURCE, markersize=9, label=row["name"])
     else:
@@ -82,7 +82,7 @@ def _draw_source(axes: Axes, row: Numbers, key: str) -> None:
 
 
 def _plain_logarithms(axes: Axes) -> None:
-    """A logarithmic axis with plain numbers, a few to a decade, or one where there are many decades."""
+    """A logarithmic axis with plain numbers: three per decade, or one if there are many decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")
@@ -109,7 +109,7 @@ def draw_overview(numbers: Numbers, title: str, note: str) -> Figure:
 
 
 def _overview_panel(axes: Axes, group: Numbers, room: int) -> None:
-    """The rows of a group, from the top; `room` is for as many as the largest of its neighbours has."""
+    """The rows of a group, from the top; `room` is the number of rows of the largest panel next to it."""
     rows = group["rows"]
     for place, row in enumerate(rows):
         colour = SOURCE if row["method"] == "source" else PALETTE[0]
@@ -144,7 +144,7 @@ def _height(group: Numbers) -> float:
 
 
 def draw_attention(numbers: Numbers, title: str, note: str) -> Figure:
-    """A column for each domain: the image, and the maps of each model laid over it."""
+    """A column for each domain: the image, then the image under the attention map of each model."""
     rows, names = numbers["rows"], list(numbers["rows"][0]["maps"])
     figure, grid = new_figure(1.9 * len(rows) + 0.9, 1.95 * (1 + len(names)) + 1.0, 1 + len(names), len(rows))
     top = max(np.max(row["maps"][name]) for row in rows for name in names)
@@ -169,7 +169,7 @@ def draw_attention(numbers: Numbers, title: str, note: str) -> Figure:
 
 
 def draw_embeddings(numbers: Numbers, title: str, note: str) -> Figure:
-    """A point for each image, before on the left and after on the right."""
+    """A point for each image: before adaptation on the left, after it on the right."""
     figure, grid = new_figure(10.5, 5.0, 1, 2)
     labels = np.array(numbers["labels"])
     for axes, when in zip(grid[0], ("before", "after"), strict=True):
@@ -188,7 +188,7 @@ def draw_embeddings(numbers: Numbers, title: str, note: str) -> Figure:
 
 
 def draw_gap(numbers: Numbers, title: str, note: str) -> Figure:
-    """Before and after on one scale; a domain has no distance to itself."""
+    """Distances between domains before and after adaptation, on one scale; the diagonal is empty."""
     names = [name.replace("_", " ") for name in numbers["domains"]]
     side = max(2.6, 0.27 * len(names) + 1.0)
     figure, grid = new_figure(2 * side + 1.4, side + 1.3, 1, 2)
@@ -214,7 +214,7 @@ def _heading(when: str, distances: Numbers) -> str:
 
 
 def draw_probes(numbers: Numbers, title: str, note: str) -> Figure:
-    """Colour says what is read (class or domain), one panel for each space; bands are a standard error."""
+    """Accuracy of probes along the stream: a panel for each space, a colour for each target; bands: standard error."""
     spaces = list(dict.fromkeys(name.split(" from ")[1] for name in numbers["probes"]))
     figure, grid = new_figure(4.6 * len(spaces) + 0.4, 4.2, 1, len(spaces), sharey=True)
     for axes, space in zip(grid[0], spaces, strict=True):
@@ -237,7 +237,7 @@ def draw_probes(numbers: Numbers, title: str, note: str) -> Figure:
 
 
 def draw_prototypes(numbers: Numbers, title: str, note: str) -> Figure:
-    """A panel for each moment of selection."""
+    """A panel for each selection of prototypes."""
     selections = numbers["selections"]
     columns = min(2, len(selections))
     rows = -(-len(selections) // columns)
@@ -257,7 +257,7 @@ def draw_prototypes(numbers: Numbers, title: str, note: str) -> Figure:
 
 
 def draw_drift(numbers: Numbers, title: str, note: str) -> Figure:
-    """Along the stream on the left; means over all batches on the right."""
+    """Drift along the stream on the left; means over all batches on the right."""
     figure, grid = new_figure(10, 3.8, 1, 2, width_ratios=[4, 1])
     axes, bars = grid[0]
     for number, (kind, colour) in enumerate(zip(("original", "updated"), PALETTE, strict=False)):

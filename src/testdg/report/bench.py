@@ -22,7 +22,7 @@ SPREAD = "mean ± standard deviation over runs"
 
 
 def table_record(table: BenchTable) -> Pairs:
-    """The record of a table; seeds, devices and where the settings come from are those of all rows."""
+    """The record of a table, with the seeds, devices and origins of settings of all rows."""
     results = [result for row in table.rows for result in row.results]
     values = {key: list(dict.fromkeys(result.record[key] for result in results)) for key in ("seed", "device", "order")}
     tuning = {row.name: row.results[0].record["tuning"] for row in table.rows if row.method != "source"}
@@ -41,7 +41,7 @@ def table_record(table: BenchTable) -> Pairs:
 
 
 def means_table(table: BenchTable, more: Sequence[EventColumn] = ()) -> Table:
-    """The means of all rows, on the stream and on held-out domains, and how much better they are than Source's."""
+    """The means of all rows, on the stream and on held-out domains, and their gains over Source."""
     metric = table.metric
     fields: list[Field[BenchRow]] = [(TableColumn("runs", digits=0), lambda row: Cell(len(row.results)))]
     fields += _score_fields(table, metric.title, "gain", lambda row: row.adapted)
@@ -58,7 +58,7 @@ def means_table(table: BenchTable, more: Sequence[EventColumn] = ()) -> Table:
 def _score_fields(
     table: BenchTable, title: str, gain: str, score: Callable[[BenchRow], ScoreAndGain | None]
 ) -> list[Field[BenchRow]]:
-    """A mean and, where there is Source, its gain and the interval of that."""
+    """A mean; if the table has Source, also the gain over it, and the interval of the gain."""
     mean = TableColumn.of(table.metric, title, 1, summary=True)
     fields: list[Field[BenchRow]] = [(mean, lambda row: mean_cell(table, row, score(row)))]
     if table.has_source:
@@ -68,12 +68,12 @@ def _score_fields(
 
 
 def mean_cell(table: BenchTable, row: BenchRow, score: ScoreAndGain | None) -> Cell:
-    """The mean over runs; a row that lacks a stream has none, as it could not be compared with the others."""
+    """The mean over runs; empty for a row without runs on some stream, which could not be compared with others."""
     return Cell.of(table.shown(score).value) if score and table.whole(row) else Cell()
 
 
 def gain_cell(score: ScoreAndGain | None) -> Cell:
-    """The gain over Source, which is paired, so that it is known for a row that lacks a stream."""
+    """The gain over Source. It is paired by stream, so a row without runs on some stream has one, too."""
     gain = score.gain if score else None
     return Cell(gain.mean, None, gain.low, gain.high) if gain else Cell()
 
@@ -84,7 +84,7 @@ def _interval_cell(score: ScoreAndGain | None) -> Cell:
 
 
 def interval_text(gain: Gain, digits: int = 2) -> str:
-    """The interval of a gain; what rounds to zero has no minus."""
+    """The interval of a gain; zero is never written with a minus."""
     return f"{gain.low:+z.{digits}f} to {gain.high:+z.{digits}f}"
 
 
@@ -93,7 +93,7 @@ def _measured_cell(column: EventColumn, row: BenchRow) -> Cell:
 
 
 class Section(NamedTuple):
-    """A table in a Markdown document, with lines above it and a remark below; a part that is empty is left out."""
+    """A table in a document, with lines above it and a remark below; empty parts are omitted."""
 
     heading: str
     lines: Sequence[str]
@@ -109,7 +109,7 @@ class Layout:
     published: PublishedRows | None = None
 
     def text(self, tables: Sequence[BenchTable]) -> str:
-        """Every table below its record, as aligned text."""
+        """All tables as aligned text, each after its record."""
         parts = []
         for one in self.sections(tables):
             above = map(visible, one.lines or [one.heading])
@@ -117,11 +117,11 @@ class Layout:
         return "\n\n".join(parts)
 
     def markdown(self, tables: Sequence[BenchTable]) -> str:
-        """Every table below a heading and its record, as Markdown."""
+        """All tables as Markdown, each after a heading and its record."""
         return render("tables.md", sections=self.sections(tables))
 
     def sections(self, tables: Sequence[BenchTable]) -> list[Section]:
-        """The means of every table below its record, then the published numbers."""
+        """A section for the means of each table, with its record, then one for the published numbers."""
         found = []
         for table in tables:
             means = replace(means_table(table, self.columns), corner="")
@@ -131,12 +131,12 @@ class Layout:
         return found
 
     def csv(self, tables: Sequence[BenchTable]) -> str:
-        """A line for each row of each table, with all digits; the published numbers stay out of it."""
+        """A line for each row of each table, with all digits, without the published numbers."""
         lines = [_csv_line(table, row, self.columns) for table in tables for row in table.rows]
         return csv_text([lines[0] if lines else ["benchmark"], *(line.values() for line in lines)])
 
     def plain(self, tables: Sequence[BenchTable]) -> dict[str, Any]:
-        """Plain JSON; the published numbers have a key of their own."""
+        """Values for JSON; the published numbers have a separate key."""
         measured: dict[str, Any] = {"tables": [table.to_dict() for table in tables]}
         for table, plain in zip(tables, measured["tables"], strict=True):
             for row, values in zip(table.rows, plain["rows"], strict=True):
@@ -145,7 +145,7 @@ class Layout:
 
 
 def bench_text(tables: Sequence[BenchTable]) -> str:
-    """Every table below its record, as aligned text."""
+    """All tables as aligned text, each after its record."""
     return Layout().text(tables)
 
 
@@ -182,7 +182,7 @@ def _csv_line(table: BenchTable, row: BenchRow, columns: Sequence[EventColumn]) 
 
 
 def tuning_text(choices: Sequence[VariantChoice], about: Sequence[str]) -> str:
-    """What a tuning found: conditions, a table of configurations for each method, and the choices."""
+    """The results of a tuning: conditions, a table of configurations for each method, and the choices."""
     parts = ["\n".join(about)]
     for choice in choices:
         table = choice_table(choice)
@@ -191,7 +191,7 @@ def tuning_text(choices: Sequence[VariantChoice], about: Sequence[str]) -> str:
 
 
 def tuning_markdown(choices: Sequence[VariantChoice], about: Sequence[str]) -> str:
-    """The same as Markdown, the choices first."""
+    """The results of a tuning as Markdown, the choices first."""
     sections = [Section("", about, summary_table(choices))]
     for choice in choices:
         table = choice_table(choice)
@@ -212,7 +212,7 @@ def tuning_csv(choices: Iterable[VariantChoice]) -> str:
 
 
 def tuning_plain(choices: Iterable[VariantChoice]) -> list[dict[str, Any]]:
-    """The same as plain JSON."""
+    """The results of a tuning as values for JSON."""
     return [
         {
             "row": choice.variant.key,
@@ -251,7 +251,7 @@ def choice_table(choice: VariantChoice) -> Table:
 
 
 def remarks(choice: VariantChoice) -> list[str]:
-    """How sure the choice is: ties, neighbours, edges of what was tried, and configurations without a score."""
+    """How reliable the choice is: ties, neighbours, values at an edge of the search, missing scores."""
     lines = [f"chosen: {choice.best.described}"]
     if ties := len(choice.ties) - 1:
         lines.append(f"tied with {ties} more: of ties, the published settings are taken, then the smallest rate")

@@ -1,6 +1,6 @@
 """The tables of results. One long table has a line for each number of each visit; all tables are pivots of it.
 
-`testdg run` has a column for each method, pages and papers have a row for each.
+The tables of `testdg run` have a column for each method; those of pages and papers have a row for each.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ class Number(NamedTuple):
     name: str
     """Name of this row."""
     stream: int
-    """Number of the stream, where runs differ in the order of domains or in those that are left out."""
+    """Number of the stream; streams differ in the order of the domains, or in the domains left out."""
     run: int
     """Number of the run within its row and stream."""
     seed: int
@@ -46,7 +46,7 @@ class Number(NamedTuple):
     held_out: bool
     metric: str
     value: float | None
-    """None where the metric is not defined, as the IoU of a class that a visit does not have."""
+    """None where the metric is not defined, such as the IoU of a class that does not occur in the visit."""
 
 
 def long_table(rows: Iterable[tuple[str, Sequence[Result]]], stream: int = 0) -> list[Number]:
@@ -74,14 +74,14 @@ def pivot(numbers: Iterable[Number], rows: Sequence[str], columns: Sequence[str]
 
 
 class Measure(NamedTuple):
-    """A number of every row of results: a line of the tables of `testdg run`, a column of those of a page."""
+    """One number for every row of results: a line in the tables of `testdg run`, a column in those of a page."""
 
     title: str
     metric: Metric
     runs: Mapping[object, Sequence[Values]]
     """The values of the runs of each row."""
     mean: Callable[[Values], float | None] = mean_of
-    """How the values of a run become one number."""
+    """Reduces the values of a run to one number."""
     over: str = ""
     summary: bool = False
     compared: bool = True
@@ -93,7 +93,7 @@ class Measure(NamedTuple):
         return spread(known) if known and len(known) == len(means) else None
 
     def gain(self, reference: object, row: object) -> float | None:
-        """How much better a row is than another; None where they know different numbers of visits."""
+        """Gain of a row over another; None if they have values for different numbers of visits."""
         one, two = self.spread(reference), self.spread(row)
         counts = [sum(value is not None for values in self.runs[n] for value in values) for n in (reference, row)]
         if one is None or two is None or counts[0] != counts[1] or not self.compared:
@@ -111,14 +111,14 @@ def measure(
     mean: Callable[[Values], float | None] = mean_of,
     **fields: object,
 ) -> Measure:
-    """The numbers of a metric (or of another `key`) that have these values in these fields."""
+    """Select the numbers of a metric (or of `key`) whose `fields` have these values, and group them."""
     fields["metric"] = key or metric.key
     chosen = [one for one in numbers if all(getattr(one, field) == value for field, value in fields.items())]
     return Measure(title, metric, {row: runs for (row,), runs in pivot(chosen, (by,), ()).items()}, mean)
 
 
 def _other_measures(numbers: Sequence[Number], suffix: str = "") -> list[Measure]:
-    """The metrics besides the main one, as far as a run has them."""
+    """The other metrics, without those that no run has."""
     every = [measure(numbers, metric.title + suffix, metric) for metric in other_metrics()]
     return [one for one in every if any(one.mean(values) is not None for runs in one.runs.values() for values in runs)]
 
@@ -129,7 +129,7 @@ def _class_measures(numbers: Sequence[Number], classes: Iterable[str]) -> list[M
 
 
 def known_mean(values: Values) -> float | None:
-    """The mean of the values that are known; None where none is."""
+    """The mean of the values that are not None; None if there are none."""
     return mean_of([value for value in values if value is not None])
 
 
@@ -139,7 +139,7 @@ def known_mean(values: Values) -> float | None:
 def method_columns(
     corner: str, titles: Sequence[str], lines: Sequence[Measure], rows: Sequence[object] = (), gain: bool = True
 ) -> Table:
-    """Lines under the titles of methods; with `gain`, a last column says how much better the last is than the first."""
+    """A table with a column for each title; `gain` adds a column with the gain of the last over the first."""
     rows = rows or range(len(titles))
     columns = list(map(TableColumn, titles))
     if gain := gain and len(titles) > 1:
@@ -158,10 +158,10 @@ def visit_table(
     columns: Sequence[Mapping[int, float | None]],
     metric: Metric = Classification.metric,
 ) -> Table:
-    """Scores of each column by the number of the visit, as far as they are known: a row per domain or per round.
+    """A row per domain or per round. `columns` have scores by number of the visit; a run in progress has only some.
 
-    A row has the mean of its known visits; columns that know different numbers of visits are not compared. The mean of
-    all visits appears once they are all known.
+    A row shows the mean of its visits so far. There is no gain if two columns have different numbers of visits, and
+    no mean over all visits until the run is complete.
     """
     several, lines = max(visit.round for visit in visits) > 1, []
     for learn, suffix in ((True, ""), (False, _HELD_OUT)):
@@ -181,7 +181,7 @@ def _visit_values(
 
 
 def result_tables(titles: Sequence[str], results: Sequence[Result]) -> list[Table]:
-    """Every table of some results on one stream; results with different records are refused."""
+    """All tables of some results on one stream; results that cannot be compared are refused."""
     check_comparable(results)
     last = results[-1]
     key = last.metric.key
@@ -206,8 +206,8 @@ def result_tables(titles: Sequence[str], results: Sequence[Result]) -> list[Tabl
 def orders_table(titles: Sequence[str], runs: Sequence[Sequence[Result]]) -> Table:
     """Mean scores over several runs of the same domains (a list of results each), their mean and deviation.
 
-    The runs differ in the order of the domains, or in the one that is left out; then only that one counts, and there
-    is no deviation, which would be one between domains.
+    The runs differ in the order of the domains, or in the domain that is left out. In the second case, only scores on
+    that domain are shown, without a deviation: it would compare domains, not runs.
     """
     every = [result for results in runs for result in results]
     check_comparable(every, ignore=BY_ORDER)
@@ -234,7 +234,7 @@ def orders_table(titles: Sequence[str], runs: Sequence[Sequence[Result]]) -> Tab
 
 
 def group_tables(table: BenchTable) -> list[Table]:
-    """The tables of results that can be compared, without those that would be empty; the second has the domains."""
+    """All tables of comparable results, without empty ones: the means first, then the scores by domain or stream."""
     metric, streams, numbers = table.metric, table.streams, []
     for stream, first in enumerate(streams):
         mine = [(row.name, [one for one in row.results if one.stream == first.stream]) for row in table.rows]
@@ -282,7 +282,7 @@ def method_rows(
 
 
 def _domain_measures(numbers: Sequence[Number], metric: Metric) -> list[Measure]:
-    """A measure for each domain, as in papers; of each round, where there is room, otherwise one for each round."""
+    """A measure for each domain; with several rounds, one for each domain and round, or for each round if too many."""
     rounds = sorted({one.round for one in numbers})
     names = list(dict.fromkeys(one.domain for one in numbers))
     if len(rounds) == 1:
@@ -298,7 +298,7 @@ def _domain_measures(numbers: Sequence[Number], metric: Metric) -> list[Measure]
 
 
 def published_table(table: Published) -> Table:
-    """What a paper published; `fog (2)` goes below `round 2`."""
+    """The numbers of a paper; its column `fog (2)` becomes `fog` under the heading `round 2`."""
     titles = [_plain(name).removesuffix(")").partition(" (") for name in (*table.columns, "mean")]
     columns = [
         TableColumn.of(table.metric, title, over=f"round {number}" if number else "", summary=title == "mean")

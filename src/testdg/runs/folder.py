@@ -1,8 +1,13 @@
 """Folders that can be resumed: configuration, log, state and result, safe against a kill at any moment.
 
-Three rules make it safe. Log entries are appended and forced to disk before the state that counts them. The state is
-written next to its place and renamed, together with the number of entries that it counts. On resuming, entries after
-that number are cut off. A lock that ends with the process keeps a second writer out.
+The invariant: the log on disk contains every batch that the saved state has learnt from, and perhaps some more. Three
+rules ensure it:
+
+1. Log entries are appended and forced to disk (fsync) before a state that includes their batches is saved.
+2. The state and its number of batches are written under a temporary name and renamed, so they always fit together.
+3. When a run resumes, log entries after that number are cut off, and their batches run again.
+
+The folder is locked, so that it has one writer at a time; the system releases the lock when the process ends.
 """
 
 from __future__ import annotations
@@ -42,7 +47,7 @@ def damaged(folder: Path, name: str, reason: object) -> UserError:
 
 @contextmanager
 def reading(folder: Path, name: str) -> Iterator[None]:
-    """Turn what reading a damaged file raises into the error for it; other mistakes of the user are passed on."""
+    """Convert exceptions from reading a damaged file into the error for it; a `UserError` is passed on."""
     try:
         yield
     except UserError:
@@ -67,7 +72,7 @@ class Folder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Create and lock the folder, and delete files that killed processes left while they replaced others."""
+        """Create and lock the folder, and delete temporary files that killed processes have left."""
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path / ".lock", self._busy) as self._lock:
@@ -100,7 +105,7 @@ class Folder:
             raise damaged(self.path, CONFIG, "it belongs to another configuration")
 
     def saved_state(self) -> Path | None:
-        """The folder of the saved state, without what a kill has left next to it; None without a state."""
+        """The folder of the saved state, or None. What a process left that was killed while saving is cleaned up."""
         state = self.path / STATE
         if not state.exists() and not state.with_name(STATE + OLD).exists():
             return None
@@ -139,7 +144,10 @@ class RunFolder(Folder):
         return read_result(self.path)
 
     def resume(self, session: Session) -> Resumed:
-        """Load the saved state into a session, and cut off the log entries after it."""
+        """Load the saved state into a session, and cut off the log entries after it.
+
+        The state contains a checksum of the log up to its last batch, so that a log of another run is refused.
+        """
         note, lines = self.restore_state(session), _lines(self.path)
         done, seconds = 0, 0.0
         if note is not None:
@@ -194,7 +202,7 @@ def read_result(folder: str | Path) -> Result:
 
 
 def read_events(folder: Path) -> list[Entry]:
-    """Read the log of a complete run, one entry a batch."""
+    """Read the log of a complete run, one entry per batch."""
     if not (lines := _lines(folder)):
         message = f"{folder / EVENTS_FILE} is missing or empty: delete the folder and run again"
         raise UserError(message, code="no-events")
@@ -205,10 +213,10 @@ def read_events(folder: Path) -> list[Entry]:
 
 
 def load_adapted(folder: Path, model: VisionModel) -> OnlineModel:
-    """Load the adapted model as a complete run left it, around the model that the run began with."""
+    """Load the adapted model at the end of a complete run; `model` is the source model of that run."""
     state = folder / STATE
     if not state.exists():
-        message = f"{folder} has no state: delete the run folder, and it is made again"
+        message = f"{folder} has no state: delete the run folder, and run again"
         raise UserError(message, code="no-state")
     with reading(folder, STATE):
         note = json.loads((state / VALUES).read_text(encoding="utf-8"))["note"]
@@ -223,7 +231,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _lines(folder: Path) -> list[bytes]:
-    """The lines of the log, ends included; none without a log."""
+    """The lines of the log with their line ends; an empty list without a log."""
     path = folder / EVENTS_FILE
     return path.read_bytes().splitlines(keepends=True) if path.exists() else []
 
@@ -234,10 +242,10 @@ def _parse(folder: Path, lines: Sequence[bytes]) -> list[Entry]:
 
 
 def _read_values(folder: Path) -> dict[str, Any]:
-    """The content of `result.json`, without its checksum, which is checked."""
+    """Read `result.json` and verify its checksum, which is not part of the returned values."""
     path = folder / RESULT
     if not path.exists():
-        message = f"{folder} holds no {RESULT}: it is not a run folder, or its run is not complete"
+        message = f"{folder} has no {RESULT}: it is not a run folder, or its run is not complete"
         raise UserError(message, code="no-result")
     with reading(folder, RESULT):
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -1,6 +1,7 @@
 """The online loop: predict, score, learn. The adapter sees images and nothing else.
 
-Numbers stay on the device and come to the host in groups of batches, so that the host never waits for one batch.
+Numbers stay on the device and are copied to the host for a group of batches at a time, so that the host does not wait
+for each batch.
 """
 
 import math
@@ -26,7 +27,7 @@ _GROUP = 32  # batches whose numbers come to the host together
 
 
 class _Pending(NamedTuple):
-    """A batch whose numbers are still on the device: the scores of its parts, and what the method reports."""
+    """A batch whose numbers are still on the device: the sums of its scores, and the diagnostics of the method."""
 
     entry: Entry
     parts: list[dict[str, Any]]
@@ -45,8 +46,9 @@ def run_stream(
 ) -> Iterator[tuple[list[Entry], bool]]:
     """Run the batches of a session's stream from `start` on.
 
-    Yields log entries in order, and whether the state is to be saved once they are written. When `stop` returns True,
-    KeyboardInterrupt is raised after that.
+    Yields groups of log entries, in order, each with a flag: whether to save the state once the entries are written.
+    The caller must keep this order, so that a saved state never includes a batch that the log lacks; resuming relies on
+    it. When `stop` returns True, the last group is yielded with the flag set, and then KeyboardInterrupt is raised.
     """
     stream, views = session.stream, session.protocol.make_views()
     pending: list[_Pending] = []
@@ -70,7 +72,7 @@ def run_stream(
 
 
 def _step(session: RunSession, batch: Batch, views: Views) -> Event:
-    """Predict a batch, and learn from it unless it only tests; a prediction on views is made before that."""
+    """Predict a batch, and learn from it unless it is held out. A prediction on views is made before learning."""
     if views.plain:
         return session.step(batch.images, learn=batch.learn)
     scored = views.predict(session.adapter, batch.images, (batch.labels.shape[-2], batch.labels.shape[-1]))
@@ -79,7 +81,7 @@ def _step(session: RunSession, batch: Batch, views: Views) -> Event:
 
 
 def _entry(batch: Batch, event: Event) -> Entry:
-    """What is known of a batch without its numbers.
+    """The log entry of a batch, without the numbers that are still on the device.
 
     Diagnostics have a key of their own in the entry, so that no method can overwrite what the entry itself says.
     """
@@ -95,7 +97,7 @@ def _entry(batch: Batch, event: Event) -> Entry:
 
 
 def _complete(pending: list[_Pending], score: Score) -> list[Entry]:
-    """Bring the numbers of some batches to the host in one transfer, and make their log entries."""
+    """Copy the numbers of some batches to the host in one transfer, and complete their log entries."""
     found = [(one.sums, *one.diagnostics.values(), one.skipped_updates) for one in pending]
     tensors = [value for values in found for value in values if isinstance(value, Tensor)]
     kind = torch.float32 if tensors[0].device.type == "mps" else torch.float64  # MPS has no double precision
@@ -115,7 +117,7 @@ def _complete(pending: list[_Pending], score: Score) -> list[Entry]:
 
 
 def _plain(value: Tensor | float | bool | str, numbers: Iterator[list[float]]) -> float | int | bool | str | None:
-    """A number from the device with its own type again; None for one that JSON does not have."""
+    """Convert a number from the device back to its own type; None for NaN and infinity, which JSON does not have."""
     if not isinstance(value, Tensor):
         return value
     number = next(numbers)[0]
@@ -128,10 +130,10 @@ def _plain(value: Tensor | float | bool | str, numbers: Iterator[list[float]]) -
 
 @contextmanager
 def graceful_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether this process was requested to stop (Ctrl-C, SIGTERM).
+    """Yield a function that returns whether a stop of this process was requested (Ctrl-C, SIGTERM).
 
-    The first signal lets the current batch finish; a second one stops the process at once. Signals reach the main
-    thread alone, so elsewhere the function always returns False. A signal that is ignored stays ignored.
+    The first signal lets the current batch finish; a second one stops the process at once. Only the main
+    thread can receive signals, so elsewhere the function always returns False. A signal that is ignored stays ignored.
     """
     received: list[int] = []
     before: dict[int, Any] = {}

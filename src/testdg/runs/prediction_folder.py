@@ -1,8 +1,11 @@
-"""The folder of a stream of pictures: predictions are appended batch by batch; a kill loses and repeats none.
+"""The folder of a stream of pictures: predictions are appended batch by batch; a kill neither loses nor repeats any.
 
-A journal names the pictures of every batch and how long the tables are after it; its line is written last. The state of
-the adapter is saved now and then with its number of batches. On resuming, tables and journal are cut where the state
-is, and the pictures after it are predicted again. If some of them are gone, their rows stay and the state lags behind.
+A journal has a line for every batch: its pictures, and the length of each table after it. The line is written last, so
+a batch with a line is complete. From time to time, the state of the adapter is saved with its number of batches.
+
+When a stream resumes, tables and journal are cut back to the saved state, and the pictures after it are predicted and
+learnt from again. This needs these pictures. If some no longer exist, nothing complete is cut: every prediction stays,
+and the adapter continues from the older state.
 """
 
 import csv
@@ -60,19 +63,19 @@ class PredictionFolder(Folder):
     def __init__(self, path: Path, config: Mapping[str, Any], names: Sequence[str] = ()) -> None:
         super().__init__(path, config)
         self.files: dict[str, io.FileIO] = {}
-        self.batches = self.resumed = 0  # resumed: predictions from before
+        self.batches = self.resumed = 0  # resumed: predictions of earlier processes
         self.statistics = StreamStatistics()
         self.maps = Maps(path, names)
         self.samples = SamplePictures(path, self.maps)
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Lock the folder, make it or check the one that is there, and open its tables."""
+        """Lock the folder, create or check it, and open its tables."""
         with super().open():
             try:
                 with writing(self.path):
                     for name, head in _HEADS.items():
-                        # without a buffer: what a full disk refuses must not be written later
+                        # unbuffered: data that a full disk refused must not be written later
                         self.files[name] = file = (self.path / name).open("ab", buffering=0)
                         _write(file, head if file.tell() == 0 else b"")
                 yield
@@ -98,9 +101,10 @@ class PredictionFolder(Folder):
     # Resuming
 
     def resume(self, session: Session, exists: Callable[[str], bool]) -> ResumePoint:
-        """Load the last saved state, cut what was written after it, and return what is done.
+        """Load the last saved state, cut off what was written after it, and return which pictures are done.
 
-        `exists` says whether a picture can be read again.
+        `exists` says whether a picture can be read again; if one after the state cannot, only what the journal does not
+        contain is cut off.
         """
         batches = self._journal()
         saved, seconds = len(batches), 0.0
@@ -128,7 +132,7 @@ class PredictionFolder(Folder):
         return ResumePoint(done, [file for file, _ in late] if redo else [], seconds)
 
     def _journal(self) -> list[JournalEntry]:
-        """The batches that were written completely."""
+        """Read the batches that were written completely; a last line without its end is ignored."""
         lines = (self.path / JOURNAL).read_bytes().split(b"\n")[:-1]
         with reading(self.path, JOURNAL):
             found: list[JournalEntry] = [json.loads(line) for line in lines]
@@ -139,7 +143,7 @@ class PredictionFolder(Folder):
     # Writing
 
     def append(self, batch: PredictedBatch) -> None:
-        """Add a batch: maps, rows, what was skipped, and the line of the journal; all rows and the line, or none."""
+        """Append a batch: maps, rows, skipped pictures, and last its journal line. A failure cuts tables back."""
         for prediction in batch.predictions:
             self.maps.write(prediction)
         rows = [row_of(prediction) for prediction in batch.predictions]
@@ -152,7 +156,7 @@ class PredictionFolder(Folder):
                 _write(self.files[JOURNAL], self._journal_line(batch))
             except BaseException:
                 for name, size in before.items():
-                    with suppress(OSError):  # the next run cuts the rest
+                    with suppress(OSError):  # `resume` cuts off the rest
                         _truncate(self.files[name], size)
                 raise
         self.batches += 1
@@ -162,7 +166,7 @@ class PredictionFolder(Folder):
         self.statistics.skipped += len(batch.skipped)
 
     def _journal_line(self, batch: PredictedBatch) -> bytes:
-        """The line of a batch, which has its own end: it is of a fixed width, so that the end is known before."""
+        """The journal line of a batch, padded, because it contains the length of the journal after it."""
         sizes = {name: self.files[name].tell() for name in (ROWS, SKIPPED)}
         entry = {"files": batch.files, "skipped": [one.file for one in batch.skipped]}
         blank = json.dumps({**entry, "sizes": {**sizes, JOURNAL: 10**15}}) + "\n"
@@ -171,7 +175,7 @@ class PredictionFolder(Folder):
         return (line.ljust(len(blank) - 1) + "\n").encode()
 
     def save(self, session: Session, seconds: float) -> None:
-        """Save the state with its number of batches, after forcing their rows to disk, and the samples."""
+        """Force all rows to disk, then save the state with its number of batches, and the sample pictures."""
         with self.writing():
             for file in self.files.values():
                 os.fsync(file.fileno())
@@ -181,7 +185,7 @@ class PredictionFolder(Folder):
 
 
 def row_of(prediction: Prediction) -> dict[str, str | int]:
-    """A prediction as a row; names stay texts for a spreadsheet."""
+    """A prediction as a row; names are escaped so that a spreadsheet does not read them as formulas."""
     return {
         "index": prediction.index,
         "file": csv_cell(prediction.file),
@@ -204,7 +208,7 @@ def read_rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def _write(file: io.FileIO, data: bytes) -> None:
-    """Write all of it: a file without a buffer may take a part."""
+    """Write all data; one call on an unbuffered file may write only a part."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]
@@ -216,7 +220,7 @@ def _truncate(file: io.FileIO, size: int) -> None:
 
 
 def require_pyarrow() -> Any:
-    """The library, or the sentence that says how to get it."""
+    """Import pyarrow, or raise an error that says how to install it."""
     try:
         import pyarrow
         import pyarrow.csv
@@ -228,7 +232,7 @@ def require_pyarrow() -> Any:
 
 
 def write_parquet(table: Path) -> Path:
-    """Write `predictions.csv` as Parquet next to it, part by part, in one step."""
+    """Convert `predictions.csv` to Parquet next to it, in chunks; the file appears only when it is complete."""
     arrow, target = require_pyarrow(), table.with_suffix(".parquet")
     kinds = dict.fromkeys(COLUMNS, arrow.string())
     kinds |= dict.fromkeys(("index", "class_index", "source_class_index", "change", "learnt"), arrow.int64())

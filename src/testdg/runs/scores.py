@@ -1,8 +1,8 @@
-"""Scores: numbers of each image that add up, on the device, to the metrics of a domain.
+"""Scores: numbers of each image, which are added up on the device, and the metrics that follow from their sums.
 
 A metric is one object. It names the columns that are added up over the images of a domain, and computes its value from
-their sums. The score of a task is a list of metrics; everything else follows from it: what an event stores, how events
-are read again, what tables, figures and results show. To add a metric, add one object to `others` of its task.
+their sums. The score of a task is a list of metrics; everything else follows from it: what a log entry stores, how it
+is read, what tables, figures and results show. To add a metric, add one object to `others` of its task.
 
 A metric need not be a mean over images: columns may be histograms. The area under the ROC curve of the confidence, for
 example, follows from two histograms of the confidence, one of correct and one of wrong predictions. So does the
@@ -27,7 +27,7 @@ from testdg.data.segmentation.classes import IGNORED
 from testdg.data.stream import Batch, Stream
 from testdg.errors import UserError, look_up
 
-EARLY = 10  # forward transfer looks at the first tenth of a domain's images
+EARLY = 10  # the early error is that of the first 1 / EARLY of a domain's images
 BINS = 15
 Vector = NDArray[np.float64]
 Sums = Mapping[str, Vector]
@@ -36,7 +36,7 @@ Sums = Mapping[str, Vector]
 
 @dataclass(frozen=True)
 class Answers:
-    """Predictions of some images, and what several columns need of them; `early` marks the first images of a domain."""
+    """Predictions of some images, and values that columns share; `early` marks the first images of a domain."""
 
     logits: Tensor
     labels: Tensor
@@ -60,14 +60,14 @@ class Answers:
 
 
 def _undefined(sums: Sums, images: int) -> None:
-    """The value of a metric that results have from elsewhere."""
+    """No value: the default of `Metric.compute`."""
 
 
 class Column(NamedTuple):
     """A number of each image, (N), or several, (N, width), that are added up over images.
 
-    Whole numbers are stored in events as they are. Other numbers are stored with six decimals: a single one as it is,
-    several as a mapping from the position to the number, without zeros.
+    Whole numbers are stored in log entries as they are. Other numbers are stored with six decimals: a single one as it
+    is, several as a mapping from the position to the number, without zeros.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Metric:
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def show(self, value: float, deviation: float | None = None, more: int = 0) -> str:
-        """A number with its unit, and its deviation if there is one; `more` digits than usual."""
+        """A number with its unit, and its deviation if there is one, with `more` additional digits."""
         numbers = [f"{one:.{self.digits + more}f}" for one in (value, deviation) if one is not None]
         return f"{' ± '.join(numbers)} {self.unit}".rstrip()
 
@@ -107,7 +107,7 @@ class Metric:
         return value - reference if self.higher else reference - value
 
     def describe(self) -> dict[str, Any]:
-        """What a figure needs to know of it, as plain JSON."""
+        """Describe the metric for a figure, as plain JSON values."""
         shown = ("key", "name", "unit", "higher", "digits", "note", "title")
         return {name: getattr(self, name) for name in shown}
 
@@ -142,12 +142,12 @@ class Score(ABC):
         return torch.cat([column.update(answers).reshape(len(labels), -1) for column in self.columns], 1)
 
     def pack(self, sums: list[float]) -> dict[str, Any]:
-        """K sums as an event stores them, by column; `errors` is one of them."""
+        """K sums as a log entry stores them, by column; `errors` is one of them."""
         named = self._split(np.array(sums, np.float64))
         return {column.name: _pack(column, named[column.name]) for column in self.columns}
 
     def unpack(self, part: dict[str, Any]) -> Vector:
-        """The K sums that `pack` was given; NaN for what was not finite, and for metrics that the log is older than."""
+        """The inverse of `pack`; NaN if a number was not finite, or if the log is older than its metric."""
         found = []
         for column in self.columns:
             stored = part[column.name] if column in self.metric.columns else part.get(column.name)
@@ -189,7 +189,7 @@ def _unpack(column: Column, stored: Any) -> Vector:
 
 
 def _square(values: NDArray[Any]) -> NDArray[Any]:
-    """A flat matrix as rows."""
+    """Reshape a flat square matrix to rows and columns."""
     return values.reshape(math.isqrt(len(values)), -1)
 
 
@@ -284,7 +284,7 @@ def _miou(sums: Sums, images: int) -> float | None:
 class Segmentation(Score):
     """Mean intersection over union (mIoU) in percent, from the confusion matrix of the pixels that have a class.
 
-    Logits are brought to the size of the label map first (bilinear): predictions are scored at the size of the labels.
+    Logits are first resized (bilinear) to the label map, so that predictions are scored at the size of the labels.
     """
 
     metric = Metric(
@@ -301,7 +301,7 @@ class Segmentation(Score):
             raise UserError(f"{message}: the label maps have other classes than the model", code="label-range")
 
     def metrics(self, sums: Vector, images: int) -> dict[str, Any]:
-        """Also wrong pixels, `error`, and `class_iou`, a list with a number for each class."""
+        """Adds `error`, the percentage of wrong pixels, and `class_iou`, a list with a number for each class."""
         named = self._split(sums)
         counts = _square(named["confusion"])
         error = 100 * float(1 - counts.diagonal().sum() / counts.sum()) if counts.sum() else 0.0
@@ -314,7 +314,7 @@ def _confusion(logits: Tensor, labels: Tensor) -> Tensor:
     if logits.shape[2:] != labels.shape:
         logits = F.interpolate(logits, labels.shape, mode="bilinear", align_corners=False)
     places = labels.long() * classes + logits[0].argmax(0)
-    places = torch.where(labels == IGNORED, classes**2, places).flatten()  # one place more, for what is ignored
+    places = torch.where(labels == IGNORED, classes**2, places).flatten()  # one more bin, for ignored pixels
     counts = torch.zeros(classes**2 + 1, dtype=torch.int64, device=logits.device)
     return counts.scatter_add_(0, places, torch.ones_like(places))[:-1]
 
@@ -340,7 +340,7 @@ def metric_keys() -> list[str]:
 
 
 def measure(score: Score, stream: Stream, batch: Batch, logits: Tensor) -> tuple[list[dict[str, Any]], Tensor]:
-    """What a batch adds to each of its segments: number and images, and the sums, still on the device, (S, K)."""
+    """Add up a batch by segment of the stream: number and images of each, and the sums, (S, K), on the device."""
     device = logits.device
     score.check(batch.labels, logits.shape[1])
     early = EARLY * batch.positions < stream.sizes[batch.segments]

@@ -1,7 +1,7 @@
 """Session: a source model, the method around it, its source images and its guard, ready for the first batch.
 
-`run`, `bench`, `analyze`, `adapt`, `serve` and the Python API all open one here, so that an option means the same to
-each of them. `open_run` opens a run on a benchmark, `open_pictures` a stream of a user's own pictures.
+`run`, `bench`, `analyze`, `adapt`, `serve` and the Python API all open one here, so that an option has the same meaning
+in each of them. `open_run` opens a run on a benchmark, `open_pictures` a stream of a user's own pictures.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Event(NamedTuple):
 
     @property
     def change(self) -> bool:
-        """Whether the method noticed that the conditions have changed; this waits for the device."""
+        """Whether the method detected a change of conditions; reading this waits for the device."""
         return bool(self.diagnostics.get("change", False))
 
 
@@ -69,7 +69,7 @@ class Session:
         self.model, self.online, self.source = model, online, source
         self.names = list(names)
         self.notes: list[str] = []
-        """What the user should know, in sentences."""
+        """Messages for the user, in full sentences."""
 
     @property
     def adapter(self) -> Adapter:
@@ -95,7 +95,7 @@ class Session:
         return self.source
 
     def warm_up(self) -> None:
-        """Learn from source images what the method needs, unless a restored state has done so."""
+        """Learn from source images if the method needs it and a restored state does not contain it already."""
         if (source := self.require_source()) is None:
             return
         if (key := source.cache_key(self.adapter)) is None:
@@ -132,7 +132,7 @@ class Session:
         return dict(about.get("note", {}))
 
     def fresh(self) -> Session:
-        """Another session like this one before its first batch, around the same source model."""
+        """A new session, as this one was before its first batch, around the same source model; warm-up is reused."""
         first, watched = self.adapter, self.online.guard
         adapter = type(first)(self.untouched, **asdict(first.settings))
         if first.warm:
@@ -144,7 +144,7 @@ class Session:
 
     @cached_property
     def untouched(self) -> VisionModel:
-        """A copy of the source model that never predicts: a copy that is made during a pass contains its hooks."""
+        """A copy of the source model that never predicts: a copy made during a pass would contain its hooks."""
         return copy.deepcopy(self.model)
 
 
@@ -189,9 +189,9 @@ def open_run(
     benchmark: Benchmark | None = None,
     model: str | Path | nn.Module | None = None,
 ) -> RunSession:
-    """Open the session of a run; `benchmark` and `model` are given where they are no plain values.
+    """Open the session of a run; pass `benchmark` and `model` if they are objects instead of names.
 
-    Mistakes are reported before a source model is loaded or trained.
+    Invalid options are reported before a source model is loaded or trained.
     """
     method, device = find_method(spec.method), find_device(spec.device)
     plain_run = benchmark is None and model is None
@@ -203,7 +203,7 @@ def open_run(
     values = {**method.preset(preset), "seed": spec.seed, "precision": spec.precision, **spec.settings}
     if plain_run:
         source = open_model(spec, device.type, observer)
-        benchmark = protocol.choose(open_benchmark(spec))  # which has adopted the model's size and classes
+        benchmark = protocol.choose(open_benchmark(spec))  # by now it has adopted the model's size and classes
     else:
         named = spec.model if model is None else model
         source = source_model(benchmark, named, device=device, observer=observer, preprocessing=spec.preprocessing)
@@ -255,7 +255,7 @@ def free_cache() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PictureOptions:
-    """What a user chose about a stream of pictures; without `method`, the default or that of the loaded state."""
+    """Options of a stream of pictures. Without `method`, the loaded state decides, or else `DEFAULT_METHOD`."""
 
     method: str | None = None
     source: Path | None = None
@@ -277,11 +277,11 @@ def open_pictures(
     method, notes = find_method(options.method or DEFAULT_METHOD), []
     has_sketch = "sketch" in {field.name for field in fields(method.Settings)}
     if images is None and has_sketch and "sketch" not in values:
-        # without clean pictures, a method that can be aligned to the beginning of the stream is
+        # without clean pictures, align to the beginning of the stream if the method supports it
         count = values.get("source_images", method.Settings().source_images)  # type: ignore[attr-defined]
         notes.append(
-            f"no --source: the first {count} pictures stand for the clean ones, and {method.name} begins after them; "
-            "name a folder of clean pictures if the stream does not begin with such"
+            f"no --source: the first {count} pictures stand for the clean ones, and {method.name} starts after them; "
+            "pass a folder of clean pictures with --source if the stream does not start with clean ones"
         )
         values["sketch"] = "stream"
     adapter = method(source, **values)
@@ -310,7 +310,7 @@ def _load_state(
 ) -> OnlineModel:
     """The model in a folder of `--save-state`, with or without a guard around it."""
     if settings:
-        message = f"--load-state {folder} brings its own settings: leave out {sorted(settings)[0]}"
+        message = f"--load-state {folder} has its own settings: leave out {sorted(settings)[0]}"
         raise UserError(message, code="option-conflict")
     online = load_online(folder, model)
     method = online.adapter.name
@@ -326,7 +326,7 @@ def _load_state(
 
 
 def class_names(model: VisionModel, given: str | Path | Sequence[str] | None = None) -> list[str]:
-    """A name for every class: `given`, or the lines of that file, else those of the model."""
+    """A name for every class: from `given`, which is a list or a file with one name per line, else from the model."""
     if given is None:
         names, numbers = list(model.class_names), [str(number) for number in range(model.classes)]
         if names not in (numbers, [f"LABEL_{number}" for number in numbers]):
@@ -337,7 +337,7 @@ def class_names(model: VisionModel, given: str | Path | Sequence[str] | None = N
         try:
             names = [line.strip() for line in read_text(given).splitlines() if line.strip()]
         except (OSError, ValueError) as error:
-            message = f"{given} is not a list that can be read: expected one class per line ({error})"
+            message = f"{given} cannot be read as a list of classes: expected one per line ({error})"
             raise UserError(message, code="unreadable-list") from error
     else:
         names = [str(name) for name in given]

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from testdg.core.adapter import Adapter
-from testdg.core.guard.health import IMAGES
+from testdg.core.guard.probe import IMAGES
 from testdg.core.online import OnlineModel
 from testdg.data.benchmarks import Benchmark
 from testdg.data.frames import PictureFolder

@@ -1,4 +1,4 @@
-"""Who may send requests: this machine, or owners of the token; from the page itself, with bounded bodies."""
+"""Access control: requests come from this machine or have the token, not from other sites, and have limited size."""
 
 import asyncio
 import hashlib
@@ -39,7 +39,7 @@ class Token:
 
     def __init__(self, value: str) -> None:
         if len(value) < _LEAST or not value.isascii() or not value.isprintable():
-            message = f"a token must have {_LEAST} or more printable ASCII characters: use openssl rand -hex 24"
+            message = f"a token must have {_LEAST} or more printable ASCII characters: use `openssl rand -hex 24`"
             raise UserError(message, "weak-token")
         self._value = value.encode()
         self.cookie = hmac.new(self._value, b"testdg page", hashlib.sha256).hexdigest()
@@ -48,7 +48,7 @@ class Token:
         return hmac.compare_digest(self._value, value.encode(errors="replace"))
 
     def authorizes(self, request: HTTPConnection) -> bool:
-        """Whether a request has the token as its bearer, or the cookie of the page."""
+        """Whether a request has the token in its Authorization header, or the cookie of the page."""
         kind, _, value = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self.matches(value.strip())
@@ -57,7 +57,7 @@ class Token:
 
 
 def find_token(file: Path | None) -> Token | None:
-    """The token in a file that only its owner can read, else that in TESTDG_TOKEN, else None."""
+    """The token in the file, which other users must not be able to read; without a file, TESTDG_TOKEN or None."""
     if file is None:
         value = os.environ.get("TESTDG_TOKEN")
         return None if value is None else Token(value.strip())
@@ -82,8 +82,8 @@ def is_loopback(host: str) -> bool:
 class Gate:
     """Middleware around the application: checks host, site and token, limits bodies, and sets headers.
 
-    Starlette's TrustedHostMiddleware does not replace the check of the host: it takes a list of names instead of all
-    loopback addresses, and does not answer in JSON.
+    Starlette's TrustedHostMiddleware cannot check the host for us: it needs a list of names, cannot allow all loopback
+    addresses, and does not answer in JSON.
     """
 
     def __init__(self, app: ASGIApp, token: Token | None, limits: Limits) -> None:
@@ -112,7 +112,7 @@ class Gate:
             self.bytes_in_progress += size
             self._check_size(received, scope["path"])
             if self.bytes_in_progress > self.limits.bodies:
-                raise Refused("too many bytes are in progress: try again later", "overloaded", 503)
+                raise Refused("the requests in progress are too large together: try again later", "overloaded", 503)
             complete = not message.get("more_body", False)
             return message
 
@@ -134,7 +134,12 @@ class Gate:
             self.bytes_in_progress -= received
 
     def check(self, request: HTTPConnection, method: str) -> None:
-        """Refuse a request because of its head."""
+        """Refuse a request by its headers, before its body is read.
+
+        A page of another site can make the user's browser send requests to this server. The browser reports that site
+        in Origin and Sec-Fetch-Site; only following a link to the page is allowed. A site whose name is made to point
+        to this machine (DNS rebinding) is recognised by its Host, unless a token protects the server anyway.
+        """
         headers, path = request.headers, request.scope["path"]
         host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site", "none")
         try:

@@ -41,7 +41,7 @@ class Service:
         self.large_decoders = ThreadPoolExecutor(
             max(1, (os.cpu_count() or 1) // 2), "large-decoder", initializer=lower_priority
         )
-        """Decode large pictures: these neither delay small ones nor compete with predictions."""
+        """Decodes large pictures at low priority: they neither delay small ones nor slow predictions down."""
         self.background = ThreadPoolExecutor(4, thread_name_prefix="background")
         """Loads sessions, applies actions and collects states, which may wait for a step of learning."""
         self.started = time.time()
@@ -61,7 +61,7 @@ class Service:
             thread.start()
 
     def close(self) -> list[str]:
-        """Finish queued work, save everything and end; returns sentences about what was lost."""
+        """Finish queued work, save everything and end; returns a message for each loss."""
         self.closing.set()
         self.batcher.close(_LAST_LEARNING)
         left = self.learner.close(_LAST_LEARNING)
@@ -78,19 +78,20 @@ class Service:
     # Predictions
 
     def check(self, files: Sequence[bytes]) -> list[int | Unreadable]:
-        """Cost of decoding each picture, by its header, or why it is refused."""
+        """Cost of decoding each picture, estimated from its header, or the reason to refuse it."""
         limits = self.limits
-        # memory and answers grow with the size of the pictures
+        # without resizing, memory and answers grow with the size of the pictures
         whole = self.source.canvas.size is None or self.source.model.task == "segmentation"
         most = min(limits.pixels, limits.pass_pixels) if whole else limits.pixels
         return [check_header(data, limits, most) for data in files]
 
     @contextmanager
     def admitted(self, pixels: int = 0) -> Iterator[Callable[[int], None]]:
-        """Admit a request with pictures of so many pixels, or refuse it.
+        """Admit a request whose pictures have this many pixels, or refuse it.
 
         The value is a function that reserves bytes for decoded pictures; they are released at the end of the request.
-        Large requests have a limit of their own, so that they do not use up the places of small ones.
+        Large requests are counted separately, so that they cannot block small ones. Nor does the batcher wait for them:
+        `in_flight` counts only requests that will soon need a prediction.
         """
         large, limits, reserved = pixels > self.limits.large, self.limits, 0
         with self._lock:
@@ -128,7 +129,7 @@ class Service:
         return [executor.submit(self._decode, *one, large) for one in zip(files, costs, strict=True)]
 
     def _decode(self, data: bytes, cost: int | Unreadable, large: bool) -> DecodedPicture | Unreadable:
-        if large and self.closing.is_set():  # the queue may be worth many seconds
+        if large and self.closing.is_set():  # the queue may take many seconds
             raise Refused("the server is shutting down", "closing", 503)
         if isinstance(cost, Unreadable):
             return cost
@@ -141,7 +142,7 @@ class Service:
         answers: Sequence[Comparison],
         label: int | None = None,
     ) -> None:
-        """Count predictions, and show one on the page now and then; the demonstration knows the label."""
+        """Count predictions, and show one on the page a few times per second; only the demonstration has a label."""
         with self._lock:
             session.counts.pictures += len(answers)
             session.counts.changed_by_adaptation += sum(one.differs for one in answers)
@@ -164,7 +165,7 @@ class Service:
             "freeze": self._freeze,
             "export": self._export,
         }[action]
-        with self.pool.using(name) as session, session.lock:  # no step of learning and no other action meanwhile
+        with self.pool.using(name) as session, session.lock:  # excludes learning and other actions
             result = apply(session, request)
             done, reason = result["done"], request.reason
             session.timeline.mark("action", f"{done}: {reason}" if reason else done)
@@ -253,9 +254,9 @@ class Service:
         )
 
     def events(self, name: str, number: int, *, load: bool = False) -> dict[str, Any]:
-        """What happened in a stream after an event number, ready for JSON, and the state.
+        """The state of a stream, and its events after a number, as values for JSON.
 
-        Watching keeps no stream in memory; `load` loads it from disk if there is room.
+        Watching a stream does not prevent moving it to disk. `load` loads it from there if there is room.
         """
         session = self.pool.acquire(name, use=False)
         if session is None and load and name in self.pool.names():

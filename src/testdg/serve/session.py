@@ -1,4 +1,4 @@
-"""The session that all streams begin with, and a named stream: its adapter, its counts and its timeline."""
+"""The session that every stream starts from, and a named stream: its adapter, counts and timeline."""
 
 import math
 import threading
@@ -57,13 +57,13 @@ class Saved:
     snapshot: float | None = None
     bytes: int = 0
     lost: str = ""
-    """What was lost when the last server was killed, or with a damaged state."""
+    """What was lost because the last server was killed or a state was damaged."""
 
 
 def open_source(
     model: str | Path | nn.Module, options: PictureOptions, settings: Mapping[str, Any] | None = None
 ) -> Session:
-    """Open the session that every stream of a server begins with a copy of: one source model, prepared once."""
+    """Open the session that is copied for every stream of a server: one source model, prepared once."""
     session = open_pictures(model, options, settings)
     session.warm_up()
     assert session.untouched is not session.model  # copied now, before other threads predict
@@ -85,13 +85,13 @@ class StreamSession:
     saved: Saved = field(default_factory=Saved)
     frozen: bool = False
     era: int = 0
-    """Number of times that the model was replaced: pictures that were queued in an earlier era are not learnt from."""
+    """How many times the model was replaced. Pictures that were queued in an earlier era are not learnt from."""
     save_tried: float = -math.inf
     """Monotonic time of the last attempt to save."""
     users: int = 0
     """Requests and queues that need the session in memory."""
     version: int = 0
-    """Number of changes to what a saved state depends on."""
+    """Incremented whenever something changes that a saved state contains."""
     last: LearningOutcome | None = None
     """Outcome of the last batch."""
     changed: bool = False
@@ -106,7 +106,7 @@ class StreamSession:
         return self.session.online
 
     def refresh(self) -> None:
-        """Let predictions come from the adapter as it is now."""
+        """Use the present weights of the adapter for predictions."""
         adapter = self.online.adapter
         copied = adapter.learns and adapter.why_not_exportable() is None
         self._front: VisionModel | None = adapter.adapted_model() if copied else None
@@ -114,17 +114,17 @@ class StreamSession:
         self.version += 1
 
     def predict(self, images: Tensor) -> Tensor:
-        """Logits of the adapted model. Waits for learning only if the method is more than one model."""
+        """Logits of the adapted model. Waits for learning only if the method cannot be copied as one model."""
         if (front := self._front) is not None:
             logits = self.session.predict_by(front, images)
         else:
             with self.lock:
                 logits = self.online.predict(images)
-        # the class mix of a frozen stream is no longer estimated
+        # the shift follows the class frequencies of the stream, which are not estimated while it is frozen
         return logits if (shift := self._shift) is None or self.frozen else logits + shift
 
     def learn(self, images: Sequence[Tensor], era: int) -> list[LearningOutcome]:
-        """Learn from pictures that were queued in an era. If a step fails, the model stays as it was."""
+        """Learn from pictures, unless the model was replaced since `era`. A failed step leaves the model unchanged."""
         with self.lock:
             outcomes = [LearningOutcome(False, False, FROZEN if self.frozen else PUT_BACK)] * len(images)
             if self.frozen or era != self.era:
@@ -171,7 +171,7 @@ class StreamSession:
         self.refresh()
 
     def roll_back(self, snapshot: Path | None, reason: str) -> str:
-        """Return to a snapshot, or if None to the last state that the guard found healthy; returns its name."""
+        """Go back to a snapshot, or for None to the last state that the guard found healthy; returns its name."""
         guard = self.online.guard
         if snapshot is not None:
             self.session.restore(snapshot)
@@ -194,7 +194,7 @@ class StreamSession:
     # State
 
     def note(self) -> dict[str, Any]:
-        """Values that are saved with the adapter."""
+        """Values to save with the adapter."""
         about = {"counts": self.counts.model_dump(), "marks": self.timeline.values(), "snapshot": self.saved.snapshot}
         return {**about, "frozen": self.frozen, "time": time.time()}
 

@@ -1,4 +1,4 @@
-"""The threads of a server: one predicts, with requests that arrive together in one pass; one learns from queues."""
+"""The threads of a server: one predicts, and puts concurrent requests into one pass; one learns from queues."""
 
 import math
 import os
@@ -25,11 +25,11 @@ from testdg.serve.session import PUT_BACK, Learning, LearningOutcome, StreamSess
 from testdg.serve.storage import SessionPool
 
 T = TypeVar("T")
-_LARGE = 8  # pictures whose two passes justify two threads
+_LARGE = 8  # from this batch size on, the two models predict in two threads
 PATIENCE = 0.5
-"""Seconds that pictures wait for others to fill their batch."""
+"""Seconds that a picture waits for others to fill its batch."""
 SHARE = 0.2
-"""Approximate part of a core for learning while requests are in flight; otherwise learning does not pause."""
+"""Approximate share of a core for learning while requests are in flight. Without requests, learning does not pause."""
 
 
 def lower_priority() -> None:
@@ -54,7 +54,13 @@ class Job(NamedTuple):
 
 
 class Batcher:
-    """A thread that predicts with the adapted models, and a second one for the source model."""
+    """A thread that predicts with the adapted models, and a second one for the source model.
+
+    One pass over several pictures is much cheaper than a pass for each, so requests that are in progress at the same
+    time share a pass. The thread waits only for requests that exist: it stops gathering when every request in flight
+    has queued its job, or after `Limits.gather` seconds. A request that is alone therefore never waits. Streams have
+    different models, so a pass never mixes them: they are answered one after the other.
+    """
 
     def __init__(self, source: Session, limits: Limits) -> None:
         self.source, self.limits = source, limits
@@ -83,7 +89,7 @@ class Batcher:
                 self._answer(list(same))
 
     def _next_jobs(self) -> list[Job] | None:
-        """The next job, and those that arrive within a few milliseconds if other requests are in flight."""
+        """Wait for a job, then briefly for those of other requests in flight; None at the end."""
         first = self._jobs.get()
         if first is None:
             return None
@@ -113,7 +119,7 @@ class Batcher:
             job.answers.set_result(list(islice(answers, len(job.pictures))))
 
     def _predict(self, session: StreamSession, pictures: Sequence[DecodedPicture]) -> list[Comparison]:
-        """Predictions of the adapted model and of the source, in passes of a bounded number of pixels."""
+        """Compare the adapted model with the source model, in passes of a limited number of pixels."""
         answers: list[Comparison] = []
         while len(answers) < len(pictures):
             rest, found = pictures[len(answers) :], dict[int, Comparison]()
@@ -129,7 +135,7 @@ class Batcher:
         return answers
 
     def _logits(self, session: StreamSession, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of the adapted model and of the source; one after the other where the batch is small."""
+        """Logits of the adapted model and of the source model; computed one after the other for a small batch."""
         source_pass = partial(session.session.predict_by, self.source.model, batch)
         if not self.source.adapter.learns:
             return (source_pass(),) * 2
@@ -157,7 +163,16 @@ class _Queue:
 
 
 class BackgroundLearner:
-    """Takes pictures from the queues, a batch at a time, and lets the adapters learn from them."""
+    """A thread that learns from queues, one per stream, a batch at a time.
+
+    Learning must not slow predictions down: the thread has low priority, and while requests are in flight it pauses
+    after each step until learning has used about `SHARE` of the time. Of the queues that are ready, the one that waited
+    longest comes next, so a busy stream cannot starve the others.
+
+    `_change` guards queues and totals; it is not held during a step. A queue in `_queues` keeps its session in memory:
+    the code that removes the queue releases the session, once. A batch is taken together with the `era` of its
+    session; if the model is replaced before the step begins, the eras differ and nothing is learnt.
+    """
 
     def __init__(self, pool: SessionPool, limits: Limits, batch_size: int, busy: Callable[[], bool]) -> None:
         self.pool, self.limits, self.batch_size, self.busy = pool, limits, batch_size, busy
@@ -175,7 +190,7 @@ class BackgroundLearner:
     def offer(
         self, session: StreamSession, pictures: Sequence[DecodedPicture], *, wait: bool = False
     ) -> tuple[Learning, list[Future[LearningOutcome]]]:
-        """Queue the pictures of a request if there is room for all of them; `wait` returns a future for each."""
+        """Queue the pictures of a request if there is room for all; with `wait`, also return a future for each."""
         if not session.online.adapter.learns or session.frozen:
             return "frozen" if session.frozen else "off", []
         count, size = len(pictures), sum(one.image.nbytes for one in pictures)
@@ -200,7 +215,7 @@ class BackgroundLearner:
         return "queued", outcomes
 
     def clear(self, session: StreamSession) -> int:
-        """Empty the queue of a stream whose model was replaced; returns the number of pictures."""
+        """Empty the queue of a stream whose model is being replaced; returns the number of removed pictures."""
         with self._change:
             queue = self._queues.pop(session.name, None)
             removed = [] if queue is None else self._take(queue, len(queue.pictures))

@@ -35,7 +35,7 @@ class Grid:
     defaults: Table = field(default_factory=dict)
     runs: Sequence[Table] = ()
     title: str = "the grid"
-    """What error messages call it; empty for the options of a command."""
+    """Name of the grid in error messages; empty if its values are options of a command."""
 
     def override(self, values: Table) -> Grid:
         """The same grid with some values replaced, in all runs."""
@@ -48,7 +48,7 @@ class Grid:
         values = read_toml(Path(path), "grid file")
         runs = values.pop("run", [])
         if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
-            message = f"grid file {path}: run must be tables, each under [[run]]; got {runs!r}"
+            message = f"grid file {path}: write each run as a table under [[run]]; got {runs!r}"
             raise UserError(message, code="wrong-grid")
         return cls(values, tuple(runs), str(path))
 
@@ -71,7 +71,7 @@ def read_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
             settings.setdefault(methods[0], {})[name] = value
         else:
             remedy = f"{methods[-1]}.{key or name}={value}" if methods else "METHOD.KEY=VALUE"
-            message = f"--set {pair} names none of the methods {', '.join(methods)}: write it as {remedy}"
+            message = f"--set {pair} does not name one of the methods {', '.join(methods)}: write it as {remedy}"
             raise UserError(message, code="setting-syntax")
     return settings
 
@@ -85,9 +85,11 @@ def method_settings(method: str, pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def expand(grid: Grid) -> list[RunSpec]:
-    """The runs of a grid, with one run of Source for each stream and model, which comes first.
+    """The runs of a grid. Each stream and model has one run of Source, followed by the runs that it is compared with.
 
-    All mistakes are reported together.
+    The spec of that Source run is the key of a group: runs of a group share data, stream, model, precision and so on.
+    Tables have a row per name. Within a group, runs with the same name may therefore differ only in their seed, and the
+    same run cannot have two names. A run that is listed twice is computed once. All mistakes are reported together.
     """
     errors = ErrorCollector()
     expansion = _Expansion(grid, errors)
@@ -118,7 +120,7 @@ def expand(grid: Grid) -> list[RunSpec]:
 
 @dataclass
 class _Table:
-    """The checked values of one table: by field of `RunSpec`, of an axis a list, and perhaps one for each benchmark."""
+    """The checked values of one table, by field of `RunSpec`: lists for axes, perhaps dicts by benchmark for others."""
 
     values: dict[str, Any] = field(default_factory=dict)
     settings: Table = field(default_factory=dict)
@@ -126,15 +128,19 @@ class _Table:
 
 
 class _Expansion:
-    """Converts the tables of a grid to runs; mistakes are collected, and the runs that they affect are left out."""
+    """Converts the tables of a grid to runs: every method, on every stream of every benchmark, with every seed.
+
+    `tables` checks values one by one, `runs` checks them against each other. A mistake is added to `errors`, and its
+    value or run is left out, so that one command reports the mistakes of the whole file.
+    """
 
     def __init__(self, grid: Grid, errors: ErrorCollector) -> None:
         self.grid, self.errors = grid, errors
         self.common: Mapping[str, Table] = {}
-        """Settings of each method that all runs share."""
+        """By method: the settings that all its runs share."""
 
     def tables(self) -> list[_Table]:
-        """The tables of the grid, each with the values of all runs."""
+        """The tables of the grid, each completed with the values for all runs."""
         first, *runs = [
             self._check(values, number) for number, values in enumerate([self.grid.defaults, *self.grid.runs])
         ]
@@ -149,12 +155,12 @@ class _Expansion:
         for number, values in enumerate(self.grid.runs or [{}], 1):
             if not {"method", "methods"} & {*self.grid.defaults, *values}:
                 where = f"run {number}" if self.grid.runs else "it"
-                message = f'{where} names no method, as in method = "testdg"'
+                message = f'{where} does not name a method: add one, such as method = "testdg"'
                 self.errors.add(UserError(message, code="no-method"))
         return [table for table in tables if "method" in table.values]
 
     def _check(self, values: Table, number: int) -> _Table:
-        """The valid values of a table; number 0 is the table of all runs, which has no name."""
+        """The valid values of a table. Number 0 contains the values for all runs and cannot have a name."""
         known = {name: name for name in CHOICES} | {choice.key: name for name, choice in CHOICES.items()}
         allowed = [*(choice.key for choice in CHOICES.values()), "settings", *(["name"] if number else [])]
         where, table = f"run {number}" if number else "", _Table()
@@ -191,11 +197,11 @@ class _Expansion:
         return dict(zip(value, found, strict=True)) if isinstance(value, dict) else found[0]
 
     def runs(self, table: _Table) -> Iterator[tuple[RunSpec, RunSpec]]:
-        """Each run of a table, after the run of Source on the same stream and model."""
+        """Each run of a table, in a pair after the run of Source on the same stream and model."""
         values, attempt = table.values, self.errors.attempt
         methods = [method for name in values["method"] if (method := attempt("", find_method, name))]
         if "source" in values and methods and not values.get("guard") and not any(map(_learns_source, methods)):
-            message = "source (--source) is for methods that measure clean images, as align does: leave it out"
+            message = "source (--source) is only for methods that learn from source images, such as align: leave it out"
             self.errors.add(UserError(message, code="option-conflict"))
         read = []
         for text in values.get("protocol", ()):
@@ -222,7 +228,10 @@ class _Expansion:
     def _row(
         self, method: type[Adapter], benchmark: Benchmark, table: _Table, data: Table, tuned: Tuned | None
     ) -> dict[str, Any] | None:
-        """What the runs of a method have in addition to Source on the same stream; None after a mistake."""
+        """The fields in which the runs of a method differ from Source on the same stream; None after a mistake.
+
+        Settings override each other in this order: preset, tuned, those of all runs, those of the table.
+        """
         name = table.name or method.title
         settings: dict[str, Any] = {}
         for where, given in ((method.name, self.common.get(method.name, {})), (name, table.settings)):
@@ -235,7 +244,7 @@ class _Expansion:
         if tuned is not None and method.name != SOURCE:
             with self.errors.collecting(name):
                 if (chosen := tuned.find(method.name, settings)) is None:
-                    message = f"{data['tuned']} has nothing for {method.name}: run `testdg tune {method.name}` first"
+                    message = f"{data['tuned']} has no row for {method.name}: run `testdg tune {method.name}` first"
                     raise UserError(message, code="not-tuned")
                 more = {key: value for key, value in chosen.settings.items() if key not in settings}
                 row["chosen_in"] = dict.fromkeys(sorted(more), Path(data["tuned"]).name)
@@ -257,7 +266,7 @@ class _Expansion:
 
 
 _OF_METHODS = ("preset", "tuned", "source", "guard", "precision")
-"""Fields of a run that do not concern the run of Source on the same stream, or that settings may change."""
+"""Fields that do not affect the run of Source on the same stream, or that settings of the method may change."""
 
 
 def _values_for(values: Table, benchmark: str) -> dict[str, Any]:
@@ -270,7 +279,7 @@ def _values_for(values: Table, benchmark: str) -> dict[str, Any]:
             found[key] = value
     known, several = benchmarks(), len(values.get("benchmark", ())) > 1
     if several and isinstance(values.get("data"), str) and benchmark in known and known[benchmark].embedded:
-        found.pop("data")  # the folder is that of the other benchmarks
+        found.pop("data")  # an embedded benchmark has no folder: the others use it
     return found
 
 

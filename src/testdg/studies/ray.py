@@ -1,4 +1,4 @@
-"""Ray: a cluster of machines, which may join and leave, and the engine that computes runs on it."""
+"""Ray: a cluster whose machines may join and leave, and the engine that computes runs on it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from testdg.spec import RunSpec
 from testdg.studies.engine import Complete, Failed, News, run_one
 from testdg.studies.storage import Out
 
-RETRIES = 3  # how often work is started again when its machine or its process is lost
+RETRIES = 3  # how many times work is restarted after its machine or process was lost
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 3.0, 15.0  # seconds to connect to an address, and for its cluster to answer
-PATIENCE = 120.0  # seconds for the lock of a lost machine to end
+PATIENCE = 120.0  # seconds to wait for a folder that a lost process may still have locked
 POLL_INTERVAL = 0.2  # seconds between two polls for news
 _PASSED_ON = ("OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA", registry.VARIABLE)
-"""Variables that the processes of the cluster need: those that torch reads when it is imported, and the plugins."""
+"""Environment variables for the processes of the cluster: those that torch reads on import, and the plugins."""
 RayHandle = Any
 """An actor, or the future result of a task: Ray gives them no types."""
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
@@ -60,7 +60,7 @@ class Cluster:
         self._ours = True
 
     def close(self) -> None:
-        """Disconnect from the cluster; one that was started here ends."""
+        """Disconnect from the cluster; a cluster that was started here is shut down."""
         if self._ours:
             self.ray.shutdown()
             self._ours = False
@@ -76,23 +76,23 @@ class Cluster:
         return sum(math.floor(number + 1e-6) for number in found)
 
     def choose_gpus(self, requested: float | None, option: str, jobs: int = 1) -> float:
-        """The requested share of a GPU, if a machine has it; without a request, one `jobs`-th of a GPU if any."""
+        """GPUs per run: the request, if a machine has as many; by default 1 / `jobs`, or 0 if there are none."""
         most = max(gpus for _, gpus in self.nodes())
         if requested is None:
             return math.floor(1e4 / jobs) / 1e4 if most else 0.0  # Ray counts in steps of 0.0001
         if requested > most:
-            message = f"no machine of the cluster has {requested:g} GPUs, the most is {most:g}: use less {option}"
+            message = f"no machine of the cluster has {requested:g} GPUs, the maximum is {most:g}: lower {option}"
             raise UserError(message, code="too-few-machines")
         return requested
 
     def mailbox(self) -> RayHandle:
-        """An actor for news, on this machine, as other machines may get lost."""
+        """An actor that collects news. It runs on this machine, because other machines may be lost."""
         strategies = self.ray.util.scheduling_strategies
         here = strategies.NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=False)
         return self.ray.remote(_Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
 
     def result(self, task: RayHandle, number: int) -> Any:
-        """What a task returned; `Lost` if its machine or process was lost, `Failed` if it could not start."""
+        """What a task returned. `Lost` if its machine or process was lost; `Failed` if it could not start."""
         try:
             return self.ray.get(task)
         except self.ray.exceptions.RayTaskError as error:
@@ -104,7 +104,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Lost:
-    """The process of a run or of a stream was lost, perhaps with its machine; the state that was saved last is not."""
+    """The process of a run or stream was lost, perhaps with its machine. Its last saved state can be resumed."""
 
     number: int
     error: str = ""
@@ -112,7 +112,7 @@ class Lost:
 
     def failure(self, times: int) -> Failed:
         reason = f"its machine or process was lost {times} times ({self.error})"
-        return Failed(self.number, f"{reason}: look at the memory that is left, and start the command again")
+        return Failed(self.number, f"{reason}: check the free memory, and start the command again")
 
 
 class _Mailbox:
@@ -131,7 +131,7 @@ class _Mailbox:
 
 
 class Sender:
-    """Sends news to a mailbox without waiting for it: Ray gives the core of a waiting task to another one."""
+    """Sends news to a mailbox without waiting: while a task waits, Ray would give its core to another task."""
 
     def __init__(self, mailbox: RayHandle) -> None:
         self.mailbox, self.last = mailbox, None
@@ -157,7 +157,10 @@ def import_ray() -> Any:
 
 
 def check_address(address: str) -> None:
-    """Refuse an address where no cluster answers; Ray itself would wait for minutes."""
+    """Refuse an address where no cluster answers; Ray itself would wait for minutes.
+
+    A separate process tries to connect, because it can be ended after a timeout.
+    """
     remedy = "start one there with `ray start --head`, or leave out --address"
     if address != "auto":
         host, colon, port = address.removeprefix("ray://").rpartition(":")
@@ -184,8 +187,10 @@ def check_address(address: str) -> None:
 class Ray:
     """Computes runs on a Ray cluster: that of `address`, of RAY_ADDRESS, or a new one on this machine.
 
-    A run takes one core and, unless it is for the CPU, a share of a GPU: `gpus`, or as much as lets `jobs` runs
-    share one. The runs of a lost machine are resumed by another one.
+    A run takes one core and, unless its device is the CPU, `gpus` GPUs. By default, `jobs` runs share a GPU.
+
+    If a machine is lost, Ray restarts its runs on another one, up to `RETRIES` times. A restarted run resumes from its
+    last saved state if `out` is on a shared file system, and otherwise begins again.
     """
 
     def __init__(self, address: str | None = None, *, jobs: int = 1, gpus: float | None = None) -> None:
@@ -211,6 +216,9 @@ class Ray:
         """Compute all runs and yield their news; closing the generator cancels them.
 
         Cancelled runs resume from their last saved state when they are started again.
+
+        A run flushes its news before it returns, and the mailbox is emptied after `wait`: all news of a run are yielded
+        before its end. News of a run that has ended already, such as late ones of a lost process, are dropped.
         """
         self.cluster.connect()
         waiting: dict[RayHandle, int] = {}
@@ -231,7 +239,7 @@ class Ray:
             self.close()
 
     def _begin(self, specs: Sequence[RunSpec], out: Out, mailbox: RayHandle) -> dict[RayHandle, int]:
-        """Submit all runs to the cluster, which queues them until there is room."""
+        """Submit all runs; the cluster queues them until a machine has room. A model is sent once, not once per run."""
         setups = dict.fromkeys(spec.setup for spec in specs)
         models = {setup: self._ray.put(pack_model(setup)) for setup in setups}
         place = out.absolute() if isinstance(out, Path) else out
@@ -248,7 +256,7 @@ class Ray:
 
 
 def _absolute(spec: RunSpec) -> RunSpec:
-    """The run with absolute paths, which are valid in every process."""
+    """The run with absolute paths: processes of the cluster have another working directory."""
     paths = {key: getattr(spec, key) for key in ("data", "source", "subset")}
     given = {key: path for key, path in paths.items() if path and (key != "subset" or Path(path).is_file())}
     return msgspec.structs.replace(spec, **{key: os.path.abspath(path) for key, path in given.items()})
@@ -266,14 +274,18 @@ def _work(number: int, spec: RunSpec, out: Out, model: SentModel | None, mailbox
 
 @dataclass(frozen=True)
 class SentModel:
-    """The file or folder of a model as bytes, so that every machine adapts exactly the same model."""
+    """The file or folder of a model as bytes: every machine adapts exactly the same model."""
 
     name: str
     files: dict[str, bytes]
     """Contents by path in the folder; the path is `.` for a single file."""
 
     def unpack(self) -> Path:
-        """Write the files on this machine, once, and return their path."""
+        """Write the files to the cache of this machine, unless they are there, and return their path.
+
+        The folder is named after the contents and renamed when it is complete: processes that unpack the same model at
+        the same time never see part of it.
+        """
         digest = hashlib.blake2b(digest_size=8)
         for path, content in sorted(self.files.items()):
             digest.update(f"{path} {len(content)} ".encode() + content)
@@ -291,7 +303,7 @@ class SentModel:
 def pack_model(setup: RunSpec) -> SentModel | None:
     """The model of a run as bytes; None if every machine downloads it from the hub or from timm.
 
-    The model of an embedded benchmark was trained by `prepare`, or is trained now.
+    The model of an embedded benchmark is trained now, unless `prepare` trained it.
     """
     source = cache_folder() / open_model(setup, "cpu").name if setup.model is None else Path(setup.model).absolute()
     if not source.exists():

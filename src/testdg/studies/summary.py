@@ -1,4 +1,4 @@
-"""Summaries of benches: tables with a row per name, spread over runs, and gains over Source with their intervals."""
+"""Summaries of benches: tables with a row per name, its spread over runs, and its gain over Source with an interval."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +34,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Gain:
-    """How much better the score is than Source's, and the interval of that; None if there is one run and one domain."""
+    """Improvement of the score over Source, and its interval; no interval (None) for one run on one domain."""
 
     mean: float
     low: float | None
@@ -64,7 +64,8 @@ def bootstrap_interval(
 
     `sums` (runs, domains) are differences summed over the visits to a domain, `counts` the number of visits, of the
     same shape or (domains) where all runs have the same. A resample draws as many runs and as many domains as there
-    are, independently, and crosses them; one without a visit is left out.
+    are, independently, and crosses them; one without a visit is left out. Runs share the domains, so their visits are
+    not independent: drawing visits one by one would make the interval too narrow.
     """
     runs, domains = sums.shape
     generator = np.random.default_rng(seed)
@@ -83,7 +84,7 @@ Ended = tuple[RunSpec, Result]
 
 @dataclass(frozen=True)
 class ScoreAndGain:
-    """A mean error (or mIoU) over runs, and how much better it is than Source's; None for Source, and without it."""
+    """A mean error (or mIoU) over runs, and its gain over Source; no gain for Source, or if it was not run."""
 
     value: Spread
     gain: Gain | None
@@ -125,7 +126,7 @@ class BenchTable:
     benchmark: str
     protocol: str
     record: dict[str, Any]
-    """The record of the first run; seed and settings belong to the rows, and the order where there are several."""
+    """The record of the first run; other runs may differ in seed, settings and order of the domains."""
     rows: list[BenchRow]
 
     @property
@@ -138,7 +139,7 @@ class BenchTable:
 
     @property
     def streams(self) -> list[Result]:
-        """One result for each order of the domains (or each that are left out), in order."""
+        """One result for each stream, sorted. Streams differ in the order of the domains or in those left out."""
         found = {result.stream: result for row in reversed(self.rows) for result in reversed(row.results)}
         return sorted(found.values(), key=lambda result: (result.record["order"], result.stream[::-1]))
 
@@ -148,15 +149,15 @@ class BenchTable:
         return len(self.streams) > 1 and leaves_one_out([[result] for result in self.streams])
 
     def score(self, row: BenchRow) -> ScoreAndGain:
-        """The score that counts: on the left-out domains if each stream leaves out others."""
+        """The score to compare: on the left-out domains if each stream leaves out others, else on the stream."""
         return self.shown(row.held_out if self.leaves_out and row.held_out else row.adapted)
 
     def mean(self, result: Result) -> float | None:
-        """The score of one run that counts."""
+        """The score of one run to compare, chosen as in `score`."""
         return result.held_out_score if self.leaves_out else result.mean_score
 
     def shown(self, score: ScoreAndGain) -> ScoreAndGain:
-        """A score as tables show it: without the deviation if domains are left out in turn."""
+        """A score as tables show it: no deviation if it would compare left-out domains instead of runs."""
         return replace(score, value=replace(score.value, deviation=None)) if self.leaves_out else score
 
     def whole(self, row: BenchRow) -> bool:
@@ -170,7 +171,7 @@ class BenchTable:
 
 
 def leaves_one_out(runs: Sequence[Sequence[Result]]) -> bool:
-    """Whether runs have one order of the domains and differ in those that are left out."""
+    """Whether runs share an order of the domains, so that they differ in the domains that they leave out."""
     return len({results[0].record["order"] for results in runs}) < len(runs)
 
 

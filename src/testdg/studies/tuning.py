@@ -1,4 +1,4 @@
-"""Tuning: for every method the same number of configurations, on the same streams, chosen by the same rule."""
+"""Tuning: every method tries the same number of configurations on the same streams; one rule chooses the best."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,20 +24,20 @@ from testdg.studies.grid import Grid, expand
 from testdg.studies.variants import TunedRow, Variant
 
 IMAGES = 4000
-TIED = 0.005  # points by which two scores may differ that are shown as equal
+TIED = 0.005  # scores closer than this many points are shown as equal
 Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Settings of a variant that the search tries, and the score that they reached."""
+    """One combination of settings of a variant that the search tries, and its score."""
 
     variant: Variant
     preset: str
     settings: Values
     published: bool
     widened: int = 0
-    """The widening of the search that added it; 0 for the first search."""
+    """Number of the widening that added this configuration; 0 for the first search."""
     score: float | None = None
     """The mean over all its runs; None if one failed or has no score."""
     seconds: float = 0.0
@@ -56,7 +56,7 @@ class Configuration:
 
 
 def configurations(variant: Variant, preset: str, rates: Sequence[float] = ()) -> list[Configuration]:
-    """The configurations of a variant, around the settings of a preset ("none" for the defaults).
+    """The configurations of a variant, close to the settings of a preset ("none" for the defaults).
 
     If there are `rates`, they replace the method's own search, together with the published rate.
     """
@@ -74,9 +74,9 @@ def configurations(variant: Variant, preset: str, rates: Sequence[float] = ()) -
 
 
 def usual_values(benchmark: Benchmark, values: Values) -> dict[str, Any]:
-    """The values with the default streams that settings are chosen on: extra corruptions, at full length."""
+    """The values, with defaults for the streams: the extra corruptions, at full length."""
     if "domains" not in values and not isinstance(benchmark, CorruptionBenchmark):
-        message = f"{benchmark.name} has no extra corruptions: name the domains to choose settings on with --domains"
+        message = f"{benchmark.name} has no extra corruptions: name the domains for the choice with --domains"
         raise UserError(message, code="no-domains")
     return {"domains": EXTRA, "images": IMAGES, **values}
 
@@ -88,9 +88,10 @@ def chosen_preset(variant: Variant, benchmark: str, values: Values) -> str:
 
 
 def tuning_runs(tried: Sequence[Configuration], values: Values, settings: Mapping[str, Values]) -> list[RunSpec]:
-    """The runs of every configuration on the domains in both orders, of Source first, then method by method.
+    """The runs of every configuration on the domains in both orders: first Source, then one method after the other.
 
-    An interrupted tuning is thus complete for some methods. `settings` of a method apply to all its configurations.
+    With this order, an interrupted tuning is complete for some methods, instead of incomplete for all. The `settings`
+    of a method apply to all its configurations.
     """
     for one in tried:
         own = {**one.settings, **one.variant.fixed}
@@ -112,9 +113,9 @@ def tuning_runs(tried: Sequence[Configuration], values: Values, settings: Mappin
 
 
 def conditions(rule: str, specs: Sequence[RunSpec], observer: Observer | None = None) -> dict[str, Any]:
-    """What a choice depends on, apart from the device, as the first run, which is of Source, will record it.
+    """Everything that a choice depends on, except for the device, from the record of the first run (of Source).
 
-    This loads the source model, which is trained first if the benchmark is embedded.
+    This loads the source model. The model of an embedded benchmark is trained now if necessary.
     """
     source = specs[0]
     record = open_run(msgspec.structs.replace(source, device="cpu"), observer).record
@@ -126,7 +127,7 @@ def conditions(rule: str, specs: Sequence[RunSpec], observer: Observer | None = 
 
 @dataclass(frozen=True)
 class VariantChoice:
-    """All configurations of a variant with their scores, of which at least one is not None."""
+    """All configurations of a variant with their scores; at least one score is not None."""
 
     variant: Variant
     metric: Metric
@@ -137,12 +138,12 @@ class VariantChoice:
 
     @property
     def best(self) -> Configuration:
-        """The configuration with the best score; in a tie the published one, then the smaller rate, then the first."""
+        """The best configuration. Ties are broken by: the published one, the smallest learning rate, the first."""
         return min(self.ties, key=lambda one: (not one.published, one.settings.get(RATE, 0)))
 
     @property
     def ties(self) -> list[Configuration]:
-        """All configurations whose score is shown as equal to the best."""
+        """The best configuration, and all whose score is shown as equal to it."""
         least = min(self._loss(one) for one in self.scored)
         return [one for one in self.scored if self._loss(one) - least < TIED]
 
@@ -176,9 +177,10 @@ class VariantChoice:
         return max(one.widened for one in self.tried)
 
     def wider(self) -> list[Configuration]:
-        """The configurations that a wider search adds: a value beyond each edge, in every combination with the others.
+        """The configurations that a wider search adds.
 
-        Empty if the choice is not at an edge, or if the setting is at its bound.
+        Each setting at an edge gets one more value beyond it, combined with all values of the other settings. Empty if
+        no setting is at an edge, or if the settings at an edge cannot go beyond their bounds.
         """
         axes, kind = self._axes(), self.variant.method_class.Settings
         for key, side in self.edges().items():
@@ -190,7 +192,7 @@ class VariantChoice:
         return [replace(added, settings=settings) for settings in found if settings not in known]
 
     def chosen(self) -> TunedRow:
-        """The row of the file of chosen settings."""
+        """The row for the file of chosen settings."""
         return TunedRow(
             name=self.variant.title,
             method=self.variant.method,
@@ -208,7 +210,7 @@ class VariantChoice:
         return -one.score if self.metric.higher else one.score
 
     def _axes(self) -> dict[str, tuple[Any, ...]]:
-        """All values of each setting in the search, numbers in rising order."""
+        """All values of each setting in the search; numbers are sorted."""
         axes = {}
         for key in self.tried[0].settings:
             values = tuple(dict.fromkeys(one.settings[key] for one in self.tried))
@@ -216,7 +218,7 @@ class VariantChoice:
         return axes
 
     def _steps(self, other: Configuration) -> int:
-        """Places between a configuration and the best one."""
+        """Distance to the best configuration: places in an ordered setting, 1 for any other difference."""
         best, steps = self.best.settings, 0
         for key, values in self._axes().items():
             here, there = values.index(best[key]), values.index(other.settings[key])
@@ -227,7 +229,7 @@ class VariantChoice:
 def choose(
     tried: Sequence[Configuration], specs: Sequence[RunSpec], ends: Sequence[Complete | Failed]
 ) -> tuple[list[VariantChoice], list[Variant]]:
-    """The choices of the variants whose runs have all ended, at least one with a score; and the other variants."""
+    """The choice of each variant whose runs have all ended, at least one with a score; then the remaining variants."""
     ended = {end.number for end in ends}
     complete = {end.number: end.result for end in ends if isinstance(end, Complete)}
     source = mean_of([result.mean_score for n, result in complete.items() if specs[n].method == SOURCE])

@@ -9,51 +9,30 @@ and nothing that an adapter does not have anyway.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from testdg.bounds import require_range
 from testdg.core.adapter import Adapter
-from testdg.core.guard.health import FIRST_TRUST, Health, Probe, State, copy_state
+from testdg.core.guard.decisions import Action, Counters, Decision, OnDecision, Snapshot
+from testdg.core.guard.health import FIRST_TRUST, Health, copy_state
 from testdg.core.guard.inputs import REASONS, Inputs
 from testdg.core.guard.mix import MIXED, Mix, spread
+from testdg.core.guard.probe import Probe, Trouble
 from testdg.core.state import below
 from testdg.errors import UserError
 
 PAUSE = 1000
 """Images without learning after the first fall back; twice as many after each further one."""
+SLOWLY = 4
+"""After a second trouble, one batch in so many is learnt from."""
 PREFIX = "guard."
 """Beginning of the names of the guard's own tensors in a saved state."""
-Action = Literal["skip", "roll back", "fall back"]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What the guard did at a batch, and why."""
-
-    batch: int
-    action: Action
-    reason: str
-
-
-OnDecision = Callable[[Decision], None] | None
-
-
-@dataclass
-class Counters:
-    """The plain numbers that the next decision depends on; they are saved as they are."""
-
-    batch: int = 0
-    pause: int = 0
-    """Images left that will not be learnt from."""
-    troubles: int = 0
-    """Unhealthy checks without `patience` healthy ones between them."""
-    actions: dict[Action, int] = field(default_factory=lambda: {"skip": 0, "roll back": 0, "fall back": 0})
 
 
 class Guard:
@@ -87,7 +66,7 @@ class Guard:
         self.decisions: deque[Decision] = deque(maxlen=100)
         self.inputs = Inputs(model.channels).to(model.device)
         self.health = Health(adapter, None if probe is None else adapter.checked(probe))
-        self.snapshots: deque[State] = deque(maxlen=snapshots)
+        self.snapshots: deque[Snapshot] = deque(maxlen=snapshots)
         self._start()
 
     def _start(self) -> None:
@@ -99,6 +78,7 @@ class Guard:
         self.health.clear()
         self._event: dict[str, str | int] = {}  # of the last batch
         self._stepped = False  # whether the adapter has seen the last batch
+        self._skips = ""  # code of the row of skipped batches that the last batch belongs to
 
     def __getattr__(self, name: str) -> Any:
         """Forward everything else to the adapter."""
@@ -123,7 +103,10 @@ class Guard:
             self._event = {"guard_pause": max(0, self.counters.pause)}
         else:
             logits = self._checked_step(images)
+        if self._event.get("guard") != "skip":
+            self._skips = ""
         self.counters.batch += 1
+        self.counters.image += len(images)
         return logits
 
     def predict(self, images: Tensor) -> Tensor:
@@ -144,8 +127,12 @@ class Guard:
         """Restore the last healthy state; the next time, the one before it."""
         if not self.snapshots:
             raise UserError("there is no healthy state before the first batch", code="no-healthy-state")
-        self.adapter.load_state(*(self.snapshots[-1] if len(self.snapshots) == 1 else self.snapshots.pop()))
-        self._decide("roll back", reason)
+        self._roll_back("requested", reason)
+
+    def _roll_back(self, code: str, reason: str) -> None:
+        snapshot = self.snapshots[-1] if len(self.snapshots) == 1 else self.snapshots.pop()
+        self.adapter.load_state(*snapshot.state)
+        self._decide("roll back", code, f"{reason}; what was learnt since image {snapshot.image:,} is undone")
 
     # What is known of the last batch
 
@@ -199,7 +186,10 @@ class Guard:
         self.health.watch_source()
         self.probe.begin(self.adapter.predict, self.health.source_logits)
         self.mix.add(logits)
-        self.snapshots.append(copy_state(self.adapter))
+        self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        self.snapshots.append(Snapshot(copy_state(self.adapter), self.counters.image))
 
     def _predict(self, images: Tensor) -> Tensor:
         logits = self.adapter.predict(images)
@@ -223,12 +213,15 @@ class Guard:
         useful = [not any(row) for row in flags]
         if 2 * sum(useful) < len(useful) or not any(useful):
             against = [sum(column) for column in zip(*flags, strict=True)]
-            return self._skip(images, REASONS[against.index(max(against))])
+            return self._skip(images, *REASONS[against.index(max(against))])
         self.health.note(images)
         if not self.mix.known:
-            return self._skip(images, "too few predictions so far to know the mix of classes")
-        if self.mix.check() and (answer := self._refuse_one_sided(images)) is not None:
+            return self._skip(images, "few-predictions", "too few predictions so far to know the mix of classes")
+        before = self.mix.one_sided
+        if self.mix.check() and (answer := self._refuse_one_sided(images, begins=not before)) is not None:
             return answer
+        if self.counters.troubles > 1 and self.counters.batch % SLOWLY:
+            return self._skip(images, "learns-slowly", f"after several troubles, one batch in {SLOWLY} is learnt from")
         logits = self._learn(images, useful)
         step = self.health.movement.after(logits)
         self.mix.add_classes(step.classes)
@@ -237,15 +230,15 @@ class Guard:
             trouble = self._check()
         return logits if trouble is None else self._undo(images, trouble)
 
-    def _refuse_one_sided(self, images: Tensor) -> Tensor | None:
+    def _refuse_one_sided(self, images: Tensor, begins: bool) -> Tensor | None:
         """Predict without learning if predictions are of one class; None if the batch may be learnt from anyway.
 
-        The cause may be the model, the stream, or a domain that is hard to recognise. So the model is checked first.
-        If it is healthy, and the method handles streams of few classes or the source sees several classes in the same
-        images, there is no reason not to learn.
+        The cause may be the model, the stream, or a domain that is hard to recognise. So the model is checked when that
+        begins. If it is healthy, and the method handles streams of few classes or the source sees several classes in
+        the same images, there is no reason not to learn.
         """
         health = self.health
-        if health.checks.unchecked and self.probe.ready and (trouble := self._check()) is not None:
+        if begins and health.checks.unchecked and self.probe.ready and (trouble := self._check()) is not None:
             return self._undo(images, trouble)
         if self.probe.ready and self.adapter.handles_bunches:
             return None
@@ -253,7 +246,7 @@ class Guard:
             classes = health.source_logits(health.recent).argmax(1).tolist()
             if spread(classes, self.mix.classes) >= MIXED:
                 return None
-        return self._skip(images, str(self.mix))
+        return self._skip(images, "one-sided", str(self.mix))
 
     def _learn(self, images: Tensor, useful: Sequence[bool]) -> Tensor:
         """Learn from the useful images, and predict the others."""
@@ -271,43 +264,46 @@ class Guard:
             self.probe.collect(images[places], learnt)
             return logits
 
-    def _check(self) -> str | None:
+    def _check(self) -> Trouble | None:
         """Check the model and say what is wrong; a healthy state becomes a snapshot."""
         trouble = self.health.check()
         if trouble is None:
             self.counters.troubles = 0 if self.health.checks.healthy >= self.patience else self.counters.troubles
-            self.snapshots.append(copy_state(self.adapter))
+            self._take_snapshot()
         return trouble
 
-    def _skip(self, images: Tensor, reason: str) -> Tensor:
+    def _skip(self, images: Tensor, code: str, reason: str) -> Tensor:
         logits = self._predict(images)
-        self._decide("skip", reason)
+        self._decide("skip", code, reason)
         return logits
 
-    def _undo(self, images: Tensor, reason: str) -> Tensor:
+    def _undo(self, images: Tensor, trouble: Trouble) -> Tensor:
         """Restore the last healthy state, after several troubles the source, and predict with it."""
         counters = self.counters
         counters.troubles += 1
         self.health.checks.healthy, self.health.checks.trust = 0, FIRST_TRUST
         if counters.troubles < self.patience:
-            self.roll_back(reason)
+            self._roll_back(*trouble)
         else:
             counters.pause = PAUSE * 2 ** self.counts["fall back"]
             self.adapter.reset()
             self.snapshots.clear()
-            self.snapshots.append(copy_state(self.adapter))
-            pause = f"the source predicts, and nothing is learnt from the next {counters.pause} images"
-            self._decide("fall back", f"{reason}, again: {pause}")
+            self._take_snapshot()
+            pause = f"the source predicts, and nothing is learnt from the next {counters.pause:,} images"
+            self._decide("fall back", trouble.code, f"{trouble.reason}, again: {pause}")
         return self._predict(images)
 
-    def _decide(self, action: Action, reason: str) -> None:
-        """Record a decision and call `on_decision`; another state is watched from here on."""
-        decision = Decision(self.counters.batch, action, reason)
+    def _decide(self, action: Action, code: str, reason: str) -> None:
+        """Count a decision; the first of a row is recorded and reported. After an undo another state is watched."""
         self.counts[action] += 1
+        self._event = {"guard": action, "guard_code": code, "guard_reason": reason}
+        if action == "skip" and code == self._skips:
+            return
+        self._skips = code if action == "skip" else ""
+        decision = Decision(self.counters.batch, action, reason, code)
         self.decisions.append(decision)
         if self.on_decision is not None:
             self.on_decision(decision)
-        self._event = {"guard": action, "guard_reason": reason}
         if action != "skip":
             self.health.restart()
             self.mix = Mix(self.mix.classes)  # the old predictions are of a state that is gone
@@ -317,8 +313,8 @@ class Guard:
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next batch depends on."""
         own = {"thumbnails": self.inputs.thumbnails} | {f"health.{k}": v for k, v in self.health.tensors().items()}
-        for number, (tensors, _) in enumerate(self.snapshots):
-            own |= {f"snapshots.{number}.{name}": value for name, value in tensors.items()}
+        for number, snapshot in enumerate(self.snapshots):
+            own |= {f"snapshots.{number}.{name}": value for name, value in snapshot.state[0].items()}
         return {**self.adapter.tensors(), **{PREFIX + name: value for name, value in own.items()}}
 
     def values(self) -> dict[str, Any]:
@@ -326,7 +322,8 @@ class Guard:
         own = {
             "patience": self.patience,
             "max_snapshots": self.snapshots.maxlen,
-            "snapshots": [values for _, values in self.snapshots],
+            "snapshots": [{"values": snapshot.state[1], "image": snapshot.image} for snapshot in self.snapshots],
+            "skips": self._skips,
             "counters": asdict(self.counters),
             "mix": asdict(self.mix),
             "health": self.health.values(),
@@ -343,8 +340,10 @@ class Guard:
         self.health.load_state(below(PREFIX + "health.", tensors), own["health"])
         self.snapshots.clear()
         for number, plain in enumerate(own["snapshots"]):
-            snapshot = below(f"{PREFIX}snapshots.{number}.", tensors)
-            self.snapshots.append(({name: value.clone() for name, value in snapshot.items()}, plain))
+            stored = below(f"{PREFIX}snapshots.{number}.", tensors)
+            state = {name: value.clone() for name, value in stored.items()}, plain["values"]
+            self.snapshots.append(Snapshot(state, plain["image"]))
+        self._skips = own["skips"]
         self.counters = Counters(**own["counters"])
         self.mix = Mix(**own["mix"])
         self.decisions.clear()

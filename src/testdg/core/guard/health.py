@@ -1,13 +1,7 @@
-"""Is a model still itself? A few images are predicted now and then, and compared with the first predictions.
-
-The idea: what adaptation may do to predictions in a foreign domain is unknown, but on images like those of the training
-set they should hardly change. So the first predictions for a few such images (the probe) are stored, and the share that
-stays equal (the agreement) is measured during the stream. Low agreement is excused while the stream itself is
-foreign, which the source reveals by its low confidence, but never below `1 - LENIENT`.
-"""
+"""What is checked after every step (is it finite, and not too large?), and when the probe is predicted."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -17,35 +11,17 @@ from torch import Tensor, nn
 
 from testdg.core.adapter import Adapter
 from testdg.core.graphs import Recorded
-from testdg.core.weights import frozen_copy
+from testdg.core.guard.probe import Probe, Trouble
+from testdg.core.weights import frozen_copy, uses_batch
 from testdg.models import VisionModel
-from testdg.models.alignment import confidence
 from testdg.models.blocks import watching
 
-Batch = Tensor | tuple[Tensor, Tensor]
-"""Images, or images and labels."""
-Predict = Callable[[Tensor], Tensor]
-"""Returns the logits of images."""
 State = tuple[dict[str, Tensor], dict[str, Any]]
 """Tensors and plain values of an adapter."""
 
-IMAGES = {"classification": 100, "segmentation": 4}
-"""Images of the probe."""
-STRICT = {"classification": 0.03, "segmentation": 0.1}
-"""Share of the probe, or of its pixels, that may be predicted otherwise while the stream is like the source."""
-LENIENT = 0.4
-"""The same share while the stream is foreign, or where the probe is made of images of the stream."""
-HALF_PROBE_MARGIN = 2 / 3
-"""Part of `STRICT` up to which a look at half of the probe is enough."""
-MAX_UNCERTAINTY_RATIO = 2.0
-"""A stream is foreign where the source is more than this many times as unsure of it as of the probe."""
-TRAIN_SET_CONFIDENCE_BONUS = 0.01
-"""Added to the uncertainty on the probe: a source is surer of the images that it was trained on."""
 RECENT = {"classification": 60, "segmentation": 4}
 """Last images of the stream, which the source predicts, too."""
-MIN_CONFIDENCE = 0.8
-"""Probability of the predicted class with which an image of the stream enters the probe."""
-SHARE = 0.03
+SHARE = 0.035
 """Part of the passes of a method that may be spent on checks."""
 BACKWARD = 2
 """Passes that a backward pass is worth."""
@@ -56,8 +32,9 @@ IMAGES_PER_PASS = {"cpu": 1, "cuda": 8}
 FAR = {"vectors": 0.015, "matrices": 0.05}
 """How far weights may move, relative to their norm, before a check is due at once."""
 FIRST_TRUST = 0.1
-"""Part of `FAR` after which a check is due as long as little is known of a method, and after trouble."""
-TRUST_GROWTH = 1.2
+"""Part of all that may pass between checks (images, movement) as long as little is known of a method, and after
+trouble."""
+TRUST_GROWTH = 1.4
 """Factor of that part after each healthy check, until it is 1."""
 JUMP = 0.5
 """Part of `FAR` that no single step may take: a rate that high ruins a model before a check is due."""
@@ -67,84 +44,6 @@ WATCHED = 4096
 
 def copy_state(adapter: Adapter) -> State:
     return {name: value.detach().clone() for name, value in adapter.tensors().items()}, adapter.values()
-
-
-class Probe(nn.Module):
-    """A few images, and what was predicted for them at first."""
-
-    images: Tensor | None
-    classes: Tensor | None
-    confidence: Tensor | None
-
-    def __init__(self, images: Tensor | None, task: str) -> None:
-        super().__init__()
-        self.size, self.task = IMAGES[task], task
-        self.origin = "stream" if images is None else "source"
-        self.register_buffer("images", None if images is None else images[: self.size].clone())
-        self.register_buffer("classes", None)
-        self.register_buffer("confidence", None)
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is something to compare with."""
-        return self.classes is not None and len(self.classes) >= (self.size if self.origin == "stream" else 1)
-
-    def begin(self, predict: Predict, source: Predict) -> None:
-        """Store what an adapter predicts before it learns, and how confident the source is."""
-        if self.images is not None and self.classes is None:
-            self.classes, self.confidence = predict(self.images).argmax(1), confidence(source(self.images))
-
-    def first_images(self, batches: Iterable[Batch], first: list[Tensor]) -> Iterator[Batch]:
-        """Pass batches of a warm-up on, and collect enough of their images for a probe in `first`."""
-        for batch in batches:
-            images = batch if isinstance(batch, Tensor) else batch[0]
-            if sum(map(len, first)) < self.size and (not first or first[0].shape[1:] == images.shape[1:]):
-                first.append(images)
-            yield batch
-
-    @torch.no_grad()
-    def collect(self, images: Tensor, logits: Tensor) -> None:
-        """Without source images: add confident predictions from the beginning of the stream."""
-        if self.ready or self.origin != "stream":
-            return
-        sure = logits.softmax(1).amax(1).reshape(len(logits), -1).mean(1) > MIN_CONFIDENCE
-        if self.images is not None and self.images.shape[1:] != images.shape[1:]:
-            return
-        images, classes = images[sure], logits[sure].argmax(1)
-        if self.images is not None and self.classes is not None:
-            images, classes = torch.cat([self.images, images]), torch.cat([self.classes, classes])
-        self.images, self.classes = images[: self.size].clone(), classes[: self.size].clone()
-
-    def agreement(self, predict: Predict, half: int) -> float:
-        """Share of the probe, or of its pixels, that is predicted as at first.
-
-        The first (0) or second (1) half of it is enough if nearly all of that is.
-        """
-        assert self.images is not None
-        assert self.classes is not None
-        middle = len(self.images) // 2
-        first, second = slice(0, middle), slice(middle, None)
-        same: list[Tensor] = []  # of each half, 1 where an image or a pixel is predicted as at first, else 0
-        for part in (second, first) if half else (first, second):
-            images, classes = self.images[part], self.classes[part]
-            same.append((predict(images).argmax(1) == classes).float() if len(images) else classes.float())
-            if len(images) and same[0].mean() >= 1 - STRICT[self.task] * HALF_PROBE_MARGIN:
-                break
-        return float(torch.cat(same).mean())
-
-    def forgotten(self, agreement: float, source: Predict, images: Tensor) -> bool:
-        """Whether the agreement is too low.
-
-        The source predicts the images of the stream only where the answer depends on them, that is, where a foreign
-        stream would excuse the model.
-        """
-        if self.origin == "stream" or agreement < 1 - LENIENT:
-            return agreement < 1 - LENIENT
-        if agreement >= 1 - STRICT[self.task]:
-            return False
-        assert self.confidence is not None
-        uncertainty = 1 - float(self.confidence) + TRAIN_SET_CONFIDENCE_BONUS
-        return not 1 - float(confidence(source(images))) > MAX_UNCERTAINTY_RATIO * uncertainty
 
 
 class Step(NamedTuple):
@@ -195,7 +94,11 @@ class Checks:
     """The plain numbers that the next check depends on; they are saved as they are."""
 
     unchecked: int = 0
-    """Images since the last check."""
+    """Images learnt from since the last check."""
+    made: int = 0
+    """Checks so far."""
+    earned: float = 0.0
+    """Passes that checks may take, after what they have taken."""
     healthy: int = 0
     """Healthy checks since the last trouble."""
     passes: float = 0.0
@@ -204,14 +107,14 @@ class Checks:
     moved: float = 0.0
     """How far the weights have moved since the last check."""
     trust: float = FIRST_TRUST
-    """How far they may move until the next check, as a share of what is far."""
+    """Part of the usual images and of what is far that may pass until the next check."""
 
 
 class Health:
     """Decides whether the model of an adapter is still itself: a copy of the source, a probe, and a look at each step.
 
     A check costs passes of the probe, so it is due only when enough images have paid for it (`SHARE`), or when the
-    weights have moved far. What is far grows with every healthy check: little is known of a method at first.
+    weights have moved far. Both grow with every healthy check: little is known of a method at first, and after trouble.
     """
 
     def __init__(self, adapter: Adapter, probe: Tensor | None) -> None:
@@ -230,6 +133,12 @@ class Health:
         self.adapter.reset()
         self.source = frozen_copy(self.adapter.model)
         self.movement = Movement(self.adapter.trainable())
+        self.probe.weights = bool(self.movement.before)
+        self.probe.aligned = any(
+            model.alignment is not None or any(map(uses_batch, model.modules()))
+            for model in self.adapter.modules()
+            if isinstance(model, VisionModel)
+        )
         self.adapter.load_state(*state)
         self.restart()
 
@@ -259,23 +168,26 @@ class Health:
             passed += len(given)
 
         if checks.counted < COUNTED:
-            networks = [module.network for module in self.adapter.modules() if isinstance(module, VisionModel)]
-            with watching(*networks, note=count):
+            with watching(
+                *(part.network for part in self.adapter.modules() if isinstance(part, VisionModel)), note=count
+            ):
                 yield
             passes = passed / images + (BACKWARD if self.movement.before else 0)
             checks.passes = (checks.passes * checks.counted + passes) / (checks.counted + 1)
             checks.counted += 1
         else:
             yield
-        checks.unchecked += max(images, IMAGES_PER_PASS.get(self.adapter.model.device.type, 1))
+        checks.unchecked += images
+        worth = max(images, IMAGES_PER_PASS.get(self.adapter.model.device.type, 1))
+        checks.earned += worth * SHARE * checks.passes / checks.trust
 
-    def trouble_of(self, step: Step) -> str | None:
+    def trouble_of(self, step: Step) -> Trouble | None:
         """What is wrong with the model after a step, without a check; None where nothing is known to be."""
         if not step.finite:
-            return "predictions or weights are not finite"
+            return Trouble("not-finite", "predictions or weights are not finite")
         jump, self.checks.moved = step.moved - self.checks.moved, step.moved
         if jump > JUMP:
-            return "the weights jumped further in one step than any step should take them: is the rate too high?"
+            return Trouble("step-too-large", "the weights jumped too far in one step: is the learning rate too high?")
         return None
 
     @property
@@ -284,17 +196,18 @@ class Health:
         checks, probe = self.checks, self.probe
         if not probe.ready or probe.classes is None:
             return False
-        return checks.moved > checks.trust or checks.unchecked * SHARE * checks.passes >= len(probe.classes)
+        return checks.moved > checks.trust or checks.earned >= probe.least
 
-    def check(self) -> str | None:
+    def check(self) -> Trouble | None:
         """Predict the probe and say what is wrong; None where the model is healthy."""
-        assert self.recent is not None
         self.restart()
         checks = self.checks
-        agreement = self.probe.agreement(self.adapter.predict, checks.healthy % 2)
-        if self.probe.forgotten(agreement, self.source_logits, self.recent):
-            whose = "source images" if self.probe.origin == "source" else "the first images of the stream"
-            return f"only {agreement:.0%} of {whose} are predicted as before"
+        checks.made += 1
+        trouble, predicted = self.probe.trouble(self.adapter.predict, checks.made)
+        least = float(self.probe.least)
+        checks.earned = max(min(checks.earned, least) - predicted, -least)
+        if trouble is not None:
+            return trouble
         checks.healthy += 1
         checks.trust = min(1.0, TRUST_GROWTH * checks.trust)
         return None
@@ -308,18 +221,19 @@ class Health:
 
     def values(self) -> dict[str, Any]:
         """Every plain value that the next check depends on, ready for JSON."""
-        return {"checks": asdict(self.checks), "origin": self.probe.origin}
+        return {"checks": asdict(self.checks), "origin": self.probe.origin, "by_batch": self.probe.by_batch}
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Restore what `tensors` and `values` returned."""
         device = self.adapter.model.device
-        for name in ("images", "classes", "confidence"):
+        for name in ("images", "classes", "shares"):
             value = tensors.get(f"probe.{name}")
             setattr(self.probe, name, None if value is None else value.to(device, copy=True))
         recent = tensors.get("recent")
         self.recent = None if recent is None else recent.to(device, copy=True)
+        self.probe.origin, self.probe.by_batch = values["origin"], values["by_batch"]
         self.watch_source()
         for name, before in self.movement.before.items():
             if (value := tensors.get(f"before.{name}")) is not None:  # none was saved before the first batch
                 before.copy_(value)
-        self.checks, self.probe.origin = Checks(**values["checks"]), values["origin"]
+        self.checks = Checks(**values["checks"])

@@ -24,11 +24,12 @@ RECENT = 64
 NOTHING = -1.0
 """Value of missing thumbnails: far from every image."""
 REASONS = (
-    "one colour",
-    "nearly all pixels at one end of the scale",
-    "noise: neighbouring pixels have nothing in common",
-    "the same frame again",
+    ("one-colour", "one colour"),
+    ("saturated", "nearly all pixels at one end of the scale"),
+    ("noise", "noise: neighbouring pixels have nothing in common"),
+    ("same-frame", "the same frame again"),
 )
+"""Codes and reasons."""
 
 
 class Look(NamedTuple):

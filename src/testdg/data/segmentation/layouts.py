@@ -100,7 +100,7 @@ def find_classes(data: Path, masks: Path) -> tuple[tuple[str, ...], LabelTable]:
     if masks.name.endswith("annot"):
         return CAMVID, plain_table(len(CAMVID), (len(CAMVID),))
     raise UserError(
-        f"{data / CLASS_LIST} is missing: name the classes of {masks}, one per line, from number 0 on",
+        f"{data / CLASS_LIST} is missing: list the classes of {masks} in it, one per line, from class 0",
         code="no-classes",
     )
 

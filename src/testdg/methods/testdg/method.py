@@ -18,7 +18,7 @@ from testdg.models import Output
 
 
 class Update(NamedTuple):
-    """An update whose gradients are known."""
+    """An update that can be applied later: its gradients are computed."""
 
     learner: Learner
     gradients: tuple[Tensor | None, ...]
@@ -54,10 +54,10 @@ class TestDG(Networks):
     checks_input_late = True
     detector_class: ClassVar[type[ChangeDetector]] = ChangeDetector
     default_gamma: ClassVar[float | None] = None
-    """Width of the RBF kernel where the settings leave it open; none: median heuristic."""
+    """Width of the RBF kernel if the settings do not give one; None: median heuristic."""
 
     def __new__(cls, *_: Any, **settings: Any) -> Self:
-        """Make the subclass that follows the released code where the settings ask for it."""
+        """With the setting `as_released`, create the subclass that follows the released code."""
         from testdg.methods.testdg.released import TestDGReleased
 
         released = cls is TestDG and settings.get("as_released") is True
@@ -85,8 +85,9 @@ class TestDG(Networks):
     def step(self, images: Tensor) -> Tensor:
         """Predict a batch and learn from it: 10 forward-equivalents, without an amplifier 5.
 
-        Before the first change there is one more, for the augmented images. Nothing moves the encoder before step 2, so
-        one plain pass serves the prediction and L_self.
+        Before the first change there is one more, for the augmented images. The encoder does not change before step 2,
+        so one plain pass serves the prediction and L_self. Step 1 writes weights before the last pass; `_move` copies
+        them first, so that the step can still be undone.
         """
         s = self.settings
         with trained([self.model], s.self_training or (s.invariance and self.amplifier is None)):
@@ -144,7 +145,7 @@ class TestDG(Networks):
         self.diagnostics["prototype_mmd2"] = selection_mmd2(embeddings, chosen, self.gamma)
 
     def _reference(self, augmented: Output | None) -> Tensor:
-        """Prototypes; in the first domain, embeddings of augmented images by the extractor as it is now."""
+        """Prototypes of the previous domain; in the first domain, augmented images by the current extractor."""
         if augmented is None:
             return self.prototypes.current.clone()
         with torch.no_grad():
@@ -153,14 +154,14 @@ class TestDG(Networks):
     # 3.3: the two steps
 
     def _first_domain_pass(self, images: Tensor, plain: Output) -> Output:
-        """The pass before step 1, with gradients for whichever step is the first to need them."""
+        """The pass before step 1, with gradients for the amplifier if step 1 trains it, else for the encoder."""
         if self.amplifier is None:
             return plain
         with trained([self.amplifier if self.amplifier_learns else self.model], True):
             return self._domain_pass(images)
 
     def _second_domain_pass(self, images: Tensor, domain: Output) -> Output:
-        """The pass after step 1, in which the encoder learns L_inv; the first one again if the amplifier stayed."""
+        """The pass after step 1, for L_inv; the first pass is reused if step 1 did not change the amplifier."""
         if not (self.amplifier_learns and self.settings.invariance):
             return domain
         with trained([self.model], True):
@@ -168,11 +169,11 @@ class TestDG(Networks):
 
     @torch.no_grad()
     def _augmented_pass(self, images: Tensor) -> Output:
-        """The reference of the first domain, before the extractor."""
+        """The pass of augmented images, which replace the previous domain while there is none."""
         return self._domain_pass(self.augment(images, self.generator))
 
     def _step_1(self, domain: Output, augmented: Output | None) -> Tensor:
-        """Amplifier, extractor and discriminator learn L_dis; returns the embeddings before that."""
+        """Amplifier, extractor and discriminator learn L_dis. Returns the embeddings from before the update."""
         s = self.settings
         if not self.amplifier_learns:
             domain = Output(*(part.detach() for part in domain))
@@ -195,7 +196,7 @@ class TestDG(Networks):
         return loss
 
     def _move_domain(self, loss: Tensor) -> None:
-        """Update extractor and discriminator (their backward pass costs nothing) and the amplifier."""
+        """Update extractor, discriminator and amplifier. All gradients are computed before any weight is written."""
         gradients = self.domain_learner.gradients(loss, keep=self.amplifier_learns)
         others = None if self.amplifier_learner is None else self.amplifier_learner.gradients(loss)
         self._move(self.domain_learner, gradients, loss)
@@ -203,14 +204,14 @@ class TestDG(Networks):
             self._move(self.amplifier_learner, others, loss)
 
     def _move(self, learner: Learner, gradients: tuple[Tensor | None, ...], loss: Tensor) -> None:
-        """Update what a learner trains; `keep` makes it restorable, as passes that are still to come may fail."""
+        """Update the weights of a learner; `keep` copies them first, since later passes of the step may still fail."""
         self.keep(learner.written())
         learner.move(gradients, loss)
 
     def _self_training_update(self, plain: Output, taught: Tensor) -> Update | None:
-        """The gradients of L_self, taken before step 1: two passes of the student never share the memory.
+        """The gradients of L_self, computed before step 1, so that memory never holds two passes of the student.
 
-        None where there is no L_self, and where one pass serves L_inv, too: `_step_2` then takes both together.
+        None without L_self, and None if the same pass serves L_inv: `_step_2` then computes both gradients together.
         """
         s = self.settings
         if not s.self_training or (self.amplifier is None and s.invariance):
@@ -264,7 +265,7 @@ class TestDG(Networks):
 
 
 def added(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """The sums of gradients, of which some may be missing."""
+    """Add gradients pairwise; None counts as zero."""
     sums: list[Tensor | None] = []
     for a, b in zip(one, other, strict=True):
         sums.append(a + b if a is not None and b is not None else b if a is None else a)
