@@ -1,6 +1,8 @@
 """A guard around adapters: what it skips, undoes and remembers."""
 
-from collections.abc import Iterator
+import copy
+import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +118,7 @@ def test_what_is_not_worth_learning_from_in_a_batch_is_predicted(digits: Digits)
     torch.testing.assert_close(found[torch.arange(20) != 3], expected[1:])
 
 
-def test_every_decision_is_told(digits: Digits) -> None:
+def test_every_decision_is_reported(digits: Digits) -> None:
     told: list[Decision] = []
     adapter = guard(adapt(digits.model, "tent"), digits.train[:50], on_decision=told.append)
     adapter(torch.zeros(4, 3, 32, 32))
@@ -212,7 +214,7 @@ def test_images_of_the_warm_up_are_the_probe(digits: Digits) -> None:
 
 
 @pytest.mark.parametrize("method", ["tent", "testdg_aligned"])
-def test_a_saved_guard_goes_on_as_if_nothing_had_happened(method: str, digits: Digits, tmp_path: Path) -> None:
+def test_a_loaded_guard_continues_as_the_saved_one(method: str, digits: Digits, tmp_path: Path) -> None:
     stream = [*digits.shuffled(3), torch.zeros(20, 3, 32, 32), *bad_stream(digits, "one class", 3, 20)]
     one = digits.guarded(method, learning_rate=3e-3)
     for images in stream[:4]:
@@ -226,7 +228,28 @@ def test_a_saved_guard_goes_on_as_if_nothing_had_happened(method: str, digits: D
     assert other.values() == one.values()
 
 
-def test_reset_begins_anew(digits: Digits) -> None:
+def pickled(adapter: Guard) -> Guard:
+    copied: Guard = pickle.loads(pickle.dumps(adapter))
+    return copied
+
+
+@pytest.mark.parametrize("copying", [copy.deepcopy, pickled])
+@pytest.mark.parametrize("method", ["tent", "testdg_aligned"])
+def test_a_copy_of_a_guard_shares_nothing_with_it(
+    method: str, copying: Callable[[Guard], Guard], digits: Digits
+) -> None:
+    first = digits.guarded(method)
+    batches = [*digits.shuffled(8), *bad_stream(digits, "one frame", 2, 20)]
+    for images in batches[:4]:
+        first(images)
+    copied = copying(first)
+    alone = [first(images) for images in batches[4:]]
+    assert all(torch.equal(copied(images), logits) for images, logits in zip(batches[4:], alone, strict=True))
+    assert copied.counts == first.counts
+    assert all(torch.equal(value, first.tensors()[name]) for name, value in copied.tensors().items())
+
+
+def test_reset_starts_again(digits: Digits) -> None:
     adapter = digits.guarded("tent", learning_rate=10.0)
     for images in digits.shuffled(6):
         adapter(images)
@@ -316,7 +339,7 @@ def test_a_guard_is_not_lost_on_the_way_to_a_device(digits: Digits) -> None:
         digits.guarded("tent").to("cpu")
 
 
-def test_a_pause_is_told_and_tells_nothing_old(digits: Digits) -> None:
+def test_a_pause_is_reported_without_older_decisions(digits: Digits) -> None:
     adapter, stream = digits.guarded("testdg_aligned"), digits.shuffled(3)
     adapter(next(stream))
     assert "gap" in adapter.diagnostics

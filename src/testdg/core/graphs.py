@@ -30,6 +30,10 @@ class Recorded:
         self.calls: dict[Hashable, int] = {}
         self.graphs: dict[Hashable, Recording] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy starts without recordings: they replay kernels on the memory of the original."""
+        return {**self.__dict__, "pool": None, "calls": {}, "graphs": {}}
+
     def __call__(self, key: Hashable, *inputs: Tensor) -> dict[str, Tensor]:
         """Run the function, or launch its recording."""
         key = (key, *(tuple(tensor.shape) for tensor in inputs))

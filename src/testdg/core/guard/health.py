@@ -63,16 +63,18 @@ class Movement:
     def __init__(self, trainable: Mapping[str, nn.Parameter]) -> None:
         known = [p for p in trainable.values() if p.is_contiguous() and float(p.detach().norm()) > 0]
         groups = {"vectors": [p for p in known if p.ndim < 2], "matrices": [p for p in known if p.ndim > 1]}
-        self.watched = {  # views of the weights
-            name: [parameter.detach().flatten()[:WATCHED] for parameter in group] for name, group in groups.items()
-        }
-        self.before = {name: torch.cat(parts) for name, parts in self.watched.items() if parts}
-        self._recorded = Recorded(lambda logits: {"numbers": self._numbers(logits)}, copies=False)
+        self.watched = {name: group for name, group in groups.items() if group}
+        """The parameters themselves, not views of them: a view in a copy of a guard would not follow its weights."""
+        self.before = {name: self._weights(name) for name in self.watched}
+        self._recorded = Recorded(self._numbers, copies=False)
+
+    def _weights(self, name: str) -> Tensor:
+        return torch.cat([parameter.detach().flatten()[:WATCHED] for parameter in self.watched[name]])
 
     def mark(self) -> None:
         """Measure from here."""
         for name, before in self.before.items():
-            before.copy_(torch.cat(self.watched[name]))
+            before.copy_(self._weights(name))
 
     @torch.no_grad()
     def after(self, logits: Tensor) -> Step:
@@ -80,13 +82,14 @@ class Movement:
         finite, moved, *classes = self._recorded(None, logits)["numbers"].tolist()
         return Step(bool(finite) and math.isfinite(moved), moved, list(map(int, classes)))
 
-    def _numbers(self, logits: Tensor) -> Tensor:
+    def _numbers(self, logits: Tensor) -> dict[str, Tensor]:
         moved = [logits.new_zeros(())]
         for name, before in self.before.items():
-            way = (torch.cat(self.watched[name]) - before).norm()
+            way = (self._weights(name) - before).norm()
             moved.append(way / (FAR[name] * before.norm().clamp(min=1e-12)))
         numbers = torch.stack([torch.isfinite(logits).all().float(), torch.stack(moved).amax()])
-        return torch.cat([numbers, logits.argmax(1).float()]) if logits.ndim == 2 else numbers
+        classes = logits.argmax(1).float() if logits.ndim == 2 else logits.new_zeros(0)
+        return {"numbers": torch.cat([numbers, classes])}
 
 
 @dataclass

@@ -50,7 +50,7 @@ class Inputs(nn.Module):
         super().__init__()
         self.register_buffer("thumbnails", torch.full((RECENT, channels * THUMBNAIL**2), NOTHING))
         self.register_buffer("before", self.thumbnails.clone(), persistent=False)
-        self._recorded = Recorded(lambda images: {"numbers": self._numbers(images)}, copies=False)
+        self._recorded = Recorded(self._numbers, copies=False)
 
     @torch.no_grad()
     def look(self, images: Tensor) -> Look:
@@ -67,7 +67,7 @@ class Inputs(nn.Module):
         """Forget all images."""
         self.thumbnails.fill_(NOTHING)
 
-    def _numbers(self, images: Tensor) -> Tensor:
+    def _numbers(self, images: Tensor) -> dict[str, Tensor]:
         """Everything that a look shows, for one transfer to the host."""
         every = -(-min(images.shape[-2:]) // USED_PIXELS)
         seen = images[..., ::every, ::every].float()
@@ -75,7 +75,7 @@ class Inputs(nn.Module):
         ends = torch.stack([(seen <= 1 / 255), (seen >= 254 / 255)]).flatten(2).float().mean(2).amax(0)
         related = torch.stack([neighbours(seen, axis, deviation) for axis in (-1, -2)]).abs().amax(0)
         flags = torch.stack([deviation < FLAT, ends > SATURATED, related < UNRELATED, self._repeated(seen)], 1)
-        return torch.cat([flags.flatten().float(), torch.stack(torch.aminmax(images)).float()])
+        return {"numbers": torch.cat([flags.flatten().float(), torch.stack(torch.aminmax(images)).float()])}
 
     def _repeated(self, images: Tensor) -> Tensor:
         """Whether each image was seen before, in this batch or in the last ones."""
