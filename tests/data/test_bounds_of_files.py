@@ -195,7 +195,7 @@ def test_an_array_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path: Path) -> N
     path = write_archive(tmp_path / "cifar10.npz", header("(524288, 32, 32, 3)"), 3 << 29)
     assert path.stat().st_size < 2 << 20
     (answer,) = read_limited(path)
-    assert "x_test unpacks to 1610612864 bytes, more than 268435456: make it again" in answer
+    assert all(part in answer for part in ("x_test", "1610612864", "268435456"))
 
 
 @pytest.mark.parametrize("shape", ["(9999999, 32, 32, 3)", "(-1, -1)", f"({2**62}, {2**62})"])

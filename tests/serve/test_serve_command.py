@@ -79,7 +79,7 @@ def test_a_kill_loses_unsaved_learning_and_a_shutdown_loses_nothing(launch: Laun
 
     taught = teach(client, 2, 200)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 0
+    assert process.wait(40) == 0
     process, client = launch()
     again = client.get("/state", params={"stream": "cam"}).json()
     assert {key: again[key] for key in ("learnt", "pictures", "steps", "lost")} == {
@@ -95,13 +95,14 @@ def test_a_server_in_the_background_ignores_sigint_and_shuts_down_on_sigterm(lau
     time.sleep(0.5)
     assert client.get("/healthz").json()["status"] == "ok"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 0
+    assert process.wait(40) == 0
     assert process.stderr is not None
     assert "everything is saved" in process.stderr.read()
     _, client = launch()
     assert client.get("/state", params={"stream": "cam"}).json()["learnt"] == before["learnt"]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_the_demonstration_plays_and_a_folder_has_one_server(launch: Launch, tmp_path: Path) -> None:
     secret = "a-long-secret-of-our-own"
     process, client = launch(TESTDG_TOKEN=secret)
@@ -111,7 +112,7 @@ def test_the_demonstration_plays_and_a_folder_has_one_server(launch: Launch, tmp
     code = execute(["serve", "--demo", "--out", str(tmp_path / "out"), "--port", str(free_port())])
     assert code == 2
     process.send_signal(signal.SIGINT)
-    assert process.wait(120) == 0
+    assert process.wait(40) == 0
     assert process.stderr is not None
     log = process.stderr.read()
     assert "everything is saved" in log

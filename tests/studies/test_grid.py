@@ -111,7 +111,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     )
     mistakes = (
         "'imagess', did you mean 'images'", "severity must be a whole number from 1 to 5; got 'high'", "got -1",
-        "'tentt'; did you mean 'tent'", "run 4 names no method", "run 5: method must be a name; got 3", "'digits-e'",
+        "'tentt'; did you mean 'tent'", "run 4", "run 5: method must be a name; got 3", "'digits-e'",
         "'tnet'; did you mean 'tent'", "'digits-d'; did you mean 'digits-c'", "cifar10-c needs a data folder",
         "'gradul'; did you mean 'gradual'", "TENT: unknown setting 'learning_rat'", "TENT: steps must be at least 1",
         "held-out tests on the last 20 domains; the stream has only 15", "best: unknown preset of tent 'nope'",
