@@ -470,13 +470,13 @@ def main() -> None:
         return measure_honest(arguments)
     kinds = arguments.streams or (SHORT if arguments.short else [*STREAMS, *RATES])
     known = arguments.out.read_text().splitlines() if arguments.out.exists() else []
-    done = {(row["method"], row["stream"], row["batch"]) for row in map(json.loads, known)}
+    done = {(row["method"], row["stream"], row["batch"], row["guarded"]) for row in map(json.loads, known)}
     case = Case(arguments.data, arguments.model)
     with arguments.out.open("a") as file:
         for kind in kinds:
             for method in arguments.methods:
                 for size in arguments.batches:
-                    if (method, kind, size) in done or (
+                    if (method, kind, size, not arguments.without) in done or (
                         row := case.cell(method, kind, size, not arguments.without)
                     ) is None:
                         continue

@@ -18,6 +18,8 @@ from testdg.models.alignment import Alignment
 from testdg.models.sites import Site, Statistics
 from testdg.runs.training.fine_tune import starting_model
 from testdg.testing import stream
+from testdg.testing.battery import difference, snapshot
+from testdg.testing.laws import Injected, failing
 
 EVER = 1e9
 """A threshold that no gap reaches."""
@@ -149,6 +151,20 @@ def test_predict_looks_at_a_batch_of_another_domain(vit: VisionModel) -> None:
     assert torch.equal(adapter.predict(near), adapter.model.run(near).logits)
     assert torch.equal(adapter.adapted_model()(far).logits, adapter.predict(far))
     torch.testing.assert_close(adapter.predict(far), adapter(far))
+
+
+def test_a_prediction_that_fails_leaves_the_memory_as_it_was(vit: VisionModel) -> None:
+    adapter = started(vit, threshold=5.0)
+    far = stream(adapter, 4, 40)[2]
+    before = snapshot(adapter)
+    with failing(adapter) as moments:
+        expected = adapter.predict(far)
+    assert len(moments) >= 6  # the model runs at least three times on a batch of another domain
+    for at in range(len(moments)):
+        with failing(adapter, at), pytest.raises(Injected):
+            adapter.predict(far)
+        assert difference(before, snapshot(adapter)) is None, moments[at]
+    assert torch.equal(adapter.predict(far), expected)
 
 
 @torch.no_grad()

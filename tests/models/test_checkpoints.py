@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from support.errors import refused
@@ -180,6 +180,13 @@ def test_tensors_that_are_not_dense_real_numbers_are_refused(kind: str, tmp_path
     file = tmp_path / "unusual.pth"
     torch.save({"fc.weight": UNUSUAL[kind](torch.ones(3, 4))}, file)
     with refused("wrong-weights", "fc.weight", kind):
+        read_checkpoint(file)
+
+
+def test_complex_tensors_of_safetensors_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "complex.safetensors"
+    save_file({"fc.weight": torch.ones(3, 4, dtype=torch.complex64)}, file)
+    with refused("wrong-weights", "fc.weight", "complex"):
         read_checkpoint(file)
 
 

@@ -190,12 +190,13 @@ class Alignment(nn.Module):
         if gap <= self.threshold:
             return output
         before = self.stream()
-        for site in self._each():
-            site.write("stream", site.read("source"))
-        self.propose(run(images).logits)
-        output, _ = self._again(lambda: run(images), output, gap)
-        self._put_back(before)
-        return output
+        try:
+            for site in self._each():
+                site.write("stream", site.read("source"))
+            self.propose(run(images).logits)
+            return self._again(lambda: run(images), output, gap)[0]
+        finally:  # a pass may fail
+            self._put_back(before)
 
     def _put_back(self, stream: list[Statistics]) -> None:
         for site, values in zip(self._each(), stream, strict=True):

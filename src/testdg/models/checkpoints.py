@@ -41,8 +41,17 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors file, or of a pickle with nothing else; no code in it is executed."""
     if path.suffix == ".safetensors":
         budget_of([path])  # checks that it is a regular file with a header
-        tensors: dict[str, Tensor] = load_file(path)
-        return tensors
+        weights = load_file(path)
+    else:
+        weights = _read_pickle(path)
+    for name, value in weights.items():
+        if kind := _unusual_kind(value):
+            remedy = "save it as a dense tensor of real numbers, as with dequantize() or to_dense()"
+            raise UserError(f"{path}: the tensor {name[:80]} is {kind}; {remedy}", code="wrong-weights")
+    return weights  # type: ignore[no-any-return]
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
         check_file(path)
         with torch.serialization.safe_globals([Namespace]):  # plain values: trainings store their options in one
@@ -55,10 +64,6 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     weights = _tensors(content)
     if not weights:
         raise UserError(f"{path} has no weights: expected tensors by name, as in state_dict()", code="no-weights")
-    for name, value in weights.items():
-        if kind := _unusual_kind(value):
-            remedy = "save it as a dense tensor of real numbers, as with dequantize() or to_dense()"
-            raise UserError(f"{path}: the tensor {name[:80]} is {kind}; {remedy}", code="wrong-weights")
     return weights
 
 
